@@ -1,0 +1,115 @@
+"""What is run, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from core.errors import InputError, unknown
+
+PROFILES = ("quick", "laptop", "paper")
+VARIANTS = ("printed", "released")
+
+
+def _whole(low: int):
+    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InputError(f"{attribute.name} must be a whole number of at least {low}, not {value!r}")
+
+    return check
+
+
+def _one_of(kind: str, names: tuple[str, ...]):
+    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+        if value not in names:
+            raise unknown(kind, value, names)
+
+    return check
+
+
+def _name(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{attribute.name} must be a name, not {value!r}")
+
+
+def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{attribute.name} must map names to values, not {value!r}")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise InputError(f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}") from None
+
+
+def _fraction(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise InputError(f"{attribute.name} must lie in (0, 1], not {value!r}")
+
+
+def _active(instance: Experiment, attribute: attrs.Attribute, value: Any) -> None:
+    if value is not None:
+        _whole(1)(instance, attribute, value)
+        if value > instance.clients:
+            raise InputError(f"active must be at most the number of clients, {instance.clients}, not {value}")
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """One run: an algorithm on a data set, federated in one way, with one seed.
+
+    Two experiments with the same data have the same `id`; a field left at its default does not enter the id, so that
+    a field added later does not rename old runs.
+    """
+
+    algorithm: str = attrs.field(validator=_name)
+    dataset: str = attrs.field(validator=_name)
+    model: str = attrs.field(default="convnet", validator=_name)
+    #: keyword arguments of the model, for example `{"width": 64}`
+    model_options: dict[str, Any] = attrs.field(factory=dict, validator=_table)
+    #: how the training set is given to the clients: a name of `core.data.partition` and its keyword arguments
+    partition: dict[str, Any] = attrs.field(factory=lambda: {"name": "iid"}, validator=_table)
+    clients: int = attrs.field(default=10, validator=_whole(1))
+    #: clients that take part in a round; None: all
+    active: int | None = attrs.field(default=None, validator=_active)
+    rounds: int = attrs.field(default=10, validator=_whole(1))
+    #: share of the training set that is handed out
+    train_fraction: float = attrs.field(default=1.0, validator=_fraction)
+    #: test every so many rounds; the last round is always tested
+    evaluate_every: int = attrs.field(default=1, validator=_whole(1))
+    #: "printed": the paper's values and equations; "released": those of the authors' code
+    variant: str = attrs.field(default="printed", validator=_one_of("variant", VARIANTS))
+    #: hyper-parameters that differ from the algorithm's defaults
+    settings: dict[str, Any] = attrs.field(factory=dict, validator=_table)
+    seed: int = attrs.field(default=0, validator=_whole(0))
+    profile: str = attrs.field(default="paper", validator=_one_of("profile", PROFILES))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Experiment:
+        """Build from plain data, for example a JSON record or a merged table cell.
+
+        Raises InputError for a field that does not exist or is missing.
+        """
+        names = attrs.fields_dict(cls)
+        for key in data:
+            if key not in names:
+                raise unknown("experiment field", key, names)
+        for key in ("algorithm", "dataset"):
+            if key not in data:
+                raise InputError(f"an experiment needs {key!r}")
+        return cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, as plain data."""
+        return attrs.asdict(self)
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that stand for this experiment."""
+        empty = {f.name: f.default.factory() if isinstance(f.default, attrs.Factory) else f.default  # type: ignore[arg-type, union-attr]
+                 for f in attrs.fields(type(self))}
+        stated = {key: value for key, value in self.to_dict().items() if value != empty[key]}
+        return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,40 @@
+"""Every random draw of the package comes from a generator derived here from a seed and the purpose of the draw."""
+
+from __future__ import annotations
+
+import hashlib
+
+import attrs
+import numpy as np
+import torch
+
+
+@attrs.frozen
+class Rng:
+    """A node in a tree of random streams.
+
+    A node is a seed and a path such as `("round", 3, "client", 7, "batches")`. Two different paths give independent
+    streams, the same path always gives the same stream, and no stream depends on what was drawn before from another.
+    So a run that is resumed in the middle draws what an uninterrupted run would have drawn.
+    """
+
+    seed: int
+    path: tuple[str | int, ...] = ()
+
+    def at(self, *parts: str | int) -> Rng:
+        """The node below this one reached by `parts`."""
+        return Rng(self.seed, self.path + parts)
+
+    @property
+    def key(self) -> int:
+        """A 63-bit integer that stands for this node."""
+        digest = hashlib.sha256(repr((self.seed, *self.path)).encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A fresh torch generator at the start of this node's stream."""
+        return torch.Generator(device=device).manual_seed(self.key)
+
+    def numpy(self) -> np.random.Generator:
+        """A fresh NumPy generator at the start of this node's stream."""
+        return np.random.default_rng(self.key)
