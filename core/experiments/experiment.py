@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from core import algorithms
 from core.errors import InputError, unknown
+from core.federation import Algorithm, Task
+
+if TYPE_CHECKING:
+    from core.experiments.record import Record
 
 PROFILES = ("quick", "laptop", "paper")
 VARIANTS = ("printed", "released")
@@ -113,3 +118,14 @@ class Experiment:
                  for f in attrs.fields(type(self))}
         stated = {key: value for key, value in self.to_dict().items() if value != empty[key]}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
+
+    def new_algorithm(self) -> Algorithm:
+        """The algorithm with this experiment's settings. Raises InputError for unknown names and bad values."""
+        return algorithms.create(self.algorithm, self.settings, self.variant)
+
+    def new_record(self, task: Task) -> Record:
+        """An empty record of this experiment on this machine."""
+        from core.experiments.record import Record, code_version
+
+        return Record(experiment=self, settings=attrs.asdict(self.new_algorithm().settings),
+                      fingerprint=task.dataset.fingerprint, environment=task.runtime.describe(), code=code_version())

@@ -1,0 +1,51 @@
+"""Centralized training: all data in one place. The ceiling that federated methods are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import nn
+
+from core.federation import (
+    Algorithm, Client, Ledger, LocalTraining, Message, State, Task, pack, supervised, train,
+)
+from core.rng import Rng
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """The hyper-parameters of training."""
+
+
+class Centralized(Algorithm):
+    """One model, trained on the union of the clients' data; the data cross the network once, in the first round.
+
+    A round takes as many passes, or as many steps in all, as the clients of a federated round take together.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model; no data yet."""
+        return State(task, pack(task.new_model(rng.at("model"))), {"received": []})
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Collect the data that are not here yet, then train."""
+        received = set(state.meta["received"])
+        for client in clients:
+            if client.id not in received:
+                ledger.count("up", Message({"images": client.images, "labels": client.labels}))
+        with ledger.timed("server"):
+            model = self.model(state)
+            images = torch.cat([client.images for client in clients])
+            labels = torch.cat([client.labels for client in clients])
+            steps = (self.settings.local_steps * len(clients) if self.settings.local_steps
+                     else self.settings.steps(len(labels)))
+            train(model, images, labels, self.settings, steps, supervised(state.task), rng)
+        return State(state.task, pack(model), {"received": sorted(received | {client.id for client in clients})})
+
+    def model(self, state: State) -> nn.Module:
+        """The one model."""
+        return state.task.model_from(state.tensors)

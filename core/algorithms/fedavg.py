@@ -1,0 +1,71 @@
+"""FedAvg: federated averaging.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from Decentralized
+Data. AISTATS 2017, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import nn
+
+from core.federation import (
+    Algorithm, Client, Field, LocalTraining, Message, State, Task, pack, supervised, train,
+)
+from core.federation.training import Objective
+from core.rng import Rng
+from core.server import weighted_average
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """FedAvg has the hyper-parameters of local training and no other."""
+
+
+class FedAvg(Algorithm):
+    """Clients train the server's model on their data; the server averages the models by numbers of samples.
+
+    Running means and variances of batch norm are averaged like parameters, with the same weights: a global model with
+    the initial running statistics would fail at test time.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model."""
+        return State(task, pack(task.new_model(rng.at("model"))))
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """The global model, the same for every client."""
+        return Message({name: value for name, value in state.tensors.items()
+                        if name.startswith(("parameters/", "buffers/"))})
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """A model of the same form, and the number of samples behind it."""
+        tensors = {name: Field(tuple(value.shape), value.dtype)
+                   for name, value in self.broadcast(state, 0).tensors.items()}
+        return tensors, {"samples": Field((), torch.int64, low=1, high=math.inf)}
+
+    def objective(self, task: Task, received: Message) -> Objective:
+        """What a client minimises: the mean loss F_k(w) of its own data."""
+        return supervised(task)
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """ClientUpdate(k, w_t): local SGD from the global model."""
+        model = client.task.model_from(message.tensors)
+        train(model, client.images, client.labels, self.settings, self.settings.steps(len(client)),
+              self.objective(client.task, message), rng)
+        return Message(pack(model), {"samples": len(client)})
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round."""
+        samples = [int(upload.meta["samples"]) for upload in uploads.values()]  # type: ignore[arg-type]
+        return State(state.task, weighted_average([upload.tensors for upload in uploads.values()], samples))
+
+    def model(self, state: State) -> nn.Module:
+        """The global model."""
+        return state.task.model_from(state.tensors)

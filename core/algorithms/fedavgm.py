@@ -1,0 +1,59 @@
+"""FedAvgM: FedAvg with momentum on the server.
+
+Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019,
+Section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import torch
+
+from core.algorithms import fedavg
+from core.federation import Message, State, Task
+from core.federation.training import number
+from core.rng import Rng
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """Local training, and the server's optimiser."""
+
+    #: beta
+    server_momentum: float = attrs.field(default=0.9, validator=number(0, 1))
+    server_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
+
+
+class FedAvgM(fedavg.FedAvg):
+    """The server treats the averaged change of the model as a gradient and follows it with undamped momentum.
+
+    v <- beta v + dw, w <- w - lr v, where dw = w_t - sum_k n_k/n w^k. Running statistics of batch norm are averaged as
+    in FedAvg and take no part in the momentum: a variance must not overshoot below zero.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model, and v = 0."""
+        state = super().initialise(task, rng)
+        still = {_velocity(name): torch.zeros_like(w) for name, w in state.tensors.items()
+                 if name.startswith("parameters/")}
+        return State(task, state.tensors | still)
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """One step of the server's optimiser."""
+        new = super().server_update(state, uploads, rng).tensors
+        for name, average in list(new.items()):
+            if name.startswith("parameters/"):
+                w = state.tensors[name]
+                # v <- beta v + (w_t - average)
+                v = self.settings.server_momentum * state.tensors[_velocity(name)] + (w - average)
+                # w <- w - lr v
+                new[name], new[_velocity(name)] = w - self.settings.server_lr * v, v
+        return State(state.task, new)
+
+
+def _velocity(name: str) -> str:
+    return "velocity/" + name.removeprefix("parameters/")

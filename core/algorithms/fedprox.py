@@ -1,0 +1,40 @@
+"""FedProx: FedAvg with a proximal term.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import attrs
+import torch
+from torch import nn
+
+from core.algorithms import fedavg
+from core.federation import Message, Task
+from core.federation.training import Objective, number
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """Local training, and the weight of the proximal term."""
+
+    #: mu; with 0 the method would be FedAvg, so 0 is refused
+    mu: float = attrs.field(default=0.01, validator=number(0, above=True))
+
+
+class FedProx(fedavg.FedAvg):
+    """Clients minimise h_k(w; w_t) = F_k(w) + mu/2 ||w - w_t||^2 (Eq. 2); all else is FedAvg."""
+
+    Settings = Settings
+
+    def objective(self, task: Task, received: Message) -> Objective:
+        """The loss of the data and the squared distance to the model that was received."""
+        loss, mu = super().objective(task, received), self.settings.mu
+
+        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            # ||w - w_t||^2, over parameters only
+            distance = sum((w - received.tensors[f"parameters/{name}"]).square().sum()
+                           for name, w in model.named_parameters())
+            return loss(model, images, labels) + mu / 2 * distance
+
+        return objective

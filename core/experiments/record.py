@@ -1,0 +1,97 @@
+"""What a run left behind: a small JSON file that tables and figures are computed from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.federation import RoundResult
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: where records are kept: `<paper>/<experiment id>.json`
+RESULTS = REPOSITORY / "book" / "results"
+
+
+@attrs.define
+class Record:
+    """One measured run.
+
+    `rounds` holds a row per round: `round` (from 1), `metrics` (empty where the round was not tested), `up` and `down`
+    (bytes over all clients) and `seconds` by phase. `metrics` are those of the last round on the test set, as fractions.
+    `bytes` are the run's totals by direction and kind of content. `status` is "running", "complete" or "failed".
+    """
+
+    experiment: Experiment
+    settings: dict[str, Any]
+    fingerprint: str
+    environment: dict[str, Any]
+    code: str
+    status: str = "running"
+    rounds: list[dict[str, Any]] = attrs.field(factory=list)
+    metrics: dict[str, float] = attrs.field(factory=dict)
+    bytes: dict[str, dict[str, int]] = attrs.field(factory=dict)
+    notes: list[str] = attrs.field(factory=list)
+
+    def add(self, result: RoundResult) -> None:
+        """Enter the next round."""
+        self.rounds.append(result.row())
+        self.metrics = dict(result.metrics)
+        self.bytes = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all rounds."""
+        return sum(sum(row["seconds"].values()) for row in self.rounds)
+
+    def save(self, path: Path) -> None:
+        """Write the record atomically. Raises InputError when the folder cannot be written."""
+        data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
+        text = json.dumps({"id": self.experiment.id, **data}, indent=1) + "\n"
+        part = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise InputError(f"the record {path} cannot be written: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        """Read a record. Raises InputError, naming the file, for one that is damaged or was renamed."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            experiment = Experiment.from_dict(data.pop("experiment"))
+            identifier = data.pop("id")
+            record = cls(experiment=experiment, **data)
+        except FileNotFoundError:
+            raise InputError(f"there is no record {path}") from None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"the record {path} is damaged: {error}") from None
+        if identifier != experiment.id:
+            raise InputError(f"the record {path} says it is {identifier}, but its experiment is {experiment.id}")
+        return record
+
+
+def records(root: Path | None = None) -> dict[str, Record]:
+    """All complete records below a folder (by default the book's), by experiment id."""
+    found = (Record.load(path) for path in sorted((root or RESULTS).glob("*/*.json")))
+    return {record.experiment.id: record for record in found if record.status == "complete"}
+
+
+@cache
+def code_version() -> str:
+    """A hash of the package's source that runs algorithms: two records with the same hash ran the same code."""
+    digest = hashlib.sha256()
+    for path in sorted((REPOSITORY / "core").rglob("*.py")):
+        if "report" not in path.parts:
+            digest.update(path.relative_to(REPOSITORY).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

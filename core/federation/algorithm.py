@@ -1,0 +1,78 @@
+"""The contract that every algorithm keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+import torch
+from torch import nn
+
+from core.federation.client import Client
+from core.federation.message import Field, Ledger, Message, check_upload
+from core.federation.task import Task
+from core.rng import Rng
+
+
+@attrs.frozen(eq=False)
+class State:
+    """What the server knows between rounds: named tensors and small plain values. It is what a checkpoint holds."""
+
+    task: Task
+    tensors: dict[str, torch.Tensor] = attrs.field(factory=dict)
+    meta: dict[str, Any] = attrs.field(factory=dict)
+
+
+class Algorithm:
+    """How a task is federated.
+
+    An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in `client.memory`, the
+    hyper-parameters in `settings`, a frozen attrs class that stands beside the algorithm as its `Settings`.
+    """
+
+    Settings: ClassVar[type]
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """The server's state before the first round."""
+        raise NotImplementedError
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """What the server sends to one client at the start of a round."""
+        raise NotImplementedError
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """The form every upload must have: its tensors and its meta entries."""
+        raise NotImplementedError
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """What one client answers; it sees its own data, its own memory and the message."""
+        raise NotImplementedError
+
+    def clients_update(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The answers of all clients of a round; override it to serve them in one batched program."""
+        return {client.id: self.client_update(client, messages[client.id], rng.at("client", client.id))
+                for client in clients}
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """The server's state after it has seen the uploads."""
+        raise NotImplementedError
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """One round: broadcast, client updates, checked and counted uploads, server update."""
+        messages = {client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients}
+        with ledger.timed("clients"):
+            answers = self.clients_update(clients, messages, rng)
+        tensors, meta = self.upload_format(state)
+        uploads = {id_: ledger.count("up", check_upload(answer, tensors, meta, id_)) for id_, answer in answers.items()}
+        with ledger.timed("server"):
+            return self.server_update(state, uploads, rng.at("server"))
+
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
+        """What is tested: one model, or a list with one model per client."""
+        raise NotImplementedError

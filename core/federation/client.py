@@ -1,0 +1,57 @@
+"""A client: its data and what it remembers."""
+
+from __future__ import annotations
+
+import attrs
+import torch
+
+from core.data.partition import split as split_over_clients
+from core.errors import InputError
+from core.federation.task import Task
+from core.rng import Rng
+
+
+@attrs.define(eq=False)
+class Client:
+    """One participant.
+
+    `images` (N, C, H, W) uint8 and `labels` (N,) int64 lie on the task's device and never leave the client.
+    `memory` holds named tensors that a client keeps from round to round; it is checkpointed and never sent.
+    """
+
+    id: int
+    task: Task
+    images: torch.Tensor
+    labels: torch.Tensor
+    memory: dict[str, torch.Tensor] = attrs.field(factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def class_counts(self) -> torch.Tensor:
+        """Samples of each class, (C,) int64."""
+        return torch.bincount(self.labels, minlength=self.task.dataset.num_classes)
+
+
+def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0) -> list[Client]:
+    """Hand the training set out to clients.
+
+    With `train_fraction` below 1, only that share of the training set, drawn at random, is handed out.
+    A client may be empty; it then takes no part in any round. Raises InputError when all are empty.
+    """
+    train, device = task.dataset.train, task.runtime.device
+    kept = torch.arange(len(train))
+    if train_fraction < 1:
+        order = torch.randperm(len(train), generator=Rng(seed).at("train_fraction").generator())
+        kept = order[: max(1, round(train_fraction * len(train)))].sort().values
+        centre = None if train.centre is None else train.centre[kept]
+        train = attrs.evolve(train, images=train.images[kept], labels=train.labels[kept], centre=centre)
+    parts = split_over_clients(partition, train, clients, seed)
+    if not any(len(part) for part in parts):
+        raise InputError("the partition leaves every client without data")
+    made = []
+    for number, part in enumerate(parts):
+        rows = torch.as_tensor(part, dtype=torch.int64)
+        made.append(Client(number, task, train.images[rows].to(device), train.labels[rows].to(device)))
+    return made

@@ -1,0 +1,62 @@
+"""Where and how the numbers are computed."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import AbstractContextManager
+
+import attrs
+import torch
+
+from core.errors import InputError, unknown
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 numbers in hardware (AVX-512 BF16 or AMX)."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    if capabilities:
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@attrs.frozen
+class Runtime:
+    """A device and the precision of its convolutions.
+
+    Parameters, statistics and losses stay in float32; `bfloat16` only changes what autocast changes.
+    """
+
+    device: torch.device = torch.device("cpu")
+    precision: str = "float32"
+
+    @classmethod
+    def choose(cls, device: str = "auto", precision: str = "auto") -> Runtime:
+        """The best this machine offers: CUDA before CPU, bfloat16 where the hardware multiplies it.
+
+        Raises InputError for a device that is not there and for an unknown precision.
+        """
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.split(":")[0] not in ("cpu", "cuda"):
+            raise unknown("device", device, ("auto", "cpu", "cuda"))
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError("there is no CUDA device on this machine; choose --device cpu or auto")
+        if precision == "auto":
+            fast = torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_bfloat16()
+            precision = "bfloat16" if fast else "float32"
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, ("auto", *PRECISIONS))
+        return cls(torch.device(device), precision)
+
+    def autocast(self) -> AbstractContextManager:
+        """The context in which networks are applied."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def describe(self) -> dict[str, str | int]:
+        """What a record says about the machine."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
+        return {"python": platform.python_version(), "torch": torch.__version__, "device": self.device.type,
+                "device_name": name, "precision": self.precision, "threads": torch.get_num_threads(),
+                "platform": platform.system()}
