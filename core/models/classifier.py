@@ -1,0 +1,45 @@
+"""What all networks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from core.errors import InputError, unknown
+
+
+class Classifier(nn.Module):
+    """An encoder followed by one linear layer.
+
+    A network in its own file adds its layers and `embed`; the linear layer is always named `classifier`.
+    """
+
+    classifier: nn.Linear
+
+    @property
+    def feature_size(self) -> int:
+        """D, the length of a feature vector."""
+        return self.classifier.in_features
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """Features (N, D) of normalised images (N, C, H, W): what enters the last linear layer."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (N, classes) of normalised images (N, C, H, W)."""
+        return self.classifier(self.embed(images))
+
+
+def at_least(what: str, value: object, low: int) -> int:
+    """Hand on a whole number of at least `low`, or raise InputError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(f"{what} of a model must be a whole number of at least {low}, not {value!r}")
+    return value
+
+
+def one_of(what: str, value: object, known: Iterable[str]) -> None:
+    """Raise InputError, with the nearest name as a hint, unless the value is one of the known names."""
+    if not isinstance(value, str) or value not in set(known):
+        raise unknown(what, value, known)

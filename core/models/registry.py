@@ -1,0 +1,46 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from core.errors import unknown
+from core.models.classifier import Classifier, at_least
+from core.models.convnet import ConvNet
+from core.models.initialisation import initialise
+from core.rng import Rng
+
+_MODELS: dict[str, type[Classifier]] = {"convnet": ConvNet}
+
+
+def names() -> list[str]:
+    """The networks that `build` knows, in alphabetical order."""
+    return sorted(_MODELS)
+
+
+def build(name: str, channels: int, size: int, classes: int, rng: Rng, **options: Any) -> Classifier:
+    """A network for images (N, channels, size, size) and `classes` classes, on the CPU, in training mode.
+
+    All its parameters are drawn from `rng`, so equal arguments give equal weights; the global generator is neither
+    read nor moved. `options` are the keyword arguments of the network's class, for example `width=64`.
+
+    Raises InputError for a name, option or value that does not exist, and for images too small for the network.
+    """
+    if name not in _MODELS:
+        raise unknown("model", name, _MODELS)
+    kind = _MODELS[name]
+    known = [key for key, value in inspect.signature(kind).parameters.items() if value.kind is value.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+    at_least("channels", channels, 1)
+    at_least("size", size, 1)
+    at_least("classes", classes, 2)
+    with torch.device("meta"):  # shapes only, so that PyTorch's own initialisation does not move the global generator
+        model = kind(channels, size, classes, **options)
+    model.to_empty(device="cpu")
+    initialise(model, rng)
+    return model
