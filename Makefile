@@ -1,0 +1,81 @@
+# `make book` builds and checks the book, `make test` runs every test; both install what they need on the first call.
+# `make PYTHON=/path/to/python book` names the Python that makes the environment.
+
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+JOBS := 2
+
+# pip: say little, ask nothing, do not look for its own update
+PIP := $(PY) -m pip --quiet --no-input --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install book check serve shots test lint sync lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED)  ## make .venv with the exact versions of requirements.lock
+
+# Python 3.14 and later come last: the lock was made for 3.11 to 3.13.
+$(PY):
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(not sys.version_info >= (3, 11))' >/dev/null 2>&1; then \
+	    echo "Making $(VENV) with $$($$python --version) ..."; \
+	    $$python -m venv $(VENV) && exit 0; exit 1; \
+	  fi; \
+	done; \
+	echo "No Python 3.11 or later with its venv module was found. Install one (on Debian and Ubuntu:" >&2; \
+	echo "python3 and python3-venv), or name it: make PYTHON=/path/to/python3 book" >&2; exit 1
+
+# The lock holds everything, so pip need not resolve anything on the kind of machine it was made for. Elsewhere (macOS,
+# ARM, other versions of Python) pip resolves requirements.txt, with the lock as far as it applies.
+# `core` itself is put on the path by one line in a .pth file, which needs no build step and no network.
+$(INSTALLED): requirements.lock requirements.txt | $(PY)
+	@echo "Installing the packages of requirements.lock (about 6 GB with PyTorch; two to three minutes) ..."
+	@if $(PY) -c 'import sys, platform as p; sys.exit(not ((3, 11) <= sys.version_info < (3, 14) and p.system() == "Linux" and p.machine() == "x86_64"))'; then \
+	  $(PIP) install --no-deps -r requirements.lock; \
+	else \
+	  $(PIP) install -r requirements.txt -c requirements.lock || $(PIP) install -r requirements.txt; \
+	fi
+	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "book_of_this_folder.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
+	@touch $@
+
+book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check it
+	@$(PY) -m core.report.site build
+	@$(PY) -m core.report.site check
+
+check: $(INSTALLED)  ## check the site that is already built
+	@$(PY) -m core.report.site check
+
+serve: $(INSTALLED)  ## show the built site on this machine
+	@$(PY) -m core.report.site serve
+
+shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
+	@$(PY) -m core.report.site shots
+
+# Whole notebooks run in the second call; each worker gets one thread, so that two of them fill two cores.
+test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile tests
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 300 \
+	  --nbval-lax --nbval-current-env notebooks
+
+lint: $(INSTALLED)  ## ruff and mypy
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
+	@$(PY) -m core.report.notebooks sync
+
+# The GPU libraries exist for Linux on x86-64 only.
+lock:  ## write requirements.lock from what is installed in .venv
+	@{ sed -n '/^#/p;/^[^#]/q' requirements.lock; \
+	   $(PY) -m pip freeze --all --exclude pip --exclude wheel | grep -v '^-e' | \
+	   sed -E 's/ @ .*//; /^(nvidia|cuda|triton)/ s/$$/ ; sys_platform == "linux" and platform_machine == "x86_64"/'; \
+	 } > requirements.lock.new && mv requirements.lock.new requirements.lock
+	@touch $(INSTALLED)
+
+clean:  ## remove what was built; .venv and measured records stay
+	rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
