@@ -16,8 +16,8 @@ NORMS = ("batch", "instance", "none")
 class ConvNet(Classifier):
     """Blocks of 3x3 convolution, normalisation, ReLU and 2x2 average pooling, then one linear layer.
 
-    Gidaris and Komodakis 2018, in the form of Zhao et al.'s dataset condensation, which FedVCK and GDD-FL use. Images of
-    28x28 are brought to 32x32 by the first convolution (padding 3 instead of 1), whatever their number of channels;
+    Gidaris and Komodakis 2018, in the form of Zhao et al.'s dataset condensation, which FedVCK and GDD-FL use. Images
+    of 28x28 are brought to 32x32 by the first convolution (padding 3 instead of 1), whatever their number of channels;
     this gives the parameter counts behind FedVCK's Table 9, for example 317,961 for PathMNIST.
 
     The ReLU works in place, to save memory: a hook that keeps the output of a normalisation layer must copy it.

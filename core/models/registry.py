@@ -11,9 +11,12 @@ from core.errors import unknown
 from core.models.classifier import Classifier, at_least
 from core.models.convnet import ConvNet
 from core.models.initialisation import initialise
+from core.models.lenet import LeNet
+from core.models.resnet8 import ResNet8
+from core.models.resnet18 import ResNet18
 from core.rng import Rng
 
-_MODELS: dict[str, type[Classifier]] = {"convnet": ConvNet}
+_MODELS: dict[str, type[Classifier]] = {"convnet": ConvNet, "lenet": LeNet, "resnet8": ResNet8, "resnet18": ResNet18}
 
 
 def names() -> list[str]:

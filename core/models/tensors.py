@@ -22,7 +22,7 @@ def parameters_and_buffers(model: nn.Module) -> tuple[Tensors, Tensors]:
     """Detached copies of the parameters, and of the floating-point buffers, by name.
 
     The buffers are the running means and variances of batch normalisation. Its counter `num_batches_tracked` is left
-    out: it is an integer, so it has no average, and it is only read by layers without a momentum, of which we have none.
+    out: it is an integer, so it has no average, and only layers without a momentum read it: none here.
     """
     parameters, buffers = _live(model)
     return ({name: tensor.detach().clone() for name, tensor in parameters.items()},
