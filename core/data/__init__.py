@@ -1,0 +1,10 @@
+"""Data sets in memory and their partition over clients (floor 0).
+
+`load` gives a `Dataset` of 8-bit images by name, `available` lists the names, `get` downloads;
+`core.data.partition` shares a training set out.
+"""
+
+from core.data.dataset import Dataset, Split
+from core.data.loading import DatasetInfo, available, get, load
+
+__all__ = ["Dataset", "DatasetInfo", "Split", "available", "get", "load"]

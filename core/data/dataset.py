@@ -1,0 +1,110 @@
+"""What a data set is: three splits of 8-bit images with labels, and how to normalise them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from core.errors import InputError
+
+
+def _images(instance: Any, attribute: attrs.Attribute, value: torch.Tensor) -> None:
+    if value.dtype != torch.uint8 or value.ndim != 4:
+        raise InputError(f"images must be uint8 of shape (N, C, H, W), not {value.dtype} of {tuple(value.shape)}")
+    if value.shape[2] != value.shape[3]:
+        raise InputError(f"images must be square, not {value.shape[2]} by {value.shape[3]} pixels")
+
+
+def _one_per_image(instance: Split, attribute: attrs.Attribute, value: torch.Tensor | None) -> None:
+    if value is None:
+        return
+    if value.dtype != torch.int64 or value.shape != instance.images.shape[:1]:
+        raise InputError(
+            f"{attribute.name} must be int64, one per image ({len(instance.images)}), not {value.dtype} "
+            f"of shape {tuple(value.shape)}"
+        )
+
+
+@attrs.frozen(eq=False)
+class Split:
+    """Images of one split with what is known of each.
+
+    Raises InputError when dtypes or lengths do not fit together.
+    """
+
+    #: uint8, (N, C, H, W), H == W
+    images: torch.Tensor = attrs.field(validator=_images)
+    #: int64, (N,), class numbers from 0
+    labels: torch.Tensor = attrs.field(validator=_one_per_image)
+    #: int64, (N,), number of the institution an image comes from, where the set says so
+    centre: torch.Tensor | None = attrs.field(default=None, validator=_one_per_image)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@attrs.frozen(eq=False)
+class Dataset:
+    """A data set in memory.
+
+    `val` has length 0 where the source has no validation split. `fingerprint` is the SHA-256 of all arrays with their
+    shapes and dtypes (`fingerprint_of`): equal fingerprints mean equal data in equal order.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    #: class names, by class number
+    classes: tuple[str, ...]
+    #: per channel, of pixels scaled to [0, 1]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fingerprint: str
+
+    @property
+    def channels(self) -> int:
+        """C: 1 for grey images, 3 for colour."""
+        return self.train.images.shape[1]
+
+    @property
+    def size(self) -> int:
+        """H = W, in pixels."""
+        return self.train.images.shape[2]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, whether or not each occurs in every split."""
+        return len(self.classes)
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """(x / 255 - mean) / std per channel.
+
+        Takes uint8 (N, C, H, W) and returns float32 of the same shape on the same device. Raises InputError for
+        another dtype or number of channels.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
+            raise InputError(
+                f"normalise takes uint8 images of shape (N, {self.channels}, H, W), not {images.dtype} "
+                f"of {tuple(images.shape)}"
+            )
+        mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
+        return images.float().div_(255).sub_(mean).div_(std)
+
+
+def fingerprint_of(*splits: Split) -> str:
+    """SHA-256, in hexadecimal, of the images, labels and centres of `splits` in order, with shapes and dtypes."""
+    digest = hashlib.sha256()
+    for split in splits:
+        for tensor in (split.images, split.labels, split.centre):
+            if tensor is None:
+                digest.update(b"none;")
+                continue
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)};".encode())
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data.cast("B") if tensor.numel() else b"")
+    return digest.hexdigest()

@@ -1,0 +1,122 @@
+"""Imagenette at 64x64 (Howard 2019): from `imagenette_64.npz`, or from the images as torchvision lays them out.
+
+In the folders `imagenette2`, `imagenette2-320` or `imagenette2-160` lie `train/<class>/*.JPEG` and
+`val/<class>/*.JPEG`; classes and files are taken in alphabetical order, the order that FedVCK's split files count in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from core.data.arrays import assemble
+from core.data.dataset import Dataset, Split
+from core.data.npz import load_npz
+from core.data.stl10 import IMAGENET_MEAN, IMAGENET_STD
+from core.errors import InputError
+
+#: torchvision's folders, the smallest images first: they suffice for 64x64 and decode fastest
+FOLDERS = ("imagenette2-160", "imagenette2-320", "imagenette2")
+CLASSES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+
+
+def packed(root: Path, size: int) -> Path:
+    """Where the decoded images of `size` pixels are kept."""
+    return root / f"imagenette_{size}.npz"
+
+
+def _folder(root: Path) -> Path | None:
+    return next((root / name for name in FOLDERS if (root / name).is_dir()), None)
+
+
+def has_imagenette(root: Path, size: int) -> bool:
+    """Whether the packed file or the folders of images lie under `root`."""
+    return packed(root, size).is_file() or _folder(root) is not None
+
+
+def _decode(path: Path, size: int) -> np.ndarray:
+    """One image, uint8 (size, size, 3): shorter side resized to `size`, centre cropped."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image = image.convert("RGB")
+            scale = size / min(image.size)
+            shape = [max(size, round(side * scale)) for side in image.size]
+            left, top = ((side - size) // 2 for side in shape)
+            image = image.resize((shape[0], shape[1]), Image.Resampling.BILINEAR)
+            return np.asarray(image.crop((left, top, left + size, top + size)))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as an image ({error}); get the set again") from None
+
+
+def _split(folder: Path, size: int) -> Split:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}; get the set again")
+    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    if found != list(CLASSES):
+        raise InputError(f"{folder} should hold the folders {', '.join(CLASSES)}, but holds: {', '.join(found)}")
+    images, labels = [], []
+    for label, wnid in enumerate(CLASSES):
+        for path in sorted((folder / wnid).iterdir()):
+            if path.suffix.lower() == ".jpeg":
+                images.append(_decode(path, size))
+                labels.append(label)
+    if not images:
+        raise InputError(f"{folder} holds no .JPEG files; get the set again")
+    pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2).copy())
+    return Split(pixels, torch.tensor(labels))
+
+
+def load_imagenette(root: Path, size: int) -> Dataset:
+    """9,469 and 3,925 colour images, 10 classes; the source's `val` is the test split, as in FedVCK.
+
+    Decoding the folders takes about half a minute; `core.data.get` packs them once. Raises InputError when PIL is
+    absent and needed, or a file is broken.
+    """
+    names = tuple(CLASSES.values())
+    if packed(root, size).is_file():
+        return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD)
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise InputError("decoding Imagenette needs the package pillow; install it with: pip install pillow") from None
+    folder = _folder(root)
+    if folder is None:
+        raise InputError(f"Imagenette is not in {root}")
+    train, test = _split(folder / "train", size), _split(folder / "val", size)
+    return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)
+
+
+def pack(root: Path, size: int) -> None:
+    """Decode the folders once and keep the result as `imagenette_<size>.npz`; does nothing where it is there."""
+    target = packed(root, size)
+    if target.is_file():
+        return
+    data = load_imagenette(root, size)
+    part = target.with_name(f".{target.stem}.part.npz")
+    try:
+        np.savez(
+            part,
+            classes=np.array(tuple(CLASSES)),
+            train_images=data.train.images.permute(0, 2, 3, 1).numpy(),
+            train_labels=data.train.labels.numpy().astype(np.uint8)[:, None],
+            test_images=data.test.images.permute(0, 2, 3, 1).numpy(),
+            test_labels=data.test.labels.numpy().astype(np.uint8)[:, None],
+        )
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

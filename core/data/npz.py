@@ -1,0 +1,109 @@
+"""Sets in one file `<name>.npz`, in the layout of MedMNIST.
+
+The file holds `train_images`, `train_labels`, `test_images`, `test_labels` and, optionally, `val_images` and
+`val_labels`; images are uint8 (N, H, W) or (N, H, W, 3), labels whole numbers (N,) or (N, 1). Optional too are
+`train_centre` (and `val_centre`, `test_centre`), the number of the institution each image comes from, and `classes`,
+the names of the classes. Other arrays are left alone.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from core.data.arrays import as_images, as_labels, assemble
+from core.data.dataset import Dataset, Split
+from core.errors import InputError
+
+NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an npz file by name, read as they are asked for, without pickle.
+
+    Raises InputError, naming the file, when it is not an npz file, is cut short, or holds Python objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} is a single array, not an npz file")
+            yield archive
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(f"{path} cannot be read as an npz file ({_reason(error)}); get it again") from None
+
+
+def _reason(error: Exception) -> str:
+    if "allow_pickle" in str(error) or "Object arrays" in str(error):
+        return "it holds Python objects, which are not loaded, or is not an npz file at all"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def in_layout(path: Path) -> bool:
+    """Whether `path` is an npz file with the arrays of the MedMNIST layout (looks at names only)."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {f"{name}.npy" for name in NEEDED} <= set(archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def _classes(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[str, ...] | None:
+    if "classes" not in arrays:
+        return None
+    names = arrays["classes"]
+    if names.ndim != 1 or not len(names) or names.dtype.kind not in "US":
+        raise InputError(f"{path}: classes must be a list of names, not {names.dtype} of shape {names.shape}")
+    if names.dtype.kind == "S":
+        names = np.char.decode(names, "utf-8")
+    return tuple(str(name) for name in names)
+
+
+def _split(arrays: Mapping[str, np.ndarray], word: str, path: Path, classes: int | None) -> Split | None:
+    has = [f"{word}_{what}" in arrays for what in ("images", "labels")]
+    if not any(has):
+        return None
+    if not all(has):
+        missing = f"{word}_{'labels' if has[0] else 'images'}"
+        raise InputError(f"{path} has no array {missing!r}; it holds: {', '.join(arrays)}")
+    images = as_images(arrays[f"{word}_images"], f"{path}: {word}_images")
+    labels = as_labels(arrays[f"{word}_labels"], f"{path}: {word}_labels", len(images), classes)
+    centre = None
+    if f"{word}_centre" in arrays:
+        centre = as_labels(arrays[f"{word}_centre"], f"{path}: {word}_centre", len(images))
+    return Split(images, labels, centre)
+
+
+def load_npz(
+    path: Path,
+    name: str,
+    classes: tuple[str, ...] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> Dataset:
+    """The set in `path`, called `name`.
+
+    Class names are `classes`, else the file's `classes` array, else the numbers up to the largest label. Mean and
+    standard deviation default to 0.5. Raises InputError that says what is wrong and in which file.
+    """
+    with open_npz(path) as arrays:
+        for key in NEEDED:
+            if key not in arrays:
+                raise InputError(f"{path} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}")
+        names = classes or _classes(arrays, path)
+        count = len(names) if names else None
+        train, val, test = (_split(arrays, word, path, count) for word in ("train", "val", "test"))
+    assert train is not None and test is not None  # NEEDED
+    if names is None:
+        tops = [int(split.labels.max()) for split in (train, val, test) if split is not None and len(split)]
+        if max(tops, default=0) >= len(train) > 0:
+            raise InputError(f"{path}: labels go up to {max(tops)} although there are {len(train)} training images")
+        names = tuple(str(label) for label in range(max(tops, default=0) + 1))
+    return assemble(name, train, val, test, names, mean, std, path)

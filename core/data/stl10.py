@@ -1,0 +1,66 @@
+"""STL10 in the official binary files, as torchvision lays them out (Coates, Ng and Lee 2011)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from core.data.arrays import as_labels, assemble
+from core.data.dataset import Dataset, Split
+from core.errors import InputError
+
+FOLDER = "stl10_binary"
+SIDE = 96  # pixels of the source
+CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+#: statistics of ImageNet, from which the images of STL10 and Imagenette are taken
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def has_stl10(root: Path) -> bool:
+    """Whether the four files of labelled images lie under `root`."""
+    return all((root / FOLDER / f"{s}_{kind}.bin").is_file() for s in ("train", "test") for kind in "Xy")
+
+
+def resize(images: torch.Tensor, size: int) -> torch.Tensor:
+    """uint8 (N, C, H, W) to (N, C, size, size): bilinear, antialiased when made smaller, rounded to 8 bits.
+
+    What PIL's and torchvision's bilinear resize do, to within one grey level.
+    """
+    if images.shape[-1] == size:
+        return images
+    chunks = [
+        functional.interpolate(chunk.float(), (size, size), mode="bilinear", antialias=True, align_corners=False)
+        .round_()
+        .clamp_(0, 255)
+        .to(torch.uint8)
+        for chunk in images.split(1000)
+    ]
+    return torch.cat(chunks)
+
+
+def _bytes(path: Path) -> np.ndarray:
+    try:
+        return np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); get it again") from None
+
+
+def _split(folder: Path, word: str, size: int) -> Split:
+    path = folder / f"{word}_X.bin"
+    pixels = _bytes(path)
+    if len(pixels) % (3 * SIDE * SIDE) or not len(pixels):
+        raise InputError(f"{path} holds {len(pixels)} bytes, not a multiple of {3 * SIDE * SIDE}; get it again")
+    # each channel is stored column by column
+    images = torch.from_numpy(np.ascontiguousarray(pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 1, 3, 2)))
+    path = folder / f"{word}_y.bin"
+    labels = _bytes(path).astype(np.int64) - 1  # numbered from 1 in the file
+    return Split(resize(images, size), as_labels(labels, f"{path} (less 1)", len(images), len(CLASSES)))
+
+
+def load_stl10(root: Path, size: int) -> Dataset:
+    """5,000 and 8,000 labelled colour images, 10 classes, resized from 96x96 to `size` (FedVCK uses 32)."""
+    train, test = (_split(root / FOLDER, word, size) for word in ("train", "test"))
+    return assemble("stl10", train, None, test, CLASSES, IMAGENET_MEAN, IMAGENET_STD, root / FOLDER)
