@@ -1,0 +1,313 @@
+"""The command line: `python -m core …`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.errors import InputError
+
+app = typer.Typer(
+    help="Federated learning by condensation and distillation: run experiments, see the papers' tables, build the book.\n\n"
+         "First steps:  python -m core data   ·   python -m core run --algorithm fedavg --dataset digits --profile quick",
+    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Profile = Annotated[str, typer.Option(help="How much is computed: quick (seconds), laptop (a minute or two), "
+                                           "paper (the paper's own budget).")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str, typer.Option(help="auto, float32 or bfloat16 (convolutions only).")]
+Out = Annotated[Path | None, typer.Option(help="Folder for records and checkpoints; default: the book's results.")]
+
+
+def _pairs(given: list[str]) -> dict[str, Any]:
+    """`key=value` texts as a mapping; a value is read as JSON where it can be, as a text otherwise."""
+    pairs = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"give settings as NAME=VALUE, not {text!r}")
+        try:
+            pairs[key.strip()] = json.loads(value)
+        except json.JSONDecodeError:
+            pairs[key.strip()] = value
+    return pairs
+
+
+def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
+    """The partition that the options name."""
+    if alpha is not None and partition not in (None, "dirichlet"):
+        raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
+    if alpha is not None:
+        return {"name": "dirichlet", "alpha": alpha}
+    if partition is None:
+        return None
+    if partition.endswith(".json"):
+        return {"name": "file", "file": partition}
+    name, *rest = partition.split(",")
+    return {"name": name, **_pairs(rest)}
+
+
+def _summary(record: Any, path: Path) -> str:
+    """One header and one row that say what came out."""
+    up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
+    e = record.experiment
+    spread = f" ± {100 * record.metrics['accuracy_std']:.2f}" if "accuracy_std" in record.metrics else ""
+    row = {"algorithm": e.algorithm, "data set": e.dataset, "profile": e.profile, "seed": str(e.seed),
+           "rounds": str(len(record.rounds)), "accuracy %": f"{100 * record.metrics['accuracy']:.2f}{spread}",
+           "MB up": f"{up:.2f}", "MB down": f"{down:.2f}", "seconds": f"{record.seconds:.1f}"}
+    widths = [max(len(key), len(value)) for key, value in row.items()]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
+             for texts in (row.keys(), row.values()))
+    return "\n".join([*lines, f"record: {path}"])
+
+
+@app.command()
+def run(
+    algorithm: Annotated[str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A name of `python -m core data`.")] = None,
+    model: Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")] = None,
+    partition: Annotated[str | None, typer.Option(
+        help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    active: Annotated[int | None, typer.Option(help="Clients per round; default: all.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Seed; may be given several times.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")] = None,
+    model_set: Annotated[list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")] = None,
+    variant: Annotated[str | None, typer.Option(help="printed (the paper) or released (the authors' code).")] = None,
+    cell: Annotated[str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")] = None,
+    pending: Annotated[bool, typer.Option("--pending", help="Run what the tables still need, in order.")] = False,
+    minutes: Annotated[float, typer.Option(help="With --pending: stop cleanly before so many minutes.")] = 60.0,
+    profile: Profile = "laptop",
+    out: Out = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Run an experiment, a cell of a table, or the queue. An interrupted run resumes when it is called again.
+
+    \b
+    Examples:
+      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
+      python -m core run --algorithm fedprox --dataset pneumoniamnist --alpha 0.05 --set mu=0.1 --seed 0 --seed 1
+      python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop
+      python -m core run --pending --profile paper --minutes 9 --out runs
+    """
+    from core.experiments import queue
+    from core.experiments.profiles import apply
+    from core.experiments.tables import TableSpec
+    from core.federation import Runtime
+
+    runtime = Runtime.choose(device, precision)
+    if pending:
+        if algorithm or cell:
+            raise InputError("--pending chooses the runs itself; leave --algorithm and --cell out")
+        _run_pending(profile, minutes, out, runtime)
+        return
+    if cell:
+        if algorithm or dataset:
+            raise InputError("--cell names the whole experiment; leave --algorithm and --dataset out")
+        found = TableSpec.find_cell(cell, profile)
+        experiments = [e for e in found.experiments if seed is None or e.seed in seed]
+        paper = found.paper
+    else:
+        if not algorithm or (not dataset and profile != "quick"):
+            raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+        stated = {"algorithm": algorithm, "dataset": dataset, "model": model, "partition": _partition(partition, alpha),
+                  "clients": clients, "active": active, "rounds": rounds, "variant": variant,
+                  "settings": _pairs(set_ or []), "model_options": _pairs(model_set or [])}
+        given = {key: value for key, value in stated.items() if value not in (None, {})}
+        experiments, paper = [apply(profile, given | {"seed": one}) for one in seed or [0]], "adhoc"
+    for experiment in experiments:
+        record, path, computed = queue.measure(experiment, paper, out=out, runtime=runtime, progress=True)
+        print(_summary(record, path) + ("" if computed else "  (measured before; delete it to measure again)"))
+
+
+def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -> None:
+    from core.experiments import queue
+
+    items = queue.pending(profile)
+    away = [item for item in items if item.missing]
+    if away:
+        print(f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}", file=sys.stderr)
+    complete = 0
+    for item, outcome in queue.run_pending(profile, minutes, out, runtime, progress=True):
+        if isinstance(outcome, InputError):
+            print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
+        elif outcome.status == "complete":
+            complete += 1
+            print(f"{item.cells[0]} seed {item.experiment.seed}: accuracy {100 * outcome.metrics['accuracy']:.2f}%")
+        else:
+            print(f"{item.cells[0]} seed {item.experiment.seed}: {len(outcome.rounds)} of {item.experiment.rounds} "
+                  "rounds, goes on next time")
+    print(f"{complete} runs completed, {len(items) - len(away) - complete} still pending here")
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables.")],
+    profile: Annotated[str | None, typer.Option(help="quick, laptop or paper; default: the best one measured.")] = None,
+) -> None:
+    """Print a table: published number, measured mean and deviation, seeds, difference, verdict.
+
+    \b
+    Examples:
+      python -m core table fedvck/11
+      python -m core table reference/1 --profile laptop
+    """
+    from core.experiments.tables import TableSpec
+    from core.report import table_frame
+
+    paper, _, number = name.partition("/")
+    if not number:
+        for spec in TableSpec.of_paper(paper):
+            print(f"{spec.paper}/{spec.table}  {spec.title}")
+        return
+    print(TableSpec.find(paper, number).title)
+    print(table_frame(paper, number, profile).to_string(index=False))
+
+
+@app.command()
+def pending(
+    profile: Profile = "laptop",
+    limit: Annotated[int, typer.Option(help="Show so many runs.")] = 20,
+) -> None:
+    """List the runs that the tables still need, most urgent first.
+
+    \b
+    Example:
+      python -m core pending --profile paper --limit 50
+    """
+    from core.experiments import queue
+
+    items = queue.pending(profile)
+    for item in items[:limit]:
+        more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
+        print(f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
+              + (f"  ({item.missing})" if item.missing else ""))
+    print(f"{len(items)} runs pending at the {profile} profile, {sum(not item.missing for item in items)} can run here")
+
+
+@app.command("import")
+def import_(folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")]) -> None:
+    """Take complete records from a folder, for example one carried from a GPU machine, into the book's results.
+
+    \b
+    Example:
+      python -m core import runs
+    """
+    from core.experiments import queue
+
+    done = queue.import_records(folder)
+    print(f"{done.new} records imported, {done.known} known before, {done.unfinished} not finished")
+
+
+@app.command()
+def notebook(
+    path: Annotated[Path, typer.Argument(help="A notebook, .py or .ipynb.")],
+    parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="NAME=VALUE; repeatable.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")] = None,
+) -> None:
+    """Execute a notebook with your own parameters; unknown names and bad values are refused before anything runs.
+
+    \b
+    Example:
+      python -m core notebook notebooks/00_quickstart.py -p alpha=0.02 -p rounds=5
+    """
+    from core.report.notebooks import run_notebook
+
+    target = out or Path(f"{path.stem}.executed.ipynb")
+    run_notebook(path, _pairs(parameter or []), target)
+    print(f"executed: {target}")
+
+
+@app.command("data")
+def data_(
+    action: Annotated[str, typer.Argument(help="list, or get to download.")] = "list",
+    name: Annotated[str | None, typer.Argument(help="With get: the data set.")] = None,
+) -> None:
+    """Show which data sets are here and how to get the others; `data get NAME` downloads one.
+
+    \b
+    Examples:
+      python -m core data
+      python -m core data get pneumoniamnist
+    """
+    from core import data
+
+    if action not in ("list", "get") or (action == "get") != (name is not None):
+        raise InputError("use `python -m core data` to list, or `python -m core data get NAME` to download")
+    if action == "get":
+        print(f"ready: {data.get(name)}")
+        return
+    for info in data.available():
+        print(f"{info.name:20}  {'here' if info.present else 'missing: ' + info.how_to_get}")
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="local-training")] = "local-training",
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Measure speed beside a plain loop, in pairs in one run, and write a record.
+
+    \b
+    Example:
+      python -m core bench local-training
+    """
+    from core.experiments import bench as benches
+    from core.federation import Runtime
+
+    print(benches.report(benches.measure(what, Runtime.choose(device, precision))))
+
+
+@app.command()
+def book(
+    action: Annotated[str, typer.Argument(help="build, check, serve or shots.")] = "build",
+    out: Annotated[Path, typer.Option(help="With shots: the folder for screenshots.")] = Path("shots"),
+) -> None:
+    """Build the site, check it, serve it on localhost, or take screenshots of every page.
+
+    \b
+    Examples:
+      python -m core book build
+      python -m core book serve
+    """
+    from core.report import site
+
+    actions = {"build": site.build, "check": site.check, "serve": site.serve, "shots": lambda: site.screenshots(out)}
+    if action not in actions:
+        raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
+    actions[action]()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line. A mistake gives one clear line and status 2, an interruption status 130."""
+    try:
+        status = int(app(arguments or sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        # Typer's usage errors: some versions take the class from click, others carry their own copy of it
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"error: {error.format_message()} (see python -m core --help)", file=sys.stderr)
+        return 2
+    if status == 130:
+        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

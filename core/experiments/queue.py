@@ -1,0 +1,129 @@
+"""The queue of runs that the tables still need, and the way of results from one machine to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from core import data
+from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.experiments.record import REPOSITORY, RESULTS, Record, records
+from core.experiments.tables import TableSpec
+from core.federation import Runtime, run
+
+
+@attrs.frozen
+class Pending:
+    """A run that a table waits for. `cells` says which cells it fills; `missing` says why it cannot run here, if so."""
+
+    experiment: Experiment
+    paper: str
+    cells: tuple[str, ...]
+    priority: int
+    missing: str | None = None
+
+
+def pending(profile: str, root: Path | None = None) -> list[Pending]:
+    """Runs without a complete record, most urgent first: by table, then by seed.
+
+    Cells that cannot be tested here and algorithms that are not written yet are left out. A run that fills several
+    cells stands once.
+    """
+    done = records(root)
+    present = {info.name for info in data.available() if info.present}
+    found: dict[str, Pending] = {}
+    for spec in TableSpec.all():
+        for cell in spec.cells(profile):
+            if cell.not_testable or not cell.implemented:
+                continue
+            for experiment in cell.experiments:
+                if experiment.id in done:
+                    continue
+                before = found.get(experiment.id)
+                cells = (*(before.cells if before else ()), f"{cell.paper}/{cell.table}/{cell.row}/{cell.column}")
+                missing = None if data.base_name(experiment.dataset) in present else (
+                    f"the data set {experiment.dataset} is not here")
+                found[experiment.id] = attrs.evolve(before, cells=cells) if before else Pending(
+                    experiment, cell.paper, cells, cell.priority, missing)
+    return sorted(found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id))
+
+
+def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
+    """The files that hold an experiment's record and its checkpoint."""
+    name = experiment.id
+    if out is None:
+        return RESULTS / paper / f"{name}.json", REPOSITORY / ".checkpoints" / f"{name}.safetensors"
+    return out / paper / f"{name}.json", out / "checkpoints" / f"{name}.safetensors"
+
+
+def measure(
+    experiment: Experiment, paper: str, *, out: Path | None = None, runtime: Runtime | None = None,
+    progress: bool = False, deadline: float | None = None,
+) -> tuple[Record, Path, bool]:
+    """Run an experiment unless its record is complete already.
+
+    Returns the record, its file and whether anything was computed. An interrupted run resumes from its checkpoint.
+    """
+    path, checkpoint = places(experiment, paper, out)
+    for known in {path, *RESULTS.glob(f"*/{experiment.id}.json")}:
+        if known.exists() and (record := Record.load(known)).status == "complete":
+            return record, known, False
+    record = run(experiment, runtime=runtime, record=path, checkpoint=checkpoint, progress=progress, deadline=deadline)
+    return record, path, True
+
+
+def run_pending(
+    profile: str, minutes: float, out: Path | None = None, runtime: Runtime | None = None, progress: bool = False,
+) -> Iterator[tuple[Pending, Record | InputError]]:
+    """Take pending runs in order until the time is up; yield each with its record, or with the error that ended it.
+
+    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it.
+    """
+    deadline = time.monotonic() + 60 * minutes
+    for item in pending(profile):
+        if item.missing:
+            continue
+        if time.monotonic() > deadline:
+            return
+        try:
+            record, _, computed = measure(item.experiment, item.paper, out=out, runtime=runtime, progress=progress,
+                                          deadline=deadline)
+        except InputError as error:
+            yield item, error
+            continue
+        if computed:
+            yield item, record
+
+
+@attrs.frozen
+class Imported:
+    """What an import did, in numbers of records."""
+
+    new: int
+    known: int
+    unfinished: int
+
+
+def import_records(folder: Path, root: Path | None = None) -> Imported:
+    """Copy complete records from a folder that `run --out` filled into the book's. Records already there are kept.
+
+    Raises InputError when the folder holds no record or one of them is damaged; nothing is copied then.
+    """
+    found = [(path, Record.load(path)) for path in sorted(folder.glob("*/*.json"))]
+    if not found:
+        raise InputError(f"there are no records below {folder}; give the folder that was given to run as --out")
+    new = known = unfinished = 0
+    for path, record in found:
+        target = (root or RESULTS) / path.parent.name / path.name
+        if record.status != "complete":
+            unfinished += 1
+        elif target.exists() and Record.load(target).status == "complete":
+            known += 1
+        else:
+            record.save(target)
+            new += 1
+    return Imported(new, known, unfinished)

@@ -1,0 +1,237 @@
+"""Mistakes: each gives one clear line and a non-zero status, no traceback, and leaves existing records alone."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from core.__main__ import main
+from core.experiments.record import RESULTS
+
+QUICK = ["run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1",
+         "--set", "local_steps=1", "--model-set", "width=4", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def data_root(tmp_path, monkeypatch):
+    root = tmp_path / "data"
+    root.mkdir()
+    monkeypatch.setenv("FEDCON_DATA", str(root))
+    return root
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(RESULTS.rglob("*.json")):
+        digest.update(path.as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def refused(capsys, arguments: list[str]) -> str:
+    """Run the command line, check the form of the refusal and return its one line."""
+    before = fingerprint()
+    status = main(arguments)
+    lines = [line for line in capsys.readouterr().err.replace("\r", "\n").splitlines() if "round" not in line or "error" in line]
+    lines = [line for line in lines if line.strip()]
+    assert status not in (0, None)
+    assert len(lines) == 1 and lines[0].startswith("error: "), lines
+    assert "Traceback" not in lines[0]
+    assert fingerprint() == before
+    return lines[0]
+
+
+def run_with(*more: str) -> list[str]:
+    return [*QUICK, *more]
+
+
+CASES = {
+    "unknown verb": (["rum"], "rum"),
+    "unknown option": (run_with("--epochs", "3"), "--epochs"),
+    "nothing to run": (["run"], "--algorithm"),
+    "no data set": (["run", "--algorithm", "fedavg", "--profile", "laptop"], "--dataset"),
+    "unknown algorithm": (["run", "--algorithm", "fedavgg", "--dataset", "digits"], "did you mean 'fedavg'"),
+    "unknown data set": (["run", "--algorithm", "fedavg", "--dataset", "cifar11"], "cifar10"),
+    "missing data set": (["run", "--algorithm", "fedavg", "--dataset", "svhn"], "svhn"),
+    "alpha zero": (run_with("--alpha", "0"), "alpha"),
+    "alpha negative": (run_with("--alpha", "-1"), "alpha"),
+    "alpha not a number": (run_with("--alpha", "nan"), "alpha"),
+    "alpha a word": (run_with("--alpha", "small"), "small"),
+    "no clients": (run_with("--clients", "0"), "clients"),
+    "more clients than samples": (run_with("--clients", "100000"), "clients"),
+    "more active than clients": (run_with("--clients", "3", "--active", "4"), "active"),
+    "none active": (run_with("--active", "0"), "active"),
+    "no rounds": (run_with("--rounds", "0"), "rounds"),
+    "negative rounds": (run_with("--rounds", "-3"), "rounds"),
+    "half a round": (run_with("--rounds", "2.5"), "2.5"),
+    "negative seed": (run_with("--seed", "-1"), "seed"),
+    "wrong profile": (run_with("--profile", "desktop"), "laptop"),
+    "wrong variant": (run_with("--variant", "leaked"), "released"),
+    "unknown model": (run_with("--model", "convnext"), "convnet"),
+    "unknown model option": (run_with("--model-set", "colour=3"), "colour"),
+    "impossible width": (run_with("--model-set", "width=0"), "width"),
+    "unknown setting": (run_with("--set", "learning_rate=1"), "learning_rate"),
+    "zero learning rate": (run_with("--set", "lr=0"), "lr"),
+    "infinite learning rate": (run_with("--set", "lr=Infinity"), "lr"),
+    "setting without value": (run_with("--set", "lr"), "NAME=VALUE"),
+    "fedprox without mu": (["run", "--algorithm", "fedprox", "--dataset", "digits", "--set", "mu=0"], "mu"),
+    "alpha without dirichlet": (run_with("--alpha", "1", "--partition", "iid"), "alpha"),
+    "unknown partition": (run_with("--partition", "dirichlett"), "dirichlet"),
+    "unknown partition option": (run_with("--partition", "iid,alfa=3"), "alfa"),
+    "too many classes per client": (run_with("--partition", "pathological,classes_per_client=11"), "classes"),
+    "natural without centres": (run_with("--partition", "natural"), "centre"),
+    "partition file missing": (run_with("--partition", "nowhere.json"), "nowhere.json"),
+    "unknown device": (run_with("--device", "tpu"), "tpu"),
+    "unknown precision": (run_with("--precision", "int8"), "bfloat16"),
+    "unknown cell": (["run", "--cell", "fedvck/3/fedavgg/pathmnist"], "fedvck/3"),
+    "cell of no table": (["run", "--cell", "fedvck"], "PAPER/TABLE/ROW/COLUMN"),
+    "cell and algorithm": (["run", "--cell", "fedvck/3/a/b", "--algorithm", "fedavg"], "--cell"),
+    "pending and algorithm": (["run", "--pending", "--algorithm", "fedavg"], "--pending"),
+    "no time": (["run", "--pending", "--minutes", "0"], "minutes"),
+    "unknown paper": (["table", "fedvock/3"], "fedvck"),
+    "unknown table": (["table", "fedvck/99"], "99"),
+    "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
+    "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
+    "notebook missing": (["notebook", "notebooks/77_nothing.py"], "77_nothing"),
+    "notebook parameter unknown": (["notebook", "notebooks/00_quickstart.py", "-p", "alhpa=1"], "alhpa"),
+    "notebook parameter of a wrong kind": (["notebook", "notebooks/00_quickstart.py", "-p", "rounds=many"], "rounds"),
+    "data verb unknown": (["data", "fetch"], "get"),
+    "data get of nothing": (["data", "get"], "get"),
+    "data get unknown": (["data", "get", "cifar11"], "cifar10"),
+    "bench unknown": (["bench", "speed"], "local-training"),
+    "book verb unknown": (["book", "burn"], "build"),
+    "import of an empty folder": (["import", "tests/e2e"], "no records"),
+    "import of nothing": (["import", "no/such/folder"], "no records"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_on_the_command_line(capsys, monkeypatch, tmp_path, name):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    arguments, clue = CASES[name]
+    extra = ["--out", str(tmp_path / "out")] if arguments[0] == "run" and len(arguments) > 1 else []
+    assert clue in refused(capsys, [*arguments, *extra])
+
+
+@pytest.mark.parametrize(("content", "clue"), [
+    ("{not json", "file.json"),
+    ('{"client_idx": 3}', "client_idx"),
+    ('{"client_idx": [[0, 0], [1]]}', "0"),
+    ('{"client_idx": [[0, 999999], [1]]}', "999999"),
+    ('{"client_idx": [[0, -1], [1]]}', "-1"),
+    ('{"client_idx": [[0], [1, 0]]}', "0"),
+    ('{"client_idx": [[], []]}', "without data"),
+    ('{"client_idx": [[0], [1], [2]]}', "clients"),
+])
+def test_a_bad_partition_file(capsys, data_root, tmp_path, content, clue):
+    (data_root / "file.json").write_text(content)
+    line = refused(capsys, run_with("--clients", "2", "--partition", "file.json", "--out", str(tmp_path / "out")))
+    assert clue in line
+
+
+def medmnist(root: Path, **changes) -> Path:
+    arrays = {f"{split}_{what}": value for split in ("train", "val", "test")
+              for what, value in (("images", np.zeros((20, 28, 28), np.uint8)),
+                                  ("labels", np.arange(20).reshape(-1, 1) % 2))} | changes
+    path = root / "hospital.npz"
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    return path
+
+
+@pytest.mark.parametrize("changes", [
+    {"train_images": np.zeros((20, 28, 28), np.float32)},
+    {"train_images": np.zeros((20, 28, 14), np.uint8)},
+    {"train_images": np.zeros((19, 28, 28), np.uint8)},
+    {"train_labels": None},
+    {"train_labels": np.full((20, 1), -1)},
+    {"train_labels": np.full((20, 1), 0.5)},
+    {"test_labels": np.full((20, 1), 7), "classes": np.array(["a", "b"])},
+    {"train_labels": np.array([{}] * 20, dtype=object)},
+])
+def test_a_broken_data_file_is_named(capsys, data_root, tmp_path, changes):
+    medmnist(data_root, **changes)
+    line = refused(capsys, ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")])
+    assert "hospital.npz" in line
+
+
+def test_a_truncated_data_file_is_named(capsys, data_root, tmp_path):
+    path = medmnist(data_root)
+    path.write_bytes(path.read_bytes()[:-400])
+    line = refused(capsys, ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")])
+    assert "hospital.npz" in line
+
+
+def test_a_diverging_run_fails_by_name_and_says_so_in_its_record(capsys, tmp_path):
+    line = refused(capsys, run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path)))
+    assert "not finite" in line
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
+def test_a_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    assert "file" in refused(capsys, run_with("--out", str(tmp_path / "file")))
+
+
+def test_a_full_disk_leaves_the_old_record_whole(capsys, monkeypatch, tmp_path):
+    assert main(run_with("--out", str(tmp_path))) == 0
+    capsys.readouterr()
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    before = path.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        line = refused(capsys, run_with("--seed", "1", "--out", str(tmp_path)))
+    assert "No space left" in line and path.read_bytes() == before
+    assert list((tmp_path / "adhoc").glob("*")) == [path]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: text[:100],
+    lambda text: text.replace("fedavg", "fedprox"),
+    lambda text: text.replace('"rounds"', '"rond"'),
+    lambda text: "[]",
+])
+def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
+    assert main(run_with("--out", str(tmp_path))) == 0
+    capsys.readouterr()
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    path.write_text(damage(path.read_text()))
+    assert path.name in refused(capsys, ["import", str(tmp_path)])
+
+
+def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
+    from core.experiments.profiles import apply
+    from core.experiments.queue import places
+
+    experiment = apply("quick", {"algorithm": "fedavg", "dataset": "digits", "rounds": 1, "seed": 0,
+                                 "settings": {"local_steps": 1}, "model_options": {"width": 4}})
+    _, checkpoint = places(experiment, "adhoc", tmp_path)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"not a checkpoint")
+    assert checkpoint.name in refused(capsys, run_with("--out", str(tmp_path)))
+
+
+def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
+    command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(3000):
+        if list(tmp_path.glob("adhoc/*.json")):
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert errors.strip().splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    (record,) = tmp_path.glob("adhoc/*.json")
+    assert json.loads(record.read_text())["status"] == "running"

@@ -1,0 +1,107 @@
+"""The round loop: selection, traffic, determinism, resuming."""
+
+import attrs
+import pytest
+import torch
+
+from core.errors import InputError
+from core.experiments import Experiment
+from core.federation import Runtime, make_clients, make_task, rounds, select
+from core.models import count_parameters
+from core.rng import Rng
+
+TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=4, rounds=4,
+                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 2, "batch_size": 16})
+
+
+def tiny(**changes) -> Experiment:
+    return attrs.evolve(TINY, **changes)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+def history(experiment, task, **more):
+    return [result.row() | {"seconds": None} for result in rounds(experiment, task=task, **more)]
+
+
+def test_two_runs_are_equal_bit_for_bit_and_seeds_matter(task):
+    first = history(TINY, task)
+    assert first == history(TINY, task)
+    assert first != history(tiny(seed=1), task)
+    assert [row["round"] for row in first] == [1, 2, 3, 4]
+
+
+def test_the_global_generators_are_neither_read_nor_moved(task):
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = history(TINY, task)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(2)
+    assert first == history(TINY, task)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavgm", "centralized", "standalone"])
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, name, stop):
+    experiment = tiny(algorithm=name, active=3)
+    whole = list(rounds(experiment, task=task))
+    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors")
+    for _ in range(stop):
+        next(broken)
+    broken.close()
+    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors"))
+    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
+    for key, value in whole[-1].state.tensors.items():
+        assert torch.equal(value, resumed[-1].state.tensors[key])
+
+
+def test_client_memory_survives_a_checkpoint(task, tmp_path):
+    clients = make_clients(TINY, task)
+    clients[2].memory["teacher/w"] = torch.arange(5.0)
+    next(rounds(TINY, task=task, clients=clients, checkpoint=tmp_path / "c"))
+    fresh = make_clients(TINY, task)
+    next(rounds(TINY, task=task, clients=fresh, checkpoint=tmp_path / "c"))
+    assert torch.equal(fresh[2].memory["teacher/w"], torch.arange(5.0))
+
+
+def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(task, tmp_path):
+    path = tmp_path / "c"
+    next(rounds(TINY, task=task, checkpoint=path))
+    with pytest.raises(InputError, match="belongs to another run"):
+        next(rounds(tiny(seed=9), task=task, checkpoint=path))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="damaged"):
+        next(rounds(TINY, task=task, checkpoint=path))
+
+
+def test_traffic_of_fedavg_is_the_model_both_ways(task):
+    result = next(rounds(tiny(active=3), task=task))
+    model = task.new_model(Rng(0))
+    statistics = sum(b.numel() for b in model.buffers() if b.is_floating_point())
+    model_bytes = 4 * (count_parameters(model) + statistics)
+    assert result.down == 3 * model_bytes
+    totals = result.ledger.total("up")
+    assert totals["parameters"] == 3 * 4 * count_parameters(model) and totals["buffers"] == 3 * 4 * statistics
+
+
+def test_only_clients_with_data_take_part(task):
+    clients = make_clients(TINY, task)
+    empty = attrs.evolve(clients[0], images=clients[0].images[:0], labels=clients[0].labels[:0])
+    crowd = [empty, *clients[1:]]
+    assert [c.id for c in select(crowd, None, Rng(0))] == [1, 2, 3]
+    assert [c.id for c in select(crowd, 4, Rng(0))] == [1, 2, 3]
+    drawn = {tuple(c.id for c in select(crowd, 2, Rng(0).at(i))) for i in range(40)}
+    assert drawn == {(1, 2), (1, 3), (2, 3)}
+
+
+def test_the_last_round_is_always_tested(task):
+    tested = [bool(row["metrics"]) for row in history(tiny(evaluate_every=3), task)]
+    assert tested == [False, False, True, True]
+
+
+def test_half_of_the_training_set_is_handed_out(task):
+    clients = make_clients(tiny(train_fraction=0.5), task)
+    assert sum(map(len, clients)) == round(len(task.dataset.train) / 2)

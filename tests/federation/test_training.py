@@ -1,0 +1,66 @@
+"""The shared loop of local training."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InputError
+from core.federation.training import LocalTraining, batches, train
+from core.rng import Rng
+
+CPU = torch.device("cpu")
+
+
+@given(samples=st.integers(1, 60), batch_size=st.integers(1, 20), epochs=st.integers(1, 4), seed=st.integers(0, 99))
+def test_every_pass_gives_every_sample_once(samples, batch_size, epochs, seed):
+    settings = LocalTraining(batch_size=batch_size, local_epochs=epochs)
+    drawn = list(batches(samples, batch_size, settings.steps(samples), Rng(seed), CPU))
+    per_epoch = -(-samples // batch_size)
+    assert len(drawn) == epochs * per_epoch
+    for start in range(0, len(drawn), per_epoch):
+        assert sorted(torch.cat(drawn[start:start + per_epoch]).tolist()) == list(range(samples))
+
+
+@given(samples=st.integers(1, 40), batch_size=st.integers(1, 20), steps=st.integers(1, 30))
+def test_steps_override_epochs(samples, batch_size, steps):
+    settings = LocalTraining(batch_size=batch_size, local_steps=steps)
+    assert settings.steps(samples) == steps
+    assert len(list(batches(samples, batch_size, steps, Rng(0), CPU))) == steps
+
+
+def test_passes_differ_and_seeds_repeat():
+    one = [b.tolist() for b in batches(50, 50, 2, Rng(0), CPU)]
+    assert one[0] != one[1]
+    assert one == [b.tolist() for b in batches(50, 50, 2, Rng(0), CPU)]
+    assert one != [b.tolist() for b in batches(50, 50, 2, Rng(1), CPU)]
+
+
+def test_sgd_with_momentum_and_decay_matches_float64_numpy():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1, bias=False)
+    w, v = model.weight.detach().double().numpy().copy().ravel(), np.zeros(3)
+    images, labels = torch.randn(6, 3), torch.randn(6)
+    settings = LocalTraining(lr=0.1, batch_size=4, momentum=0.9, weight_decay=0.01)
+
+    def objective(model, x, y):
+        return (model(x).ravel() - y).square().mean()
+
+    train(model, images, labels, settings, 7, objective, Rng(5))
+    x, y = images.double().numpy(), labels.double().numpy()
+    for batch in batches(6, 4, 7, Rng(5).at("batches"), CPU):
+        rows = batch.numpy()
+        gradient = 2 * x[rows].T @ (x[rows] @ w - y[rows]) / len(rows) + 0.01 * w
+        v = 0.9 * v + gradient
+        w = w - 0.1 * v
+    np.testing.assert_allclose(model.weight.detach().numpy().ravel(), w, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("lr", 0), ("lr", -1), ("lr", float("nan")), ("lr", float("inf")), ("lr", "big"), ("batch_size", 0),
+    ("batch_size", 2.5), ("local_epochs", -1), ("local_steps", 0), ("momentum", 1.5), ("weight_decay", -1e-3),
+])
+def test_bad_settings_are_answered_with_one_sentence(name, value):
+    with pytest.raises(InputError, match=name):
+        LocalTraining(**{name: value})
