@@ -1,0 +1,196 @@
+"""From the YAML of a table to a `TableSpec`, with one clear sentence for everything that may be wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError, unknown
+from core.experiments.experiment import PROFILES
+from core.experiments.profiles import Overrides
+from core.experiments.spec import FIELDS, as_list, as_mapping, check_keys, read_yaml, short
+from core.experiments.tables import Absent, Line, StandIn, TableSpec, slug
+
+_TABLE_KEYS = ("paper", "table", "title", "metric", "metrics", "priority", "seeds", "defaults", "rows", "columns",
+               "stand_ins", "profiles", "absent", "compare", "record_metrics", "note")
+_LINE_KEYS = ("name", "match", "printed", "not_testable", "needs", "note", "suffix", "metrics")
+
+
+def parse(path: Path) -> TableSpec:
+    """Read a specification; whether its matches fit published.csv is for `TableSpec.load` to check.
+
+    Raises InputError, naming the file and the key.
+    """
+    data, where = read_yaml(path), short(path)
+    check_keys(data, _TABLE_KEYS, where)
+    for key in ("paper", "table", "title", "rows", "columns"):
+        if key not in data:
+            raise InputError(f"{where} has no {key!r}")
+    if (data["paper"], str(data["table"])) != (path.parent.name, path.stem):
+        raise InputError(f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree")
+    metrics = _metrics(data, where)
+    defaults = as_mapping(data.get("defaults"), f"{where}, defaults")
+    check_keys(defaults, FIELDS - {"algorithm"}, f"{where}, defaults")
+    rows = _lines(data["rows"], f"{where}, rows", _row, metrics)
+    columns = _lines(data["columns"], f"{where}, columns", _column, metrics)
+    for column in columns:
+        if "dataset" not in column.fields and "dataset" not in defaults:
+            raise InputError(f"{where}, columns: {column.name!r} has no 'dataset'")
+    names = tuple(row.name for row in rows), tuple(column.name for column in columns)
+    return TableSpec(
+        paper=data["paper"], table=str(data["table"]), title=_text(data["title"], f"{where}, title"), metrics=metrics,
+        rows=rows, columns=columns, seeds=_seeds(data.get("seeds", [0, 1, 2]), where), defaults=defaults,
+        stand_ins={name: _stand_in(value, f"{where}, stand_ins, {name}")
+                   for name, value in as_mapping(data.get("stand_ins"), f"{where}, stand_ins").items()},
+        profiles=_profiles(data.get("profiles"), where),
+        absent=tuple(_absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []),
+        compare=_compare(data.get("compare", "all"), names[0], where),
+        record_metrics=as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
+        priority=_whole(data.get("priority", 100), f"{where}, priority"),
+        note=_text(data["note"], f"{where}, note") if "note" in data else None, path=path,
+    )
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where} must be a text, not {value!r}")
+    return value.strip()
+
+
+def _whole(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(f"{where} must be a whole number of at least 0, not {value!r}")
+    return value
+
+
+def _names(value: Any, known: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """A list of names that are known."""
+    for name in as_list(value, where):
+        if name not in known:
+            raise unknown(f"name for {where}", name, known)
+    return tuple(value)
+
+
+def _metrics(data: dict[str, Any], where: str) -> tuple[str, ...]:
+    if ("metric" in data) == ("metrics" in data):
+        raise InputError(f"{where} must have either 'metric' or 'metrics'")
+    given = [data["metric"]] if "metric" in data else as_list(data["metrics"], f"{where}, metrics")
+    return _unique([_text(metric, f"{where}, metrics") for metric in given], f"{where}, metrics")
+
+
+def _unique(names: list[str], where: str) -> tuple[str, ...]:
+    """The names, which must differ even as parts of a command."""
+    seen: dict[str, str] = {}
+    for name in names:
+        key = slug(name).lower()
+        if not key:
+            raise InputError(f"{where}: the name {name!r} has no letter or digit")
+        if key in seen:
+            raise InputError(f"{where}: the names {seen[key]!r} and {name!r} are the same in a command")
+        seen[key] = name
+    return tuple(names)
+
+
+def _seeds(value: Any, where: str) -> tuple[int, ...]:
+    seeds = [_whole(seed, f"{where}, seeds: each seed") for seed in as_list(value, f"{where}, seeds")]
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"{where}, seeds: a seed stands twice in {seeds}")
+    return tuple(seeds)
+
+
+def _lines(
+    value: Any, where: str, read: Callable[[dict[str, Any], str, tuple[str, ...]], Line], metrics: tuple[str, ...]
+) -> tuple[Line, ...]:
+    lines = tuple(read(as_mapping(entry, f"{where}, each entry"), where, metrics) for entry in as_list(value, where))
+    _unique([line.name for line in lines], where)
+    return lines
+
+
+def _remarks(data: dict[str, Any], name: str, where: str, metrics: tuple[str, ...]) -> dict[str, Any]:
+    """What rows and columns have in common."""
+    where = f"{where}, {name}"
+    printed = data.get("printed", True)
+    if not isinstance(printed, bool):
+        raise InputError(f"{where}: 'printed' must be true or false, not {printed!r}")
+    return {
+        "name": name, "printed": printed, "match": as_mapping(data.get("match"), f"{where}, match"),
+        "fields": {key: value for key, value in data.items() if key in FIELDS},
+        "metrics": _names(data["metrics"], metrics, f"metrics of {where}") if "metrics" in data else None,
+        **{key: _text(data[key], f"{where}, {key}")
+           for key in ("not_testable", "needs", "note", "suffix") if key in data},
+    }
+
+
+def _row(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
+    check_keys(data, FIELDS | set(_LINE_KEYS), f"a row in {where}")
+    if "name" not in data:
+        raise InputError(f"{where}: a row has no 'name': {data!r}")
+    name = _text(data["name"], f"{where}, name")
+    if "algorithm" not in data:
+        raise InputError(f"{where}: the row {name!r} has no 'algorithm'")
+    return Line(**_remarks(data, name, where, metrics))
+
+
+def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
+    allowed = (FIELDS - {"algorithm"}) | {*_LINE_KEYS, "alpha", "beta", "settings_of"}
+    check_keys(data, allowed, f"a column in {where}")
+    alpha = _alpha(data, where)
+    if "name" not in data and "dataset" not in data:
+        raise InputError(f"{where}: a column needs a 'name' or a 'dataset': {data!r}")
+    name = data.get("name") or data["dataset"] + ("" if alpha is None else f"-{alpha:g}")
+    if alpha is not None and "partition" not in data:
+        data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}
+    settings_of = {key: as_mapping(value, f"{where}, {name}, settings_of, {key}") for key, value in
+                   as_mapping(data.get("settings_of"), f"{where}, {name}, settings_of").items()}
+    return Line(**_remarks(data, _text(name, f"{where}, name"), where, metrics), alpha=alpha, settings_of=settings_of)
+
+
+def _alpha(data: dict[str, Any], where: str) -> float | None:
+    """The concentration that a column states as `alpha`, as `beta` (FedVCK's name) or in its partition."""
+    if "alpha" in data and "beta" in data:
+        raise InputError(f"{where}: a column has 'alpha' and 'beta', which mean the same: {data!r}")
+    alpha = data.get("alpha", data.get("beta", as_mapping(data.get("partition"), f"{where}, partition").get("alpha")))
+    if alpha is None:
+        return None
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < float("inf"):
+        raise InputError(f"{where}: alpha must be a positive finite number, not {alpha!r}")
+    return float(alpha)
+
+
+def _stand_in(value: Any, where: str) -> StandIn:
+    data = {"dataset": value} if isinstance(value, str) else as_mapping(value, where)
+    check_keys(data, (FIELDS - {"algorithm"}) | {"profiles"}, where)
+    if "dataset" not in data:
+        raise InputError(f"{where} has no 'dataset'")
+    profiles = _names(data.get("profiles", ["laptop"]), PROFILES, f"profiles of {where}")
+    return StandIn({key: value for key, value in data.items() if key != "profiles"}, profiles)
+
+
+def _profiles(value: Any, where: str) -> dict[str, Overrides]:
+    found = {}
+    for name, given in as_mapping(value, f"{where}, profiles").items():
+        if name not in PROFILES:
+            raise unknown(f"profile ({where}, profiles)", name, PROFILES)
+        inside = f"{where}, profiles, {name}"
+        data = as_mapping(given, inside)
+        apart = ("models", "algorithms", "limits")
+        check_keys(data, (FIELDS - {"algorithm"}) | set(apart), inside)
+        found[name] = Overrides.read({k: v for k, v in data.items() if k not in apart}, data, inside)
+    return found
+
+
+def _absent(value: Any, where: str, known: tuple[tuple[str, ...], ...]) -> Absent:
+    data = as_mapping(value, where)
+    check_keys(data, ("rows", "columns", "metrics", "reason", "run"), where)
+    if not isinstance(data.get("run", True), bool):
+        raise InputError(f"{where}: 'run' must be true or false, not {data['run']!r}")
+    rows, columns, metrics = (_names(data[key], names, f"{key} of {where}") if key in data else None
+                              for key, names in zip(("rows", "columns", "metrics"), known, strict=True))
+    return Absent(rows, columns, metrics, _text(data.get("reason"), f"{where}, reason"), data.get("run", True))
+
+
+def _compare(value: Any, rows: tuple[str, ...], where: str) -> str:
+    if value not in ("all", "successive", *rows):
+        raise unknown(f"way to compare rows ({where}, compare)", value, ("all", "successive", *rows))
+    return value

@@ -1,0 +1,221 @@
+"""Reading the specifications below `book/tables`, and merging their layers."""
+
+from __future__ import annotations
+
+import copy
+import csv
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+
+from core.errors import InputError, unknown
+from core.experiments.experiment import Experiment
+
+#: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and `profiles.yaml`
+TABLES = Path(__file__).resolve().parents[2] / "book" / "tables"
+#: the fields of an experiment that a specification may state; seed and profile come from elsewhere
+FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
+#: Dirichlet concentration where a data set replaces another and the original says none
+DEFAULT_ALPHA = 0.5
+#: what a row of published.csv must hold beside the columns that a `match` may name
+PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without the silence about a key that stands twice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a key is not a plain name", problem_mark=key.start_mark)
+    keys = [loader.construct_object(key) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=node.start_mark)
+    loader.flatten_mapping(node)
+    return {loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)
+            for key, value in node.value}
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def short(path: Path) -> str:
+    """The last two parts of a path: how a message names a specification."""
+    return "/".join(path.parts[-2:])
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping. Raises InputError, naming the file, when it is missing or is not one."""
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise InputError(f"there is no specification {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the specification {path} cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{short(path)} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{short(path)} must hold a mapping of names to values")
+    return data
+
+
+def as_mapping(value: Any, where: str) -> dict[str, Any]:
+    """`value` as a mapping with names as keys; None is an empty one. Raises InputError otherwise."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{where} must map names to values, not {value!r}")
+    return value
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """`value` as a list that is not empty. Raises InputError otherwise."""
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where} must be a list with at least one entry, not {value!r}")
+    return value
+
+
+def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
+    """Raise InputError, with the nearest right name, for a key of `data` that is not allowed."""
+    for key in data:
+        if key not in allowed:
+            raise unknown(f"key of {where}", key, allowed)
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an experiment from layers, the later ones over the earlier; dictionaries merge key by key.
+
+    Two exceptions keep what does not belong together apart: another kind of partition replaces the earlier one whole,
+    and another model drops the options of the earlier one.
+    """
+    fields: dict[str, Any] = {}
+    for layer in layers:
+        if "model" in layer and layer["model"] != fields.get("model"):
+            fields.pop("model_options", None)
+        for key, value in layer.items():
+            old = fields.get(key)
+            if not isinstance(value, dict) or not isinstance(old, dict) or (
+                key == "partition" and value.get("name", old.get("name")) != old.get("name")
+            ):
+                fields[key] = copy.deepcopy(value)
+            else:
+                fields[key] = _deep(old, value)
+    return fields
+
+
+def _deep(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(old)
+    for key, value in new.items():
+        kept = both.get(key)
+        both[key] = _deep(kept, value) if isinstance(kept, dict) and isinstance(value, dict) else copy.deepcopy(value)
+    return both
+
+
+def replaced(fields: Mapping[str, Any], layer: Mapping[str, Any], alpha: float | None) -> dict[str, Any]:
+    """`layer` over `fields`, where the layer may bring another data set.
+
+    A split file or a natural partition belongs to its data set: another data set gets a Dirichlet partition with the
+    concentration `alpha` of the original in its place, drawn with the size cap that the files were drawn with, unless
+    the layer states a partition itself.
+    """
+    partition = fields.get("partition", {}).get("name")
+    moves = layer.get("dataset", fields.get("dataset")) != fields.get("dataset")
+    if moves and "partition" not in layer and partition in ("file", "natural"):
+        drawn = {"name": "dirichlet", "alpha": DEFAULT_ALPHA if alpha is None else alpha, "cap": True}
+        return merged(fields, layer, {"partition": drawn})
+    return merged(fields, layer)
+
+
+def applicable(layer: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """`layer` without the settings that the algorithm does not have; all are kept for one that is not written yet."""
+    from core.algorithms import settings_fields
+
+    known = settings_fields(algorithm)
+    if known is None or "settings" not in layer:
+        return dict(layer)
+    return {**layer, "settings": {key: value for key, value in layer["settings"].items() if key in known}}
+
+
+@attrs.frozen
+class Published:
+    """A number as the paper prints it."""
+
+    #: None where a word is printed in its place, such as OOM (out of memory)
+    value: float | None
+    text: str
+    std: float | None
+    #: percent, MB (2^20 bytes), auc, score, pixel or dB
+    unit: str
+    #: higher or lower
+    better: str
+    note: str
+
+    @property
+    def uncertain(self) -> bool:
+        """The source does not say for certain which cell this number belongs to."""
+        return self.note.startswith("uncertain")
+
+
+def read_published(path: Path) -> list[dict[str, str]]:
+    """The rows of a published.csv; none when there is no such file. Raises InputError when a column is missing."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        for column in PRINTED:
+            if column not in (reader.fieldnames or ()):
+                raise InputError(f"{short(path)} has no column {column!r}")
+        return list(reader)
+
+
+def _same(printed: str, wanted: Any) -> bool:
+    if isinstance(wanted, (int, float)):
+        try:
+            return float(printed) == float(wanted)
+        except ValueError:
+            return False
+    return printed == str(wanted)
+
+
+def _matches(row: Mapping[str, str], key: str, wanted: Any) -> bool:
+    if key == "method":  # one printed cell may be shared by several methods
+        return str(wanted) in row["method"].split()
+    if key == "setting":
+        return set(row["setting"].split(",")) == set(str(wanted).split(","))
+    return _same(row[key], wanted)
+
+
+def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row and a column ask for together: the parts of `setting` add up, in other keys the column prevails."""
+    parts = [str(match["setting"]) for match in (column, row) if "setting" in match]
+    return {**row, **column, **({"setting": ",".join(parts)} if parts else {})}
+
+
+def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) -> Published:
+    """The one printed number that fits; raises InputError when none or several do."""
+    for key in match:
+        if rows and (key not in rows[0] or key in PRINTED):
+            raise unknown(f"column to match in published.csv ({where})", key, set(rows[0]) - set(PRINTED))
+    found = [row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())]
+    if len(found) != 1:
+        raise InputError(f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one")
+    return as_published(found[0], where)
+
+
+def as_published(row: Mapping[str, str], where: str) -> Published:
+    """A row of published.csv as a number. Raises InputError for a value that is neither a number nor OOM."""
+    text = row["value"]
+    try:
+        value = None if text == "OOM" else float(text)
+        std = float(row["std"]) if row["std"] else None
+    except ValueError:
+        raise InputError(f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number") from None
+    return Published(value, text, std, row["unit"], row["better"], row["note"])
