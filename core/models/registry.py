@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from core.errors import unknown
+from core.errors import InputError, unknown
 from core.models.classifier import Classifier, at_least
 from core.models.convnet import ConvNet
 from core.models.initialisation import initialise
@@ -37,6 +37,8 @@ def build(name: str, channels: int, size: int, classes: int, rng: Rng, **options
     kind = _MODELS[name]
     known = [key for key, value in inspect.signature(kind).parameters.items() if value.kind is value.KEYWORD_ONLY]
     for option in options:
+        if not known:
+            raise InputError(f"{name} has no options, so {option!r} cannot be set")
         if option not in known:
             raise unknown(f"option of {name}", option, known)
     at_least("channels", channels, 1)
