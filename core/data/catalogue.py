@@ -12,27 +12,37 @@ from core.data.dataset import Dataset
 from core.data.npz import load_npz
 from core.errors import InputError
 
+Files = tuple[str, ...]
+
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """One data set. `has`, `read` and `fetch` take the data folder and a size in pixels.
-
-    `fetch` is None where the set cannot be downloaded by a program; `by_hand` then says how it is had.
-    """
+    """One data set. `read` and `fetch` take the data folder and a size in pixels."""
 
     name: str
     #: the default first
     sizes: tuple[int, ...]
     origin: str
     licence: str
-    has: Callable[[Path, int], bool]
+    #: by size, one or more sets of paths under the data folder: one of them complete means that the data are there
+    layouts: Callable[[int], tuple[Files, ...]]
     read: Callable[[Path, int], Dataset]
+    #: None where no program can download the set; `by_hand` then says how it is had
     fetch: Callable[[Path, int], None] | None = None
     by_hand: str = ""
 
     def title(self, size: int) -> str:
         """The name that `load` takes for this set at `size`."""
         return self.name if size == self.sizes[0] else f"{self.name}_{size}"
+
+    def lacks(self, root: Path, size: int) -> str | None:
+        """The first path that is missing under `root`; None when the data are there."""
+        missing = [[path for path in files if not (root / path).exists()] for files in self.layouts(size)]
+        return None if not all(missing) else missing[0][0]
+
+    def has(self, root: Path, size: int) -> bool:
+        """Whether the data of `size` lie under `root`."""
+        return self.lacks(root, size) is None
 
     def how_to_get(self, size: int) -> str:
         """A command or a short instruction."""
@@ -55,13 +65,46 @@ def _torchvision(kind: str, *variants: dict[str, str | bool]) -> Callable[[Path,
     return fetch
 
 
+def _natural(
+    name: str,
+    sizes: tuple[int, ...],
+    origin: str,
+    licence: str,
+    files: Files,
+    read: Callable[[Path, int], Dataset],
+    fetch: Callable[[Path, int], None],
+    classes: tuple[str, ...],
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> Source:
+    """A set in torchvision's layout (`files`, `read`) or else in `<name>.npz`."""
+
+    def packed(size: int) -> str:
+        return f"{name}.npz" if size == sizes[0] else f"{name}_{size}.npz"
+
+    def either(root: Path, size: int) -> Dataset:
+        if all((root / path).exists() for path in files) or not (root / packed(size)).exists():
+            return read(root, size)
+        return load_npz(root / packed(size), name, classes, mean, std, size)
+
+    return Source(
+        name=name,
+        sizes=sizes,
+        origin=origin,
+        licence=licence,
+        layouts=lambda size: (files, (packed(size),)),
+        read=either,
+        fetch=fetch,
+    )
+
+
 def _medical(name: str) -> Source:
     return Source(
         name=name,
         sizes=medical.SIZES,
         origin="MedMNIST",
         licence=medical.licence(name),
-        has=lambda root, size: medical.file_of(root, name, size).is_file(),
+        layouts=lambda size: ((medical.file_of(name, size),),),
         read=lambda root, size: medical.load_medical(root, name, size),
         fetch=lambda root, size: medical.fetch_medical(root, name, size),
     )
@@ -73,14 +116,14 @@ def _cifar100(name: str) -> Source:
         sizes=(32,),
         origin="University of Toronto",
         licence="not stated",
-        has=lambda root, size: cifar.has_cifar100(root),
+        layouts=lambda size: (cifar.FILES100, ("cifar100.npz",)),
         read=lambda root, size: cifar.load_cifar100(root, coarse=name == "cifar100_coarse"),
         fetch=_torchvision("CIFAR100", {"train": True}),
     )
 
 
 def _fetch_imagenette(root: Path, size: int) -> None:
-    if not imagenette.has_imagenette(root, size):
+    if not any((root / folder).exists() for folder in imagenette.FOLDERS):
         _torchvision("Imagenette", {"split": "train", "size": "160px"})(root, size)
     imagenette.pack(root, size)
 
@@ -91,54 +134,64 @@ _SOURCES = (
         sizes=(8,),
         origin="scikit-learn (UCI, Alpaydin and Kaynak 1998)",
         licence="CC BY 4.0",
-        has=lambda root, size: True,
+        layouts=lambda size: ((),),
         read=lambda root, size: digits.load_digits(),
         by_hand="comes with scikit-learn",
     ),
-    Source(
-        name="mnist",
-        sizes=(28,),
-        origin="LeCun, Cortes and Burges",
-        licence="CC BY-SA 3.0",
-        has=lambda root, size: mnist.has_mnist(root),
-        read=lambda root, size: mnist.load_mnist(root),
-        fetch=_torchvision("MNIST", {"train": True}),
+    _natural(
+        "mnist",
+        (28,),
+        "LeCun, Cortes and Burges",
+        "CC BY-SA 3.0",
+        mnist.FILES,
+        lambda root, size: mnist.load_mnist(root),
+        _torchvision("MNIST", {"train": True}),
+        mnist.DIGITS,
     ),
-    Source(
-        name="svhn",
-        sizes=(32,),
-        origin="Stanford University",
-        licence="non-commercial use",
-        has=lambda root, size: svhn.has_svhn(root),
-        read=lambda root, size: svhn.load_svhn(root),
-        fetch=_torchvision("SVHN", {"split": "train"}, {"split": "test"}),
+    _natural(
+        "svhn",
+        (32,),
+        "Stanford University",
+        "non-commercial use",
+        tuple(svhn.FILES.values()),
+        lambda root, size: svhn.load_svhn(root),
+        _torchvision("SVHN", {"split": "train"}, {"split": "test"}),
+        mnist.DIGITS,
+        svhn.MEAN,
+        svhn.STD,
     ),
-    Source(
-        name="cifar10",
-        sizes=(32,),
-        origin="University of Toronto",
-        licence="not stated",
-        has=lambda root, size: cifar.has_cifar10(root),
-        read=lambda root, size: cifar.load_cifar10(root),
-        fetch=_torchvision("CIFAR10", {"train": True}),
+    _natural(
+        "cifar10",
+        (32,),
+        "University of Toronto",
+        "not stated",
+        cifar.FILES10,
+        lambda root, size: cifar.load_cifar10(root),
+        _torchvision("CIFAR10", {"train": True}),
+        cifar.CIFAR10_CLASSES,
+        cifar.MEAN10,
+        cifar.STD10,
     ),
     _cifar100("cifar100"),
     _cifar100("cifar100_coarse"),
-    Source(
-        name="stl10",
-        sizes=(32, 96),
-        origin="Stanford University",
-        licence="ImageNet terms (research)",
-        has=lambda root, size: stl10.has_stl10(root),
-        read=lambda root, size: stl10.load_stl10(root, size),
-        fetch=_torchvision("STL10", {"split": "train"}),
+    _natural(
+        "stl10",
+        (32, 96),
+        "Stanford University",
+        "ImageNet terms (research)",
+        stl10.FILES,
+        stl10.load_stl10,
+        _torchvision("STL10", {"split": "train"}),
+        stl10.CLASSES,
+        stl10.IMAGENET_MEAN,
+        stl10.IMAGENET_STD,
     ),
     Source(
         name="imagenette",
         sizes=(64,),
         origin="fast.ai, from ImageNet",
         licence="ImageNet terms (research)",
-        has=imagenette.has_imagenette,
+        layouts=imagenette.layouts,
         read=imagenette.load_imagenette,
         fetch=_fetch_imagenette,
     ),
@@ -148,8 +201,8 @@ _SOURCES = (
         sizes=(64,),
         origin="HAM10000 (Tschandl et al. 2018, doi:10.7910/DVN/DBW86T)",
         licence="CC BY-NC 4.0",
-        has=lambda root, size: (root / "ham10000_64.npz").is_file(),
-        read=lambda root, size: load_npz(root / "ham10000_64.npz", "ham10000_64"),
+        layouts=lambda size: (("ham10000_64.npz",),),
+        read=lambda root, size: load_npz(root / "ham10000_64.npz", "ham10000_64", size=size),
         by_hand="pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the module core.data.npz describes",
     ),
 )

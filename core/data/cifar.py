@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ MEAN100, STD100 = (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)
 
 FOLDER10, FOLDER100 = "cifar-10-batches-py", "cifar-100-python"
 TRAIN10 = tuple(f"data_batch_{i}" for i in range(1, 6))
+#: what is looked for, relative to the data folder
+FILES10 = tuple(f"{FOLDER10}/{name}" for name in (*TRAIN10, "test_batch"))
+FILES100 = (f"{FOLDER100}/train", f"{FOLDER100}/test")
 
 
 #: stands for numpy.ndarray in a pickle: enough for `_reconstruct`, and nothing that could be called
@@ -48,7 +51,7 @@ def _reconstruct(subtype: Any, shape: Any, code: Any) -> np.ndarray:
 class ArrayUnpickler(pickle.Unpickler):
     """Builds bytes, numbers, lists, tables and NumPy arrays; refuses everything else."""
 
-    allowed = {
+    allowed: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
         ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
         ("numpy", "ndarray"): _NDARRAY,
@@ -101,22 +104,12 @@ def _split(paths: list[Path], key: str, classes: int) -> Split:
     return Split(torch.from_numpy(pixels), torch.from_numpy(labels))
 
 
-def has_cifar10(root: Path) -> bool:
-    """Whether the batches lie under `root`."""
-    return all((root / FOLDER10 / name).is_file() for name in (*TRAIN10, "test_batch"))
-
-
-def load_cifar10(root: Path, name: str = "cifar10") -> Dataset:
+def load_cifar10(root: Path) -> Dataset:
     """50,000 and 10,000 colour images of 32x32 pixels, 10 classes, in the official order."""
     folder = root / FOLDER10
     train = _split([folder / batch for batch in TRAIN10], "labels", 10)
     test = _split([folder / "test_batch"], "labels", 10)
-    return assemble(name, train, None, test, CIFAR10_CLASSES, MEAN10, STD10, folder)
-
-
-def has_cifar100(root: Path) -> bool:
-    """Whether the batches, or `cifar100.npz`, lie under `root`."""
-    return all((root / FOLDER100 / name).is_file() for name in ("train", "test")) or (root / "cifar100.npz").is_file()
+    return assemble("cifar10", train, None, test, CIFAR10_CLASSES, MEAN10, STD10, folder)
 
 
 def load_cifar100(root: Path, coarse: bool) -> Dataset:
@@ -132,7 +125,7 @@ def load_cifar100(root: Path, coarse: bool) -> Dataset:
         train, test = (_split([folder / part], key, len(classes)) for part in ("train", "test"))
         return assemble(name, train, None, test, classes, MEAN100, STD100, folder)
     path = root / "cifar100.npz"
-    fine = load_npz(path, name, FINE, MEAN100, STD100)
+    fine = load_npz(path, name, FINE, MEAN100, STD100, size=32)
     if not coarse:
         return fine
     train, val, test = (Split(s.images, COARSE_OF_FINE[s.labels]) for s in (fine.train, fine.val, fine.test))

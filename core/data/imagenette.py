@@ -38,13 +38,9 @@ def packed(root: Path, size: int) -> Path:
     return root / f"imagenette_{size}.npz"
 
 
-def _folder(root: Path) -> Path | None:
-    return next((root / name for name in FOLDERS if (root / name).is_dir()), None)
-
-
-def has_imagenette(root: Path, size: int) -> bool:
-    """Whether the packed file or the folders of images lie under `root`."""
-    return packed(root, size).is_file() or _folder(root) is not None
+def layouts(size: int) -> tuple[tuple[str, ...], ...]:
+    """What is looked for, relative to the data folder: the packed file or one of torchvision's folders."""
+    return ((f"imagenette_{size}.npz",), *((f"{name}/train", f"{name}/val") for name in FOLDERS))
 
 
 def _decode(path: Path, size: int) -> np.ndarray:
@@ -52,8 +48,8 @@ def _decode(path: Path, size: int) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
-            image = image.convert("RGB")
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
             scale = size / min(image.size)
             shape = [max(size, round(side * scale)) for side in image.size]
             left, top = ((side - size) // 2 for side in shape)
@@ -89,14 +85,12 @@ def load_imagenette(root: Path, size: int) -> Dataset:
     """
     names = tuple(CLASSES.values())
     if packed(root, size).is_file():
-        return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD)
+        return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD, size)
     try:
         import PIL  # noqa: F401
     except ImportError:
         raise InputError("decoding Imagenette needs the package pillow; install it with: pip install pillow") from None
-    folder = _folder(root)
-    if folder is None:
-        raise InputError(f"Imagenette is not in {root}")
+    folder = next((root / name for name in FOLDERS if (root / name).is_dir()), root / FOLDERS[0])
     train, test = _split(folder / "train", size), _split(folder / "val", size)
     return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)
 

@@ -48,7 +48,7 @@ def _resolve(name: str, size: int | None) -> tuple[Source, int] | None:
     if suffix is not None and size is not None and suffix != size:
         raise InputError(f"the name {name!r} asks for {suffix} pixels but size for {size}")
     source = SOURCES[base]
-    wanted = suffix or size or source.sizes[0]
+    wanted = next(value for value in (suffix, size, source.sizes[0]) if value is not None)
     if wanted not in source.sizes:
         raise InputError(f"{base} comes at {_list(source.sizes)} pixels, not {wanted}")
     return source, wanted
@@ -80,14 +80,12 @@ def load(name: str, root: str | Path | None = None, size: int | None = None, dow
     known = _resolve(name, size)
     if known is None:
         path = _own(name, size, folder)
-        dataset = load_npz(path, path.stem)
-        if size is not None and dataset.size != size:
-            raise InputError(f"{path} holds images of {dataset.size} pixels, not {size}")
-        return dataset
+        return load_npz(path, path.stem, size=size)
     source, pixels = known
     if not source.has(folder, pixels):
         if not download:
-            raise InputError(f"{source.title(pixels)} is not in {folder.absolute()}; {_advice(source, pixels)}")
+            where = f"{folder.absolute()} (no {source.lacks(folder, pixels)})"
+            raise InputError(f"{source.title(pixels)} is not in {where}; {_advice(source, pixels)}")
         get(source.title(pixels), folder)
     return source.read(folder, pixels)
 

@@ -41,9 +41,9 @@ def licence(name: str) -> str:
     return "CC BY-NC 4.0" if name == "dermamnist" else "CC BY 4.0"
 
 
-def file_of(root: Path, name: str, size: int) -> Path:
+def file_of(name: str, size: int) -> str:
     """The file of a set, named as medmnist names it."""
-    return root / (f"{name}.npz" if size == 28 else f"{name}_{size}.npz")
+    return f"{name}.npz" if size == 28 else f"{name}_{size}.npz"
 
 
 def _info(name: str) -> dict[str, Any] | None:
@@ -68,7 +68,7 @@ def _warn_if_unofficial(path: Path, official: str) -> None:
     found = digest.hexdigest()
     if found != official and (path, found) not in _warned:
         _warned.add((path, found))
-        warnings.warn(f"{path} is not the official file: its MD5 is {found}, MedMNIST's is {official}", stacklevel=4)
+        warnings.warn(f"{path} is not the official file: its MD5 is {found}, MedMNIST's is {official}", stacklevel=5)
 
 
 def load_medical(root: Path, name: str, size: int) -> Dataset:
@@ -77,12 +77,9 @@ def load_medical(root: Path, name: str, size: int) -> Dataset:
     Warns, once per file, when the MD5 is not MedMNIST's and goes on. Without the package medmnist the MD5 is not
     looked at and classes are called by their numbers.
     """
-    path = file_of(root, name, size)
+    path = root / file_of(name, size)
     info = _info(name)
-    # the names are used for the file even where it names its classes, so that all sizes agree
-    loaded = load_npz(path, name if size == 28 else f"{name}_{size}", _class_names(name, info))
-    if loaded.size != size:
-        raise InputError(f"{path} holds images of {loaded.size} pixels, not {size}")
+    loaded = load_npz(path, path.stem, _class_names(name, info), size=size)
     official = info.get("MD5" if size == 28 else f"MD5_{size}") if info else None
     if official:
         _warn_if_unofficial(path, official)

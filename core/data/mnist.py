@@ -15,6 +15,11 @@ from core.errors import InputError
 
 FOLDER = Path("MNIST") / "raw"
 STEMS = {"train": "train", "test": "t10k"}
+DIGITS = tuple(str(digit) for digit in range(10))
+#: what is looked for, relative to the data folder
+FILES = tuple(
+    f"MNIST/raw/{stem}-{kind}" for stem in STEMS.values() for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+)
 
 
 def _find(root: Path, stem: str) -> Path | None:
@@ -22,12 +27,6 @@ def _find(root: Path, stem: str) -> Path | None:
         if path.is_file():
             return path
     return None
-
-
-def has_mnist(root: Path) -> bool:
-    """Whether the four files lie under `root`."""
-    stems = [f"{s}-{kind}" for s in STEMS.values() for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    return all(_find(root, stem) for stem in stems)
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -61,6 +60,5 @@ def _split(root: Path, stem: str) -> Split:
 
 def load_mnist(root: Path) -> Dataset:
     """60,000 and 10,000 grey images of 28x28 pixels, 10 digits; mean and standard deviation 0.5."""
-    names = tuple(str(digit) for digit in range(10))
     train, test = (_split(root, stem) for stem in STEMS.values())
-    return assemble("mnist", train, None, test, names, None, None, root / FOLDER)
+    return assemble("mnist", train, None, test, DIGITS, None, None, root / FOLDER)

@@ -87,11 +87,13 @@ def load_npz(
     classes: tuple[str, ...] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    size: int | None = None,
 ) -> Dataset:
     """The set in `path`, called `name`.
 
     Class names are `classes`, else the file's `classes` array, else the numbers up to the largest label. Mean and
-    standard deviation default to 0.5. Raises InputError that says what is wrong and in which file.
+    standard deviation default to 0.5. With `size`, images of another size are refused. Raises InputError that says
+    what is wrong and in which file.
     """
     with open_npz(path) as arrays:
         for key in NEEDED:
@@ -106,4 +108,6 @@ def load_npz(
         if max(tops, default=0) >= len(train) > 0:
             raise InputError(f"{path}: labels go up to {max(tops)} although there are {len(train)} training images")
         names = tuple(str(label) for label in range(max(tops, default=0) + 1))
+    if size is not None and train.images.shape[2] != size:
+        raise InputError(f"{path} holds images of {train.images.shape[2]} pixels, not {size}")
     return assemble(name, train, val, test, names, mean, std, path)

@@ -42,7 +42,7 @@ def iid(labels: Labels, clients: int, seed: int) -> Parts:
 def dirichlet(
     labels: Labels, clients: int, alpha: float, seed: int, min_size: int = 1, cap: bool = False
 ) -> Parts:
-    """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha) (Hsu et al. 2019, arXiv:1909.06335).
+    """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha), plain as in Hsu et al. 2019.
 
     `cap`: a client that already holds N / clients samples gets nothing of the classes that follow, which evens out
     client sizes (NIID-Bench, Li et al. 2022, arXiv:2102.02079; the splits of FedVCK are drawn so). At small alpha a

@@ -13,15 +13,12 @@ from core.data.dataset import Dataset, Split
 from core.errors import InputError
 
 FOLDER = "stl10_binary"
+#: what is looked for, relative to the data folder
+FILES = tuple(f"{FOLDER}/{split}_{kind}.bin" for split in ("train", "test") for kind in "Xy")
 SIDE = 96  # pixels of the source
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 #: statistics of ImageNet, from which the images of STL10 and Imagenette are taken
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def has_stl10(root: Path) -> bool:
-    """Whether the four files of labelled images lie under `root`."""
-    return all((root / FOLDER / f"{s}_{kind}.bin").is_file() for s in ("train", "test") for kind in "Xy")
 
 
 def resize(images: torch.Tensor, size: int) -> torch.Tensor:

@@ -15,11 +15,6 @@ FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 
-def has_svhn(root: Path) -> bool:
-    """Whether both files lie under `root`."""
-    return all((root / name).is_file() for name in FILES.values())
-
-
 def _split(path: Path) -> Split:
     try:
         from scipy.io import loadmat
