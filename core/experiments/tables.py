@@ -22,8 +22,17 @@ from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.profiles import Overrides, Profile
 from core.experiments.spec import (
-    TABLES, Published, applicable, join_match, match_one, merged, read_published, replaced, short,
+    TABLES,
+    Published,
+    applicable,
+    join_match,
+    match_one,
+    merged,
+    read_published,
+    replaced,
+    short,
 )
+
 
 def slug(text: str) -> str:
     """A name as it stands in a command: letters, digits, dots, underscores and hyphens only.
