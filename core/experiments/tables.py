@@ -119,6 +119,8 @@ class Cell:
     #: what must be written before it can be run
     needs: str | None
     note: str | None
+    #: the rows that this one is compared with in its column
+    rivals: tuple[str, ...]
     several_metrics: bool
 
     @property
@@ -251,6 +253,8 @@ class TableSpec:
         self._check_profile_settings(chosen)
         found: list[Cell] = []
         runs: dict[tuple[str, str], tuple[Experiment, ...]] = {}
+        pairs = self.pairs()
+        rivals = {row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b)) for row in self.rows}
         for row, column, metric in self.grid():
             key = (row.name, column.name)
             if key not in runs:
@@ -263,7 +267,7 @@ class TableSpec:
                 self.printed(row, column, metric), self._unit(metric), profile, runs[key],
                 1000 * self.priority + len(found), row.not_testable or column.not_testable,
                 self._stand_in(row, column, runs[key][0]), row.needs or column.needs, "; ".join(notes) or None,
-                len(self.metrics) > 1,
+                rivals[row.name], len(self.metrics) > 1,
             ))
         return found
 
