@@ -70,32 +70,30 @@ def _natural(
     sizes: tuple[int, ...],
     origin: str,
     licence: str,
-    files: Files,
+    native: tuple[Files, ...],
     read: Callable[[Path, int], Dataset],
     fetch: Callable[[Path, int], None],
     classes: tuple[str, ...],
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Source:
-    """A set in torchvision's layout (`files`, `read`) or else in `<name>.npz`."""
-
-    def packed(size: int) -> str:
-        return f"{name}.npz" if size == sizes[0] else f"{name}_{size}.npz"
+    """A set in one of torchvision's layouts (`native`, `read`) or else in `<name>.npz`."""
 
     def either(root: Path, size: int) -> Dataset:
-        if all((root / path).exists() for path in files) or not (root / packed(size)).exists():
+        if any(all((root / path).exists() for path in files) for files in native):
             return read(root, size)
-        return load_npz(root / packed(size), name, classes, mean, std, size)
+        return load_npz(root / f"{source.title(size)}.npz", source.title(size), classes, mean, std, size)
 
-    return Source(
+    source = Source(
         name=name,
         sizes=sizes,
         origin=origin,
         licence=licence,
-        layouts=lambda size: (files, (packed(size),)),
+        layouts=lambda size: (*native, (f"{source.title(size)}.npz",)),
         read=either,
         fetch=fetch,
     )
+    return source
 
 
 def _medical(name: str) -> Source:
@@ -143,7 +141,7 @@ _SOURCES = (
         (28,),
         "LeCun, Cortes and Burges",
         "CC BY-SA 3.0",
-        mnist.FILES,
+        (mnist.FILES, tuple(f"{path}.gz" for path in mnist.FILES)),
         lambda root, size: mnist.load_mnist(root),
         _torchvision("MNIST", {"train": True}),
         mnist.DIGITS,
@@ -153,7 +151,7 @@ _SOURCES = (
         (32,),
         "Stanford University",
         "non-commercial use",
-        tuple(svhn.FILES.values()),
+        (tuple(svhn.FILES.values()),),
         lambda root, size: svhn.load_svhn(root),
         _torchvision("SVHN", {"split": "train"}, {"split": "test"}),
         mnist.DIGITS,
@@ -165,7 +163,7 @@ _SOURCES = (
         (32,),
         "University of Toronto",
         "not stated",
-        cifar.FILES10,
+        (cifar.FILES10,),
         lambda root, size: cifar.load_cifar10(root),
         _torchvision("CIFAR10", {"train": True}),
         cifar.CIFAR10_CLASSES,
@@ -179,7 +177,7 @@ _SOURCES = (
         (32, 96),
         "Stanford University",
         "ImageNet terms (research)",
-        stl10.FILES,
+        (stl10.FILES,),
         stl10.load_stl10,
         _torchvision("STL10", {"split": "train"}),
         stl10.CLASSES,

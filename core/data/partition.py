@@ -248,7 +248,8 @@ def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> n
     Where the draw leaves floating point (alpha near 0 or very large, or all of it on clients that are not open), the
     limit takes its place: everything to one open client at small alpha, equal shares at large alpha.
     """
-    draw = rng.dirichlet(np.full(len(open_), alpha))
+    # NumPy's draw prefers the last clients when alpha is subnormal; at 1e-300 one client gets everything just as well
+    draw = rng.dirichlet(np.full(len(open_), max(alpha, 1e-300)))
     winner = rng.choice(np.flatnonzero(open_))
     share = np.where(open_, draw, 0.0)
     total = share.sum()

@@ -60,4 +60,5 @@ def _split(folder: Path, word: str, size: int) -> Split:
 def load_stl10(root: Path, size: int) -> Dataset:
     """5,000 and 8,000 labelled colour images, 10 classes, resized from 96x96 to `size` (FedVCK uses 32)."""
     train, test = (_split(root / FOLDER, word, size) for word in ("train", "test"))
-    return assemble("stl10", train, None, test, CLASSES, IMAGENET_MEAN, IMAGENET_STD, root / FOLDER)
+    name = "stl10" if size == 32 else f"stl10_{size}"
+    return assemble(name, train, None, test, CLASSES, IMAGENET_MEAN, IMAGENET_STD, root / FOLDER)
