@@ -34,7 +34,7 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
     cells stands once.
     """
     done = records(root)
-    present = {info.name for info in data.available() if info.present}
+    here = _present()
     found: dict[str, Pending] = {}
     for spec in TableSpec.all():
         for cell in spec.cells(profile):
@@ -45,11 +45,20 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                     continue
                 before = found.get(experiment.id)
                 cells = (*(before.cells if before else ()), f"{cell.paper}/{cell.table}/{cell.row}/{cell.column}")
-                missing = None if data.base_name(experiment.dataset) in present else (
-                    f"the data set {experiment.dataset} is not here")
+                missing = None if experiment.dataset in here else f"the data set {experiment.dataset} is not here"
                 found[experiment.id] = attrs.evolve(before, cells=cells) if before else Pending(
                     experiment, cell.paper, cells, cell.priority, missing)
     return sorted(found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id))
+
+
+def _present() -> set[str]:
+    """Every name, with and without a size at its end, under which a data set that is here can be loaded."""
+    names = set()
+    for info in data.available():
+        names |= {f"{info.name}_{size}" for size in info.present_sizes}
+        if info.present and (not info.sizes or info.sizes[0] in info.present_sizes):
+            names.add(info.name)
+    return names
 
 
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
@@ -81,8 +90,11 @@ def run_pending(
 ) -> Iterator[tuple[Pending, Record | InputError]]:
     """Take pending runs in order until the time is up; yield each with its record, or with the error that ended it.
 
-    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it.
+    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. Raises InputError for an
+    unknown profile and for a time that is not positive.
     """
+    if not minutes > 0:
+        raise InputError(f"minutes must be more than 0, not {minutes:g}")
     deadline = time.monotonic() + 60 * minutes
     for item in pending(profile):
         if item.missing:
