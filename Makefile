@@ -43,17 +43,17 @@ $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@touch $@
 
 book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check it
-	@$(PY) -m core.report.site build
-	@$(PY) -m core.report.site check
+	@$(PY) -m core book build
+	@$(PY) -m core book check
 
 check: $(INSTALLED)  ## check the site that is already built
-	@$(PY) -m core.report.site check
+	@$(PY) -m core book check
 
 serve: $(INSTALLED)  ## show the built site on this machine
-	@$(PY) -m core.report.site serve
+	@$(PY) -m core book serve
 
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
-	@$(PY) -m core.report.site shots
+	@$(PY) -m core book shots --out _build/shots
 
 # Whole notebooks run in the second call; each worker gets one thread, so that two of them fill two cores.
 test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
@@ -66,7 +66,7 @@ lint: $(INSTALLED)  ## ruff and mypy
 	@$(PY) -m mypy
 
 sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
-	@$(PY) -m core.report.notebooks sync
+	@$(PY) -c "from core.report.notebooks import sync; print(*sync(), sep=\"\\n\")"
 
 # The GPU libraries exist for Linux on x86-64 only.
 lock:  ## write requirements.lock from what is installed in .venv

@@ -1,0 +1,296 @@
+"""Run the book's notebooks: with a reader's own parameters, or all of them for the site.
+
+The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same cells without outputs,
+for Jupyter, Colab and Binder.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError, unknown
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+
+def read(path: str | Path) -> Any:
+    """A notebook (nbformat's node) from a .py or .ipynb file.
+
+    Raises InputError when the file is missing or is not a notebook.
+    """
+    path = find(path)
+    try:
+        import jupytext
+        import nbformat
+    except ImportError as error:
+        raise InputError(f"notebooks need the package {error.name}: pip install -r requirements.txt") from None
+    try:
+        if path.suffix == ".py":
+            return jupytext.read(path, fmt="py:percent")
+        return nbformat.read(path, as_version=4)
+    except (ValueError, KeyError, UnicodeDecodeError, nbformat.ValidationError) as error:
+        raise InputError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from None
+
+
+def find(path: str | Path) -> Path:
+    """The file of a notebook given by its path or by its bare name, for example "00_quickstart"."""
+    path = Path(path)
+    if path.is_file() and path.suffix in (".py", ".ipynb"):
+        return path
+    if path.is_file():
+        raise InputError(f"a notebook ends in .py or .ipynb, unlike {path}")
+    if path.parent == Path() and (NOTEBOOKS / f"{path.stem}.py").is_file():
+        return NOTEBOOKS / f"{path.stem}.py"
+    raise unknown("notebook", str(path), (file.stem for file in NOTEBOOKS.glob("*.py")))
+
+
+def parameters(path: str | Path) -> dict[str, Any]:
+    """The parameters of a notebook with their defaults: what papermill infers from the cell tagged `parameters`."""
+    try:
+        import nbformat
+        import papermill
+    except ImportError as error:
+        raise InputError(f"notebooks need the package {error.name}: pip install -r requirements.txt") from None
+    notebook = read(path)
+    if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        return {}
+    notebook.metadata["kernelspec"] = KERNEL
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "notebook.ipynb")
+        nbformat.write(notebook, copy)
+        inferred = papermill.inspect_notebook(str(copy))
+    return {name: _literal(found["default"]) for name, found in inferred.items()}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise InputError(f"the default {text} in a parameters cell is not a plain value") from None
+
+
+def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: str | Path) -> Path:
+    """Execute a notebook with some of its parameters changed and save the executed copy.
+
+    Args:
+        path: a .py or .ipynb file, or the name of one of the book's notebooks.
+        parameters_given: new values by name, as texts or as Python values.
+        output: the .ipynb file to write.
+
+    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type, for an impossible value
+    and for a place that cannot be written; and afterwards when a cell of the notebook fails.
+    """
+    source = find(path)
+    values = check_parameters(source, parameters_given)
+    output = Path(output)
+    if output.suffix != ".ipynb":
+        raise InputError(f"the executed notebook ends in .ipynb, unlike {output}")
+    if output.resolve() == source.resolve():
+        raise InputError(f"{output} is the notebook itself; name another file for the executed copy")
+    if not os.access(output.parent, os.W_OK):
+        raise InputError(f"cannot write into the folder {output.parent}")
+    import papermill
+
+    notebook = read(source)
+    notebook.metadata["kernelspec"] = KERNEL
+    _let_kernels_import_core()
+    try:
+        papermill.execute_notebook(notebook, str(output), parameters=values, kernel_name="python3",
+                                   cwd=str(source.resolve().parent), progress_bar=sys.stderr.isatty())
+    except papermill.PapermillExecutionError as error:
+        raise InputError(f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})") from None
+    return output
+
+
+def _let_kernels_import_core() -> None:
+    """Kernels inherit this process's environment: put the folder of `core` on their path, wherever they start."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
+
+
+def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given parameters as values of the types that the notebook's defaults have.
+
+    Raises InputError for an unknown name (with the list of valid ones), a wrong type or an impossible value.
+    """
+    defaults = parameters(path)
+    values = {}
+    for name, value in given.items():
+        if name not in defaults:
+            raise unknown(f"parameter of {Path(path).stem}", name, defaults)
+        values[name] = _typed(name, value, defaults[name])
+        _possible(name, values[name])
+    return values
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false` too."""
+    if default is None or (isinstance(default, str) and isinstance(value, str)):
+        return value
+    if isinstance(value, str):
+        try:
+            value = ast.literal_eval({"true": "True", "false": "False"}.get(value.strip(), value.strip()))
+        except (ValueError, SyntaxError):
+            pass
+    if isinstance(default, bool) or isinstance(value, bool):
+        fits = isinstance(default, bool) and isinstance(value, bool)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and math.isfinite(value)
+        value = float(value) if fits else value
+    elif isinstance(default, (list, tuple)):
+        fits = isinstance(value, (list, tuple))
+    else:
+        fits = isinstance(value, type(default))
+    if not fits:
+        kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
+                tuple: "a list", dict: "a mapping"}.get(type(default), f"of type {type(default).__name__}")
+        raise InputError(f"{name} must be {kind}, as its default {default!r} is, not {value!r}")
+    return value
+
+
+def _possible(name: str, value: Any) -> None:
+    """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's rule."""
+    from core.experiments.experiment import PROFILES, Experiment
+
+    known: dict[str, Callable[[], Iterable[str]]] = {
+        "profile": lambda: PROFILES, "algorithm": _algorithms, "algorithms": _algorithms, "model": _models,
+        "dataset": _datasets, "datasets": _datasets,
+    }
+    if name in known:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if item not in (names := list(known[name]())):
+                raise unknown(name.removesuffix("s"), item, names)
+    elif name in ("seeds", "seed"):
+        for seed in value if isinstance(value, (list, tuple)) else [value]:
+            Experiment(algorithm="fedavg", dataset="digits", seed=seed)
+    elif name in ("clients", "rounds", "train_fraction", "evaluate_every", "variant"):
+        Experiment(algorithm="fedavg", dataset="digits", **{name: value})
+    elif name in ("alpha", "alphas", "beta"):
+        for number in value if isinstance(value, (list, tuple)) else [value]:
+            if not isinstance(number, (int, float)) or not (math.isfinite(number) and number > 0):
+                raise InputError(f"{name} must be above 0, not {number!r}")
+
+
+def _algorithms() -> list[str]:
+    from core import algorithms
+
+    return algorithms.names()
+
+
+def _models() -> list[str]:
+    from core import models
+
+    return models.names()
+
+
+def _datasets() -> list[str]:
+    from core import data
+
+    return [name for info in data.available() for name in (info.name, *(f"{info.name}_{size}" for size in info.sizes))]
+
+
+# ---- the pair .py and .ipynb
+
+
+def paired(source: Path) -> str:
+    """The text of the .ipynb that belongs to a .py: the same cells, no outputs, the same identifiers every time."""
+    import nbformat
+
+    notebook = read(source)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}})
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:03d}"
+        cell.metadata.pop("lines_to_next_cell", None)   # how jupytext lays out the .py
+        if cell.cell_type == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook) + "\n"
+
+
+def sync(folder: Path = NOTEBOOKS) -> list[Path]:
+    """Write every .ipynb of a folder again from its .py, and return those that changed."""
+    changed = []
+    for source in sorted(folder.glob("*.py")):
+        target, text = source.with_suffix(".ipynb"), paired(source)
+        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+            target.write_text(text, encoding="utf-8")
+            changed.append(target)
+    return changed
+
+
+# ---- all notebooks, for the site
+
+
+def fingerprint(source: Path) -> str:
+    """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the records, Python."""
+    digest = hashlib.sha256(sys.version.encode())
+    digest.update(source.read_bytes())
+    files = [ROOT / "requirements.lock", *ROOT.glob("core/**/*.py"), *ROOT.glob("book/tables/**/*"),
+             *ROOT.glob("book/results/**/*.json")]
+    for file in sorted(files):
+        if file.is_file() and "adhoc" not in file.parts:
+            digest.update(f"{file.relative_to(ROOT)}\0".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Path]:
+    """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing changed are kept.
+
+    Returns the executed .ipynb files. Raises InputError that names the notebook and its error when a cell fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda source: _execute(source, folder, jobs), sources))
+
+
+def _execute(source: Path, folder: Path, jobs: int) -> Path:
+    target, stamp = folder / f"{source.stem}.ipynb", folder / f"{source.stem}.sha256"
+    key = fingerprint(source)
+    if target.is_file() and stamp.is_file() and stamp.read_text() == key:
+        print(f"  {source.stem}: unchanged", flush=True)
+        return target
+    stamp.unlink(missing_ok=True)
+    raw = folder / f"{source.stem}.input.ipynb"
+    raw.write_text(paired(source), encoding="utf-8")
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
+    command = [sys.executable, "-m", "papermill", str(raw), str(target), "--cwd", str(source.parent), "-k", "python3",
+               "--no-progress-bar", "--log-level", "ERROR"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    raw.unlink()
+    if done.returncode:
+        raise InputError(f"the notebook {source.name} failed: {_failure(target, done.stderr)}")
+    stamp.write_text(key)
+    print(f"  {source.stem}: {seconds(target):.0f} s", flush=True)
+    return target
+
+
+def _failure(target: Path, log: str) -> str:
+    """The error of an executed notebook in one line."""
+    if target.is_file():
+        for cell in json.loads(target.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                if output["output_type"] == "error":
+                    return f"{output['ename']}: {output['evalue']} (see {target})"
+    return (log.strip().splitlines() or ["no message"])[-1]
+
+
+def seconds(executed: Path) -> float:
+    """How long an executed notebook ran, in seconds, as papermill noted it."""
+    return float(json.loads(executed.read_text(encoding="utf-8"))["metadata"]["papermill"]["duration"])
