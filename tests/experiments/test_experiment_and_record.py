@@ -1,0 +1,103 @@
+"""Experiments, records, the queue and imports."""
+
+import json
+
+import attrs
+import pytest
+
+from core.errors import InputError
+from core.experiments import Experiment, Record, queue, records
+from core.federation import Runtime
+
+PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
+
+
+def test_an_id_stands_for_the_data():
+    one = Experiment.from_dict(PLAIN)
+    assert one.id == Experiment.from_dict({**PLAIN, "clients": 10, "settings": {}}).id == Experiment(**PLAIN).id
+    others = [{"seed": 1}, {"profile": "quick"}, {"settings": {"lr": 0.1}}, {"clients": 9}, {"variant": "released"}]
+    assert len({one.id, *(Experiment.from_dict(PLAIN | other).id for other in others)}) == 6
+    assert Experiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_the_order_of_settings_does_not_matter():
+    a, b = ({"lr": 0.1, "momentum": 0.5}, {"momentum": 0.5, "lr": 0.1})
+    assert Experiment(**PLAIN, settings=a).id == Experiment(**PLAIN, settings=b).id
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"algorithm": "fedavg"}, PLAIN | {"aplha": 1}, PLAIN | {"clients": 0}, PLAIN | {"rounds": 1.5},
+    PLAIN | {"active": 11}, PLAIN | {"train_fraction": 0}, PLAIN | {"train_fraction": 1.1}, PLAIN | {"seed": True},
+    PLAIN | {"profile": "fast"}, PLAIN | {"settings": {"lr": float("nan")}}, PLAIN | {"settings": [1]},
+    PLAIN | {"partition": {1: 2}}, PLAIN | {"dataset": ""},
+])
+def test_bad_experiments_are_refused(fields):
+    with pytest.raises(InputError):
+        Experiment.from_dict(fields)
+
+
+def small(**changes) -> Experiment:
+    return Experiment(**PLAIN, clients=2, rounds=3, settings={"local_steps": 1}, model_options={"width": 4},
+                      profile="quick", **changes)
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path):
+    record, path, computed = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert computed and record.status == "complete" and len(record.rounds) == 3
+    assert Record.load(path) == record
+    assert record.metrics == record.rounds[-1]["metrics"] and 0 <= record.metrics["accuracy"] <= 1
+    assert sum(record.bytes["up"].values()) == sum(row["up"] for row in record.rounds)
+    assert records(tmp_path) == {small().id: record}
+    assert record.settings["lr"] == 0.01 and record.settings["local_steps"] == 1
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    stamp = next((tmp_path / "adhoc").glob("*.json")).stat().st_mtime_ns
+    _, path, computed = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert not computed and path.stat().st_mtime_ns == stamp
+
+
+def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
+    import time
+
+    cut, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic())
+    assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
+    whole, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert whole.status == "complete" and whole.rounds[:len(cut.rounds)] == cut.rounds
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for seed in range(2):
+        queue.measure(small(seed=seed), "adhoc", out=there, runtime=Runtime())
+    unfinished = Record.load(there / "adhoc" / f"{small(seed=1).id}.json")
+    unfinished.status = "running"
+    unfinished.save(there / "adhoc" / f"{small(seed=1).id}.json")
+    assert queue.import_records(there, here) == queue.Imported(new=1, known=0, unfinished=1)
+    kept = here / "adhoc" / f"{small().id}.json"
+    before = kept.read_bytes()
+    changed = attrs.evolve(Record.load(kept), notes=["measured elsewhere"])
+    changed.save(there / "adhoc" / kept.name)
+    assert queue.import_records(there, here) == queue.Imported(new=0, known=1, unfinished=1)
+    assert kept.read_bytes() == before
+
+
+def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
+    waiting = queue.pending("quick", tmp_path)
+    ids = [item.experiment.id for item in waiting]
+    assert len(ids) == len(set(ids)) > 0
+    assert [item.experiment.seed for item in waiting] == sorted(item.experiment.seed for item in waiting)
+    first = waiting[0].experiment
+    queue.measure(first, "adhoc", out=tmp_path, runtime=Runtime())
+    assert first.id not in {item.experiment.id for item in queue.pending("quick", tmp_path)}
+
+
+def test_the_queue_stops_before_its_time_is_up(tmp_path):
+    import time
+
+    began = time.monotonic()
+    outcomes = list(queue.run_pending("quick", 0.05, tmp_path, Runtime()))
+    assert time.monotonic() - began < 15 and outcomes
+    assert all(isinstance(outcome, Record) for _, outcome in outcomes)
