@@ -1,0 +1,90 @@
+"""How far the reproduction has come, computed from specifications and records."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+
+import pandas as pd
+
+from core.experiments import Record, records
+from core.experiments.spec import TABLES, read_published
+from core.experiments.tables import TableSpec
+from core.report.figures import method_name
+from core.report.tables import table_frame
+from core.report.verdict import MB, VERDICTS
+
+#: what a run needs, and what the book is built with
+PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn", "attrs", "PyYAML", "typer", "tqdm",
+            "safetensors", "matplotlib", "seaborn", "jupyter-book", "jupytext", "papermill")
+
+
+def coverage(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured), `cells`, `printed` (cells
+    with a printed number), `measured`, and how many cells have each verdict (a column for each of `VERDICTS`).
+
+    Args:
+        measured: complete records by experiment id; by default the book's.
+    """
+    known = records() if measured is None else measured
+    rows = []
+    for paper in dict.fromkeys(spec.paper for spec in TableSpec.all()):
+        for spec in TableSpec.of_paper(paper):
+            frame = table_frame(paper, spec.table, measured=known)
+            verdicts = frame["verdict"].value_counts()
+            rows.append({"paper": paper, "table": spec.table, "title": spec.title, "profile": frame["profile"].iat[0],
+                         "cells": len(frame), "printed": int(frame["printed_text"].ne("").sum()),
+                         "measured": int(frame["measured"].notna().sum()),
+                         **{name: int(verdicts.get(name, 0)) for name in VERDICTS}})
+    return pd.DataFrame(rows)
+
+
+def headline(covered: pd.DataFrame | None = None) -> str:
+    """What was reproduced so far, in a few sentences, computed from `coverage()`.
+
+    Only the papers' tables count; the book's own reference table does not. A cell is a method in a column: methods that
+    share a printed number have a cell each, and the book adds cells that are not printed.
+    """
+    rows = coverage() if covered is None else covered
+    rows = rows[rows["paper"] != "reference"]
+    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *VERDICTS)}
+    printed = sum(len(read_published(TABLES / paper / "published.csv")) for paper in dict.fromkeys(rows["paper"]))
+    text = (f"The papers print {printed:,} numbers in {len(rows)} tables, which make {total['cells']:,} cells here. "
+            f"Measured so far: {total['measured']:,} cells. Not testable here: {total['not testable here']:,}.")
+    if not total["measured"]:
+        return text
+    return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced and "
+            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in direction and "
+            f"{total['direction disagrees']:,} do not.")
+
+
+def versions() -> pd.DataFrame:
+    """`package` and `version` of what the numbers and pages depend on, Python and the machine first."""
+    rows = [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+    for name in PACKAGES:
+        try:
+            rows.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            rows.append((name, "not installed"))
+    return pd.DataFrame(rows, columns=["package", "version"])
+
+
+def records_summary(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """The records by method, data set and profile: `runs`, mean `minutes` and `MB sent` (2^20 bytes) of one run, and
+    the `device`s they were measured on.
+
+    Args:
+        measured: complete records by experiment id; by default the book's.
+    """
+    known = records() if measured is None else measured
+    rows = pd.DataFrame([{
+        "method": method_name(record.experiment.algorithm), "dataset": record.experiment.dataset,
+        "profile": record.experiment.profile, "minutes": record.seconds / 60,
+        "MB sent": sum(row["up"] + row["down"] for row in record.rounds) / MB,
+        "device": str(record.environment.get("device", "")),
+    } for record in known.values()], columns=["method", "dataset", "profile", "minutes", "MB sent", "device"])
+    groups = rows.groupby(["method", "dataset", "profile"], sort=True)
+    return groups.agg(runs=("minutes", "size"), minutes=("minutes", "mean"), sent=("MB sent", "mean"),
+                      device=("device", lambda values: ", ".join(sorted(set(values))))
+                      ).rename(columns={"sent": "MB sent"}).reset_index()

@@ -1,0 +1,185 @@
+"""The papers' tables: every printed value beside what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import pandas as pd
+from pandas.io.formats.style import Styler
+
+from core.experiments import Record, records
+from core.experiments.profiles import Profile
+from core.experiments.tables import Cell, TableSpec
+from core.report import style
+from core.report.verdict import Judgement, judge
+
+#: from the fullest budget to the smallest: the order in which a table looks for something to show
+BEST_FIRST = ("paper", "laptop", "quick")
+COLUMNS = ("paper", "table", "row", "column", "metric", "unit", "better", "printed", "printed_std", "printed_text",
+           "note", "profile", "measured", "std", "seeds", "wanted", "difference", "verdict", "reason", "stand_in",
+           "command")
+
+
+def table_frame(paper: str, table: str | int, profile: str | None = None,
+                measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """A table of a paper in long form, one row for each printed (or merely measured) number.
+
+    Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`, `printed_std`, `printed_text` and
+    `note` as published; `profile`; `measured` (mean over seeds), `std` (between seeds; missing for one seed), `seeds`
+    (how many are measured) of `wanted`; `difference` (measured minus printed); `verdict` and its `reason`; `stand_in`
+    (the data set in place of the paper's); `command` (what runs the cell). Values are in the paper's unit.
+
+    Args:
+        paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
+        table: number of the table.
+        profile: "quick", "laptop" or "paper"; None: the fullest of them for which anything is measured.
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    chosen = profile or best_profile(spec, known)
+    cells = spec.cells(chosen)
+    rows = [_row(cell, chosen, judgement) for cell, judgement in zip(cells, judge(cells, known, chosen), strict=True)]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype(dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float))
+
+
+def best_profile(spec: TableSpec, measured: Mapping[str, Record]) -> str:
+    """The fullest profile at which any run of the table is measured; "paper" when nothing is."""
+    for profile in BEST_FIRST:
+        if any(experiment.id in measured for cell in spec.cells(profile) for experiment in cell.experiments):
+            return profile
+    return "paper"
+
+
+def _row(cell: Cell, profile: str, found: Judgement) -> dict[str, Any]:
+    printed = cell.published
+    notes = [text for text in (printed.note if printed else "", cell.note) if text]
+    return {
+        "paper": cell.paper, "table": cell.table, "row": cell.row, "column": cell.column, "metric": cell.metric,
+        "unit": cell.unit, "better": printed.better if printed else "higher",
+        "printed": printed.value if printed else None, "printed_std": printed.std if printed else None,
+        "printed_text": printed.text if printed else "", "note": "; ".join(notes),
+        "profile": profile, "measured": found.mean, "std": found.std, "seeds": found.seeds,
+        "wanted": len(cell.experiments), "difference": found.difference, "verdict": found.verdict,
+        "reason": found.reason, "stand_in": cell.stand_in, "command": "" if cell.not_testable else cell.command(),
+    }
+
+
+class PaperTable(Styler):
+    """A styled grid with the long form folded below it."""
+
+    details = ""
+
+    def _repr_html_(self) -> str | None:
+        return f'<div style="overflow-x:auto">{self.to_html()}</div>{self.details}'
+
+
+def table(paper: str, table: str | int, profile: str | None = None,
+          measured: Mapping[str, Record] | None = None) -> PaperTable:
+    """A table of a paper as the book shows it. Arguments and errors as in `table_frame`.
+
+    Methods are rows. Each cell holds the printed value in bold, the measured mean and standard deviation below it and
+    the verdict as a sign with words; the rest (number of seeds, difference, reason, command) stands in the cell's
+    tooltip and in the list that is folded below the grid.
+    """
+    frame = table_frame(paper, table, profile, measured)
+    several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
+    frame["header"] = frame["column"] + (" · " + frame["metric"].str.replace("_", " ") if several else "")
+    order = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["header"]))
+
+    def grid(values: pd.Series) -> pd.DataFrame:
+        wide = frame.assign(value=values).pivot(index="row", columns="header", values="value")
+        wide = wide.reindex(index=order[0], columns=order[1]).fillna("")
+        return wide.rename_axis(index=None, columns=None)
+
+    styler = PaperTable(grid(frame.apply(_cell_html, axis=1)), uuid=f"{paper}-{table}-{frame['profile'].iat[0]}",
+                        table_attributes='class="dataframe core-table"', cell_ids=False)
+    styler.details = _details(frame)
+    styler.set_caption(_caption(TableSpec.find(paper, str(table)), frame))
+    styler.set_table_styles(style.TABLE_CSS)
+    styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
+    styler.format_index(lambda name: escape(str(name)), axis="index")
+    borders = grid(frame["verdict"].map(_border))
+    return styler.apply(lambda _: borders, axis=None)  # type: ignore[return-value]
+
+
+def _border(verdict: str) -> str:
+    colour = style.SIGNS[verdict][1]
+    return f"border-left: 3px solid {colour}" if colour else ""
+
+
+def number(value: Any, std: Any = None, unit: str = "percent") -> str:
+    """A value and its spread with two decimals (four where the unit is a small score); "" for a missing value."""
+    if value is None or pd.isna(value):
+        return ""
+    digits = 4 if unit in ("auc", "score") and abs(value) < 2 else 2
+    spread = "" if std is None or pd.isna(std) else f" ± {std:.{digits}f}"
+    return f"{value:.{digits}f}{spread}"
+
+
+def _printed(row: pd.Series) -> str:
+    """The number as it was printed, its trailing zeros included."""
+    if pd.isna(row["printed"]):
+        return row["printed_text"] or "not printed"
+    return row["printed_text"] + ("" if pd.isna(row["printed_std"]) else f" ± {row['printed_std']:g}")
+
+
+def _cell_html(row: pd.Series) -> str:
+    sign, _ = style.SIGNS[row["verdict"]]
+    lines = [f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>']
+    if not pd.isna(row["measured"]):
+        mark = "†" if row["stand_in"] else ""
+        value = number(row["measured"], row["std"], row["unit"])
+        lines.append(f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>')
+    lines.append(f'<small><span aria-hidden="true">{sign}</span> {row["verdict"]}</small>')
+    return f'<div title="{_tooltip(row)}">{"<br>".join(lines)}</div>'
+
+
+def _tooltip(row: pd.Series) -> str:
+    """All that is known of a cell, as one line of text."""
+    parts = [f"{row['row']}, {row['header']}: printed {_printed(row)}", row["note"]]
+    if not pd.isna(row["measured"]):
+        parts.append(f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
+                     f"seeds, profile {row['profile']}")
+    if not pd.isna(row["difference"]):
+        parts.append(f"difference {row['difference']:+.2f}")
+    parts += [f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]]
+    parts += [f"stand-in: {row['stand_in']}"] if row["stand_in"] else []
+    parts += [row["command"]] if row["verdict"] == "pending" else []
+    return escape("; ".join(part for part in parts if part), quote=True)
+
+
+def _caption(spec: TableSpec, frame: pd.DataFrame) -> str:
+    """What the table is, how to read a cell, what the profile reduced and which stand-ins were used."""
+    profile = str(frame["profile"].iat[0])
+    lines = [f"<b>{escape(str(spec.title))}</b>. In bold as printed; below it mean ± standard deviation over seeds, "
+             f"measured at the profile <i>{profile}</i>, and the verdict."]
+    if profile != "paper" and frame["measured"].notna().any():
+        lines.append(f"<i>{profile}</i>: {escape(Profile.load(profile).description)}")
+    stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"].dropna()))
+    if stand_ins:
+        lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")
+    return "<br>".join(lines)
+
+
+def _details(frame: pd.DataFrame) -> str:
+    """The long form as a folded HTML table."""
+    shown = pd.DataFrame({
+        "method": frame["row"], "column": frame["header"], "printed": frame.apply(_printed, axis=1),
+        "measured": [number(m, s, u) for m, s, u in zip(frame["measured"], frame["std"], frame["unit"], strict=True)],
+        "seeds": [f"{seeds} of {wanted}" for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)],
+        "profile": frame["profile"],
+        "difference": ["" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]],
+        "verdict": frame["verdict"], "why": frame["reason"].fillna(""), "stand-in": frame["stand_in"].fillna(""),
+        "note": frame["note"].fillna(""),
+    }).map(lambda value: escape(str(value)))
+    shown["command"] = [f"<code>{escape(command)}</code>" if command else "" for command in frame["command"]]
+    kept = [name for name in shown if shown[name].ne("").any()]
+    body = shown[kept].to_html(index=False, escape=False, border=0)
+    return (f'<style>{style.DETAILS_CSS}</style><details class="core-details"><summary>All {len(frame)} cells of this '
+            f"table: seeds, differences, reasons and commands</summary><div>{body}</div></details>")
