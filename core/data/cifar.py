@@ -93,7 +93,7 @@ def _batch(path: Path, key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     labels = table[key]
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise InputError(f"{path}: {key} must be a list of whole numbers")
-    checked = as_labels(np.array(labels, dtype=np.int64), f"{path}: {key}", len(pixels), classes)
+    checked = as_labels(np.array(labels), f"{path}: {key}", len(pixels), classes)
     return pixels.reshape(-1, 3, 32, 32), checked.numpy()
 
 

@@ -67,12 +67,11 @@ def _split(folder: Path, size: int) -> Split:
         raise InputError(f"{folder} should hold the folders {', '.join(CLASSES)}, but holds: {', '.join(found)}")
     images, labels = [], []
     for label, wnid in enumerate(CLASSES):
-        for path in sorted((folder / wnid).iterdir()):
-            if path.suffix.lower() == ".jpeg":
-                images.append(_decode(path, size))
-                labels.append(label)
-    if not images:
-        raise InputError(f"{folder} holds no .JPEG files; get the set again")
+        paths = sorted(path for path in (folder / wnid).iterdir() if path.suffix.lower() == ".jpeg")
+        if not paths:
+            raise InputError(f"{folder / wnid} holds no .JPEG files; get the set again")
+        images += [_decode(path, size) for path in paths]
+        labels += [label] * len(paths)
     pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2).copy())
     return Split(pixels, torch.tensor(labels))
 

@@ -30,10 +30,12 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     Raises InputError, naming the file, when it is not an npz file, is cut short, or holds Python objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise InputError(f"{path} is a single array, not an npz file")
-            yield archive
+            with archive:
+                yield archive
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, KeyError, NotImplementedError) as error:
