@@ -1,8 +1,7 @@
 """How a training set is given to clients.
 
 Every function returns one int64 array of sample numbers per client. Every sample is given out exactly once; only
-`from_file` may leave samples out. All draws come from the seed: the same call gives the same partition on every
-machine.
+`from_file` may leave samples out. All draws come from the seed: the same call gives the same partition again.
 """
 
 from __future__ import annotations
@@ -237,7 +236,9 @@ def _check(labels: np.ndarray, clients: int, seed: int, min_size: int) -> None:
     _whole("clients", clients, 1)
     _whole("seed", seed, 0)
     _whole("min_size", min_size, 0)
-    if clients * max(min_size, 1 if min_size else 0) > len(labels):
+    if not len(labels):
+        raise InputError("there are no samples to give out")
+    if clients * min_size > len(labels):
         each = "one sample" if min_size == 1 else f"{min_size} samples"
         raise InputError(f"{len(labels)} samples cannot give each of {clients} clients at least {each}")
 

@@ -297,6 +297,14 @@ def test_centres_that_are_no_centres(centre):
         p.natural(centre)
 
 
+def test_no_samples():
+    nothing = np.array([], dtype=np.int64)
+    ways = ((p.iid, {}), (p.dirichlet, {"alpha": 1.0, "min_size": 0}), (p.pathological, {"classes_per_client": 1}))
+    for make, options in ways:
+        with pytest.raises(InputError, match="no samples"):
+            make(nothing, 1, seed=0, **options)
+
+
 def test_seed_must_be_a_whole_number():
     with pytest.raises(InputError, match="seed must be"):
         p.iid(np.zeros(3, dtype=int), 1, -1)
