@@ -211,15 +211,17 @@ class TableSpec:
         parts = text.strip("/").split("/")
         if len(parts) not in (4, 5):
             raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
-        cells = cls.find(parts[0], parts[1], root).cells(profile)
+        spec = cls.find(parts[0], parts[1], root)
+        found = [((row.name, column.name, metric), place)
+                 for place, (row, column, metric) in enumerate(spec.grid())]
         where = f"{parts[0]}/{parts[1]}"
-        for field, part in zip(("row", "column", "metric"), parts[2:], strict=False):
-            names = {slug(getattr(cell, field)) for cell in cells}
-            cells = [cell for cell in cells if slug(getattr(cell, field)).lower() == part.lower()]
-            if not cells:
-                raise unknown(f"{field} of {where}", part, names)
+        for i, part in enumerate(parts[2:]):
+            known = {slug(names[i]) for names, _ in found}
+            found = [one for one in found if slug(one[0][i]).lower() == part.lower()]
+            if not found:
+                raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
             where += f"/{part}"
-        return cells[0]
+        return spec._cells(profile, {found[0][1]})[0]
 
     def grid(self) -> Iterator[tuple[Line, Line, str]]:
         """Row, column and metric of every cell, row by row, without those that are not measured either."""
@@ -249,13 +251,20 @@ class TableSpec:
 
     def cells(self, profile: str) -> list[Cell]:
         """Every cell with its runs at a profile, row by row. Raises InputError for an unknown profile or setting."""
+        return self._cells(profile, None)
+
+    def _cells(self, profile: str, places: set[int] | None) -> list[Cell]:
+        """The cells at these places of the grid; None: all."""
         chosen = Profile.load(profile, self.path.parents[1])
         self._check_profile_settings(chosen)
         found: list[Cell] = []
         runs: dict[tuple[str, str], tuple[Experiment, ...]] = {}
         pairs = self.pairs()
-        rivals = {row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b)) for row in self.rows}
-        for row, column, metric in self.grid():
+        rivals = {row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
+                  for row in self.rows}
+        for place, (row, column, metric) in enumerate(self.grid()):
+            if places is not None and place not in places:
+                continue
             key = (row.name, column.name)
             if key not in runs:
                 runs[key] = self._experiments(row, column, chosen)
@@ -265,7 +274,7 @@ class TableSpec:
                 self.paper, self.table, row.name, column.name, metric,
                 self.record_metrics.get(metric, metric) + row.suffix + column.suffix,
                 self.printed(row, column, metric), self._unit(metric), profile, runs[key],
-                1000 * self.priority + len(found), row.not_testable or column.not_testable,
+                1000 * self.priority + place, row.not_testable or column.not_testable,
                 self._stand_in(row, column, runs[key][0]), row.needs or column.needs, "; ".join(notes) or None,
                 rivals[row.name], len(self.metrics) > 1,
             ))

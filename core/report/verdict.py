@@ -8,10 +8,11 @@ printed number p lies within two sample standard deviations s of the measured me
 and **not reproduced** otherwise. The margin is 2 points for percentages and 2 % of |p| for every other unit (MB, dB,
 pixel, score, auc). With fewer seeds it is **pending**.
 
-At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions count: of the pairs of
-rows that the table compares, how many differ in the printed direction? A cell's **direction agrees** when more than half
-of the pairs that it belongs to do, and **direction disagrees** otherwise. A pair counts when both rows are measured and
-printed with different numbers. A cell that is measured but has no such pair, or no printed number, is **not compared**.
+At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions count: of the pairs
+of rows that the table compares, how many differ in the printed direction? A cell's **direction agrees** when more than
+half of the pairs that it belongs to do, and **direction disagrees** otherwise. A pair counts when both rows are
+measured and printed with different numbers. A cell that is measured but has no such pair, or no printed number, is
+**not compared**.
 
 What is not measured is **not testable here**, for a reason that the table's specification gives, or **pending**.
 """
@@ -79,9 +80,9 @@ def in_printed_unit(value: float, unit: str) -> float:
 def measured(record: Record, cell: Cell) -> float | None:
     """A record's value for a cell, in the unit of print; None when the record does not hold it.
 
-    Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round` is their mean over the
-    rounds, `upload_mb` that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a metric
-    of the last round.
+    Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round` is their mean over
+    the rounds, `upload_mb` that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a
+    metric of the last round.
     """
     if cell.metric == "condensation_ratio_percent":
         share = record.settings.get("share")
