@@ -150,7 +150,8 @@ def _sphinx() -> None:
     """Run Jupyter Book; any warning fails, and then the next build starts anew, because Sphinx warns only once per page."""
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(STAGING),
                "--path-output", str(ROOT), "-n", "-W", "--keep-going", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    done = subprocess.run(command, capture_output=True, text=True,
+                          env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)})
     log = BUILD / "build.log"
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not (HTML / "index.html").is_file():

@@ -25,12 +25,12 @@ def fragments(executed: list[Path]) -> dict[str, str]:
 
 
 def _by_paper(covered: pd.DataFrame) -> pd.DataFrame:
-    """`status.coverage()` summed over the tables of each of the four papers."""
+    """`status.coverage()` summed over the tables of each of the four papers, one column each: narrow enough for a phone."""
     counts = [name for name in covered.columns if name not in ("paper", "table", "title", "profile")]
-    grouped = covered[covered["paper"].isin(PAPERS)].groupby("paper", sort=False)
-    summed = grouped[counts].sum()
+    grouped = covered[covered["paper"].isin(PAPERS)].groupby("paper")
+    summed = grouped[counts].sum().astype(int)
     summed.insert(0, "tables", grouped.size())
-    return summed.rename(index=PAPERS).rename_axis("paper").reset_index()
+    return summed.reindex(list(PAPERS)).rename(index=PAPERS).T.rename_axis("").reset_index()
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
