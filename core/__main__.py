@@ -132,6 +132,8 @@ def run(
 def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -> None:
     from core.experiments import queue
 
+    if not minutes > 0:
+        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
     items = queue.pending(profile)
     away = [item for item in items if item.missing]
     if away:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from core.__main__ import main
-from core.experiments.record import RESULTS
+from core.experiments import Experiment, Record, queue, record
 
 QUICK = ["run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1",
          "--set", "local_steps=1", "--model-set", "width=4", "--device", "cpu"]
@@ -22,15 +22,20 @@ QUICK = ["run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "qu
 
 @pytest.fixture(autouse=True)
 def data_root(tmp_path, monkeypatch):
-    root = tmp_path / "data"
+    """An empty data folder, and results of the test's own with one record that no mistake may touch."""
+    root, results = tmp_path / "data", tmp_path / "results"
     root.mkdir()
+    experiment = Experiment(algorithm="fedavg", dataset="digits")
+    Record(experiment, {}, "", {}, "", "complete").save(results / "reference" / f"{experiment.id}.json")
     monkeypatch.setenv("FEDCON_DATA", str(root))
+    monkeypatch.setattr(record, "RESULTS", results)
+    monkeypatch.setattr(queue, "RESULTS", results)
     return root
 
 
 def fingerprint() -> str:
     digest = hashlib.sha256()
-    for path in sorted(RESULTS.rglob("*.json")):
+    for path in sorted(queue.RESULTS.rglob("*.json")):
         digest.update(path.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -63,14 +68,14 @@ CASES = {
     "alpha zero": (run_with("--alpha", "0"), "alpha"),
     "alpha negative": (run_with("--alpha", "-1"), "alpha"),
     "alpha not a number": (run_with("--alpha", "nan"), "alpha"),
-    "alpha a word": (run_with("--alpha", "small"), "small"),
+    "alpha a word": (run_with("--alpha", "small"), "--alpha"),
     "no clients": (run_with("--clients", "0"), "clients"),
     "more clients than samples": (run_with("--clients", "100000"), "clients"),
     "more active than clients": (run_with("--clients", "3", "--active", "4"), "active"),
     "none active": (run_with("--active", "0"), "active"),
     "no rounds": (run_with("--rounds", "0"), "rounds"),
     "negative rounds": (run_with("--rounds", "-3"), "rounds"),
-    "half a round": (run_with("--rounds", "2.5"), "2.5"),
+    "half a round": (run_with("--rounds", "2.5"), "--rounds"),
     "negative seed": (run_with("--seed", "-1"), "seed"),
     "wrong profile": (run_with("--profile", "desktop"), "laptop"),
     "wrong variant": (run_with("--variant", "leaked"), "released"),
@@ -208,6 +213,12 @@ def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
     (path,) = (tmp_path / "adhoc").glob("*.json")
     path.write_text(damage(path.read_text()))
     assert path.name in refused(capsys, ["import", str(tmp_path)])
+
+
+def test_a_damaged_record_among_the_results_is_named(capsys):
+    (path,) = queue.RESULTS.glob("*/*.json")
+    path.write_text(path.read_text()[:50])
+    assert path.name in refused(capsys, ["table", "reference/1"])
 
 
 def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
