@@ -12,8 +12,8 @@ import attrs
 import torch
 
 from core.algorithms import fedavg
+from core.checks import number
 from core.federation import Message, State, Task
-from core.federation.training import number
 from core.rng import Rng
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from core.algorithms import fedavg
+from core.checks import number
 from core.federation import Message, Task
-from core.federation.training import Objective, number
+from core.federation.training import Objective
 
 
 @attrs.frozen(kw_only=True)

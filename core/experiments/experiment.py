@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from core import algorithms
+from core.checks import number, one_of, whole
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Task
 
@@ -18,22 +19,6 @@ if TYPE_CHECKING:
 
 PROFILES = ("quick", "laptop", "paper")
 VARIANTS = ("printed", "released")
-
-
-def _whole(low: int):
-    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InputError(f"{attribute.name} must be a whole number of at least {low}, not {value!r}")
-
-    return check
-
-
-def _one_of(kind: str, names: tuple[str, ...]):
-    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        if value not in names:
-            raise unknown(kind, value, names)
-
-    return check
 
 
 def _name(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -50,14 +35,9 @@ def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}") from None
 
 
-def _fraction(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise InputError(f"{attribute.name} must lie in (0, 1], not {value!r}")
-
-
 def _active(instance: Experiment, attribute: attrs.Attribute, value: Any) -> None:
     if value is not None:
-        _whole(1)(instance, attribute, value)
+        whole(1)(instance, attribute, value)
         if value > instance.clients:
             raise InputError(f"active must be at most the number of clients, {instance.clients}, not {value}")
 
@@ -77,20 +57,20 @@ class Experiment:
     model_options: dict[str, Any] = attrs.field(factory=dict, validator=_table)
     #: how the training set is given to the clients: a name of `core.data.partition` and its keyword arguments
     partition: dict[str, Any] = attrs.field(factory=lambda: {"name": "iid"}, validator=_table)
-    clients: int = attrs.field(default=10, validator=_whole(1))
+    clients: int = attrs.field(default=10, validator=whole(1))
     #: clients that take part in a round; None: all
     active: int | None = attrs.field(default=None, validator=_active)
-    rounds: int = attrs.field(default=10, validator=_whole(1))
+    rounds: int = attrs.field(default=10, validator=whole(1))
     #: share of the training set that is handed out
-    train_fraction: float = attrs.field(default=1.0, validator=_fraction)
+    train_fraction: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
     #: test every so many rounds; the last round is always tested
-    evaluate_every: int = attrs.field(default=1, validator=_whole(1))
+    evaluate_every: int = attrs.field(default=1, validator=whole(1))
     #: "printed": the paper's values and equations; "released": those of the authors' code
-    variant: str = attrs.field(default="printed", validator=_one_of("variant", VARIANTS))
+    variant: str = attrs.field(default="printed", validator=one_of("variant", *VARIANTS))
     #: hyper-parameters that differ from the algorithm's defaults
     settings: dict[str, Any] = attrs.field(factory=dict, validator=_table)
-    seed: int = attrs.field(default=0, validator=_whole(0))
-    profile: str = attrs.field(default="paper", validator=_one_of("profile", PROFILES))
+    seed: int = attrs.field(default=0, validator=whole(0))
+    profile: str = attrs.field(default="paper", validator=one_of("profile", *PROFILES))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Experiment:

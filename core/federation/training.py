@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Self
 
 import attrs
 import torch
 from torch import nn
 
-from core.errors import InputError
+from core.checks import number, whole
 from core.federation.task import Task
 from core.rng import Rng
 
 #: from a batch of images (N, C, H, W), uint8, and labels (N,) to the loss that is minimised
 Objective = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def number(low: float, high: float = float("inf"), above: bool = False) -> Callable:
-    """A validator of a finite number in [low, high], or in (low, high] when `above` is set."""
-
-    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        real = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not real or not (low < value if above else low <= value) or not value <= high or value in (float("inf"),):
-            edge = "above" if above else "at least"
-            top = "" if high == float("inf") else f" and at most {high:g}"
-            raise InputError(f"{attribute.name} must be a number {edge} {low:g}{top}, not {value!r}")
-
-    return check
-
-
-def whole(low: int, optional: bool = False) -> Callable:
-    """A validator of a whole number of at least `low`; `optional` also allows None."""
-
-    def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        if optional and value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InputError(f"{attribute.name} must be a whole number of at least {low}, not {value!r}")
-
-    return check
 
 
 @attrs.frozen(kw_only=True)
