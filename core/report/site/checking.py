@@ -7,8 +7,8 @@ import time
 
 from core.errors import InputError
 from core.report.site import browser, static
-from core.report.site.build import HTML, ROOT, STAGING, toc_pages
-from core.report.site.serve import serving
+from core.report.site.pipeline import HTML, ROOT, STAGING, toc_pages
+from core.report.site.serving import serving
 
 
 def check() -> None:

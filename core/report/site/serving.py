@@ -11,7 +11,7 @@ from pathlib import Path
 
 from core.errors import InputError
 from core.report.site import browser
-from core.report.site.build import HTML, ROOT, toc_pages
+from core.report.site.pipeline import HTML, ROOT, toc_pages
 
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 

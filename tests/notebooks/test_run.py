@@ -1,0 +1,147 @@
+"""Running a notebook with parameters: what is refused before anything runs, and one that does run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.errors import InputError
+from core.report import notebooks
+
+pytest.importorskip("papermill")
+pytest.importorskip("jupytext")
+
+TEXT = """# %% [markdown]
+# # Tiny
+
+# %% tags=["parameters"]
+rounds: int = 3
+alpha = 0.1
+name = "digits"
+fast = False
+seeds = [0, 1]
+profile = "quick"
+dataset = "digits"
+algorithm = "fedavg"
+anything = None
+
+# %%
+print(rounds * 2, alpha, name, seeds)
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.py"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_defaults_are_read(tiny):
+    found = notebooks.parameters(tiny)
+    assert found == {"rounds": 3, "alpha": 0.1, "name": "digits", "fast": False, "seeds": [0, 1], "profile": "quick", "dataset": "digits",
+                     "algorithm": "fedavg", "anything": None}
+
+
+@pytest.mark.parametrize(("name", "given", "value"), [
+    ("rounds", "5", 5), ("rounds", 5, 5), ("alpha", "2", 2.0), ("alpha", 1, 1.0), ("fast", "true", True), ("fast", True, True),
+    ("name", "other", "other"), ("seeds", "[3]", [3]), ("anything", "x", "x"), ("profile", "laptop", "laptop"), ("algorithm", "fedprox", "fedprox"),
+])
+def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
+    found = notebooks.check_parameters(tiny, {name: given})
+    assert found == {name: value} and type(found[name]) is type(value)
+
+
+@pytest.mark.parametrize(("name", "given", "said"), [
+    ("round", "5", "did you mean 'rounds'"),
+    ("rounds", "5.5", "whole number"),
+    ("rounds", "many", "whole number"),
+    ("rounds", "0", "at least 1"),
+    ("rounds", True, "whole number"),
+    ("alpha", "nan", "a number"),
+    ("alpha", "0", "above 0"),
+    ("alpha", float("inf"), "a number"),
+    ("fast", "1", "true or false"),
+    ("name", 5, "a text"),
+    ("seeds", "3", "a list"),
+    ("seeds", "[-1]", "at least 0"),
+    ("profile", "fast", "no profile named 'fast'"),
+    ("dataset", "digit", "did you mean 'digits'"),
+    ("algorithm", "fedavgg", "did you mean 'fedavg'"),
+])
+def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, given, said):
+    with pytest.raises(InputError) as caught:
+        notebooks.run_notebook(tiny, {name: given}, tmp_path / "out.ipynb")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_the_valid_names_are_listed(tiny):
+    with pytest.raises(InputError, match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds"):
+        notebooks.check_parameters(tiny, {"zzz": 1})
+
+
+def test_a_notebook_without_parameters_knows_none(tmp_path):
+    path = tmp_path / "plain.py"
+    path.write_text("# %%\nprint(1)\n")
+    with pytest.raises(InputError, match="there is no parameter of plain"):
+        notebooks.check_parameters(path, {"rounds": 1})
+
+
+def test_bad_places_are_refused(tiny, tmp_path):
+    with pytest.raises(InputError, match="there is no notebook named"):
+        notebooks.run_notebook("00_quickstrt", {}, tmp_path / "out.ipynb")
+    with pytest.raises(InputError, match="ends in .ipynb"):
+        notebooks.run_notebook(tiny, {}, tmp_path / "out.txt")
+    with pytest.raises(InputError, match="cannot write into"):
+        notebooks.run_notebook(tiny, {}, tmp_path / "no" / "such" / "out.ipynb")
+    broken = tmp_path / "broken.ipynb"
+    broken.write_text("{")
+    with pytest.raises(InputError, match="is not a notebook"):
+        notebooks.run_notebook(broken, {}, tmp_path / "out.ipynb")
+    with pytest.raises(InputError, match="the notebook itself"):
+        pair = tmp_path / "tiny.ipynb"
+        pair.write_text(notebooks.paired(tiny))
+        notebooks.run_notebook(pair, {}, pair)
+
+
+def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
+    out = notebooks.run_notebook(tiny, {"rounds": "21", "name": "other"}, tmp_path / "out.ipynb")
+    printed = ["".join(output["text"]) for cell in json.loads(out.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert printed == ["42 0.1 other [0, 1]\n"]
+
+
+def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path):
+    path = tmp_path / "fails.py"
+    path.write_text("# %%\nprint(1 / 0)\n")
+    with pytest.raises(InputError, match=r"fails.py stopped with ZeroDivisionError: division by zero"):
+        notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
+
+
+def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    (tmp_path / "requirements.lock").write_text("")
+    tiny.write_text("# %%\nprint(41 + 1)\n")
+    (first,) = notebooks.execute_all([tiny], tmp_path / "executed")
+    stamp = first.stat().st_mtime_ns
+    assert "42" in first.read_text() and notebooks.seconds(first) > 0
+    notebooks.execute_all([tiny], tmp_path / "executed")
+    assert first.stat().st_mtime_ns == stamp
+    before = notebooks.fingerprint(tiny)
+    (tmp_path / "book/results/fedvck").mkdir(parents=True)
+    (tmp_path / "book/results/fedvck/0123456789ab.json").write_text("{}")
+    assert notebooks.fingerprint(tiny) != before, "a new record does not reach the pages that show it"
+    before = notebooks.fingerprint(tiny)
+    tiny.write_text("# %%\nprint(1 / 0)\n")
+    assert notebooks.fingerprint(tiny) != before
+    with pytest.raises(InputError, match=r"tiny.py failed: ZeroDivisionError"):
+        notebooks.execute_all([tiny], tmp_path / "executed")
+
+
+def test_sync_writes_what_changed_and_the_same_bytes_every_time(tiny):
+    assert notebooks.sync(tiny.parent) == [tiny.with_suffix(".ipynb")]
+    assert notebooks.sync(tiny.parent) == []
+    pair = json.loads(tiny.with_suffix(".ipynb").read_text())
+    assert [cell["id"] for cell in pair["cells"]] == ["cell-000", "cell-001", "cell-002"]
+    assert all(not cell.get("outputs") for cell in pair["cells"])
