@@ -12,8 +12,9 @@ import typer
 from core.errors import InputError
 
 app = typer.Typer(
-    help="Federated learning by condensation and distillation: run experiments, see the papers' tables, build the book.\n\n"
-         "First steps:  python -m core data   ·   python -m core run --algorithm fedavg --dataset digits --profile quick",
+    help="Federated learning by condensation and distillation: run experiments, see the papers' tables, build the "
+         "book.\n\nFirst steps:\n\n  python -m core data\n\n"
+         "  python -m core run --algorithm fedavg --dataset digits --profile quick",
     no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -245,7 +246,7 @@ def data_(
 
     if action not in ("list", "get") or (action == "get") != (name is not None):
         raise InputError("use `python -m core data` to list, or `python -m core data get NAME` to download")
-    if action == "get":
+    if name is not None:
         print(f"ready: {data.get(name)}")
         return
     for info in data.available():

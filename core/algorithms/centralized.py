@@ -9,7 +9,16 @@ import torch
 from torch import nn
 
 from core.federation import (
-    Algorithm, Client, Ledger, LocalTraining, Message, State, Task, pack, supervised, train,
+    Algorithm,
+    Client,
+    Ledger,
+    LocalTraining,
+    Message,
+    State,
+    Task,
+    pack,
+    supervised,
+    train,
 )
 from core.rng import Rng
 

@@ -14,7 +14,16 @@ import torch
 from torch import nn
 
 from core.federation import (
-    Algorithm, Client, Field, LocalTraining, Message, State, Task, pack, supervised, train,
+    Algorithm,
+    Client,
+    Field,
+    LocalTraining,
+    Message,
+    State,
+    Task,
+    pack,
+    supervised,
+    train,
 )
 from core.federation.training import Objective
 from core.rng import Rng

@@ -53,7 +53,7 @@ def _task(runtime: Runtime) -> Task:
 
 
 def _plain_loop(task: Task) -> Callable[[], None]:
-    """Local training as most code writes it: a DataLoader over float32 images, one device copy a batch, an `.item()`."""
+    """Local training as most code writes it: a DataLoader over float32 images, a copy a batch, an `.item()`."""
     split, device = task.dataset.train, task.runtime.device
     loader = DataLoader(TensorDataset(task.dataset.normalise(split.images), split.labels), BATCH, shuffle=True,
                         generator=Rng(1).generator())

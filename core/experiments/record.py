@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ class Record:
     """One measured run.
 
     `rounds` holds a row per round: `round` (from 1), `metrics` (empty where the round was not tested), `up` and `down`
-    (bytes over all clients) and `seconds` by phase. `metrics` are those of the last round on the test set, as fractions.
+    (bytes over all clients) and `seconds` by phase. `metrics` are those of the last round on the test set, as
+    fractions.
     `bytes` are the run's totals by direction and kind of content. `status` is "running", "complete" or "failed".
     """
 
@@ -59,7 +59,7 @@ class Record:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
+            part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
             raise InputError(f"the record {path} cannot be written: {error.strerror}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]
     part = path.with_suffix(".part")
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     safetensors.torch.save_file(plain, part, metadata={"facts": json.dumps(facts)})
-    os.replace(part, path)
+    part.replace(path)
 
 
 def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Checkpoint | None:

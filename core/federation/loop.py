@@ -24,19 +24,28 @@ from core.rng import Rng
 class Plan(Protocol):
     """What the loop asks of an experiment (`core.experiments.Experiment` is one)."""
 
-    dataset: str
-    model: str
-    model_options: dict[str, Any]
-    partition: dict[str, Any]
-    clients: int
-    active: int | None
-    rounds: int
-    train_fraction: float
-    evaluate_every: int
-    seed: int
-
     @property
     def id(self) -> str: ...
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def model_options(self) -> dict[str, Any]: ...
+    @property
+    def partition(self) -> dict[str, Any]: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def active(self) -> int | None: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def train_fraction(self) -> float: ...
+    @property
+    def evaluate_every(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
     def new_algorithm(self) -> Algorithm: ...
 
@@ -45,7 +54,8 @@ class Plan(Protocol):
 class RoundResult:
     """What one round gave.
 
-    `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are bytes over all clients.
+    `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are bytes over all
+    clients.
     """
 
     round: int
@@ -92,7 +102,8 @@ def rounds(
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
-    algorithm, rng, key = experiment.new_algorithm(), Rng(experiment.seed), f"{experiment.id}/{task.dataset.fingerprint}"
+    algorithm, rng = experiment.new_algorithm(), Rng(experiment.seed)
+    key = f"{experiment.id}/{task.dataset.fingerprint}"
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])
     state, ledger, history = saved.state, saved.ledger, saved.history

@@ -22,8 +22,9 @@ Direction = Literal["up", "down"]
 class Message:
     """All that crosses the network between the server and one client, in either direction.
 
-    `tensors` are in their wire dtype: condensed images travel as uint8 where a paper counts one byte a pixel. A tensor's
-    name starts with its kind, as in `parameters/classifier.weight` or `prototypes/logits`; the ledger counts by kind.
+    `tensors` are in their wire dtype: condensed images travel as uint8 where a paper counts one byte a pixel. The name
+    of a tensor starts with its kind, as in `parameters/classifier.weight` or `prototypes/logits`; the ledger counts
+    by kind.
     `meta` holds small plain values, such as the number of samples behind an update.
     """
 

@@ -74,6 +74,6 @@ def run(
 
 
 def _show(bar: tqdm, result: RoundResult) -> None:
-    shown = {key: f"{100 * result.metrics[key]:.1f}%" for key in ("accuracy",) if key in result.metrics}
-    bar.set_postfix(**shown, up=f"{result.up / 2**20:.1f}MB", down=f"{result.down / 2**20:.1f}MB")
+    tested = {"accuracy": f"{100 * result.metrics['accuracy']:.1f}%"} if result.metrics else {}
+    bar.set_postfix(tested | {"up": f"{result.up / 2**20:.1f}MB", "down": f"{result.down / 2**20:.1f}MB"})
     bar.update()

@@ -28,7 +28,7 @@ class Runtime:
     Parameters, statistics and losses stay in float32; `bfloat16` only changes what autocast changes.
     """
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
     precision: str = "float32"
 
     @classmethod

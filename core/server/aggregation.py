@@ -9,7 +9,9 @@ import torch
 from core.errors import InputError
 
 
-def weighted_average(uploads: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]) -> dict[str, torch.Tensor]:
+def weighted_average(
+    uploads: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]
+) -> dict[str, torch.Tensor]:
     """The average of named tensors, sum_k w_k x_k / sum_k w_k (McMahan et al. 2017, Algorithm 1).
 
     Args:

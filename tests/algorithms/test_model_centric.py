@@ -88,7 +88,8 @@ def test_server_momentum_in_closed_form(task):
     momentum = algorithms.create("fedavgm", {"server_momentum": beta, "server_lr": lr})
     start = state = momentum.initialise(task, Rng(0))
     for _ in range(2):
-        moved = {n: (w - d if n.startswith("parameters/") else w) for n, w in momentum.broadcast(state, 0).tensors.items()}
+        sent = momentum.broadcast(state, 0).tensors
+        moved = {n: (w - d if n.startswith("parameters/") else w) for n, w in sent.items()}
         state = momentum.server_update(state, {0: Message(moved, {"samples": 5})}, Rng(0))
     for name, w in start.tensors.items():
         if name.startswith("parameters/"):

@@ -12,8 +12,9 @@ import pytest
 from core.__main__ import main
 
 KILLS = 10
-COMMAND = ["run", "--algorithm", "fedavgm", "--dataset", "digits", "--alpha", "0.5", "--clients", "4", "--active", "3",
-           "--rounds", "14", "--set", "local_steps=3", "--model-set", "width=8", "--profile", "quick", "--device", "cpu"]
+COMMAND = ["run", "--algorithm", "fedavgm", "--dataset", "digits", "--alpha", "0.5", "--clients", "4", "--active",
+           "3", "--rounds", "14", "--set", "local_steps=3", "--model-set", "width=8", "--profile",
+           "quick", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")

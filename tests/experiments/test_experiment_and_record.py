@@ -61,7 +61,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
     import time
 
-    cut, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic())
+    cut, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic())
     assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
     whole, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     assert whole.status == "complete" and whole.rounds[:len(cut.rounds)] == cut.rounds
