@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import torch
 
@@ -37,21 +39,18 @@ class Client:
 def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0) -> list[Client]:
     """Hand the training set out to clients.
 
-    With `train_fraction` below 1, only that share of the training set, drawn at random, is handed out.
+    With `train_fraction` below 1, every client keeps that share of its part, drawn at random and rounded up.
     A client may be empty; it then takes no part in any round. Raises InputError when all are empty.
     """
     train, device = task.dataset.train, task.runtime.device
-    kept = torch.arange(len(train))
-    if train_fraction < 1:
-        order = torch.randperm(len(train), generator=Rng(seed).at("train_fraction").generator())
-        kept = order[: max(1, round(train_fraction * len(train)))].sort().values
-        centre = None if train.centre is None else train.centre[kept]
-        train = attrs.evolve(train, images=train.images[kept], labels=train.labels[kept], centre=centre)
     parts = split_over_clients(partition, train, clients, seed)
     if not any(len(part) for part in parts):
         raise InputError("the partition leaves every client without data")
     made = []
     for number, part in enumerate(parts):
         rows = torch.as_tensor(part, dtype=torch.int64)
+        if train_fraction < 1:
+            order = torch.randperm(len(rows), generator=Rng(seed).at("train_fraction", number).generator())
+            rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
         made.append(Client(number, task, train.images[rows].to(device), train.labels[rows].to(device)))
     return made

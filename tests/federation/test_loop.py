@@ -102,6 +102,9 @@ def test_the_last_round_is_always_tested(task):
     assert tested == [False, False, True, True]
 
 
-def test_half_of_the_training_set_is_handed_out(task):
-    clients = make_clients(tiny(train_fraction=0.5), task)
-    assert sum(map(len, clients)) == round(len(task.dataset.train) / 2)
+def test_every_client_keeps_half_of_its_part(task):
+    whole, half = make_clients(TINY, task), make_clients(tiny(train_fraction=0.5), task)
+    assert [len(client) for client in half] == [-(-len(client) // 2) for client in whole]
+    for one, other in zip(whole, half, strict=True):
+        mine = {image.numpy().tobytes() for image in one.images}
+        assert all(image.numpy().tobytes() in mine for image in other.images)
