@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports go down only, one file is one algorithm, heavy libraries stay out of `import core`."""
+"""The house keeps its shape: imports go down only, one file is one algorithm, `import core` needs no heavy library."""
 
 from __future__ import annotations
 
@@ -16,8 +16,23 @@ from core.federation import Algorithm
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 #: the floor of each part of the package; parts of one floor do not know each other
-FLOORS = {"errors": -2, "rng": -1, "checks": -1, "data": 0, "models": 0, "metrics": 0, "condensation": 1, "distillation": 1, "privacy": 1, "server": 2,
-          "federation": 3, "algorithms": 4, "experiments": 5, "report": 6, "__main__": 7}
+FLOORS = {
+    "errors": -2,
+    "rng": -1,
+    "checks": -1,
+    "data": 0,
+    "models": 0,
+    "metrics": 0,
+    "condensation": 1,
+    "distillation": 1,
+    "privacy": 1,
+    "server": 2,
+    "federation": 3,
+    "algorithms": 4,
+    "experiments": 5,
+    "report": 6,
+    "__main__": 7,
+}
 FILES = sorted(path for path in CORE.rglob("*.py") if path != CORE / "__init__.py")
 
 
@@ -26,7 +41,7 @@ def part_of(path: Path) -> str:
 
 
 def parts_imported(text: str, package: str = "core") -> set[str]:
-    """The parts of `core` that a file imports anywhere, inside functions too; `package` is where relative imports start."""
+    """The parts of `core` that a file imports, inside functions too; `package` is where relative imports start."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         modules: list[str] = []
@@ -49,7 +64,11 @@ def test_every_part_has_a_floor():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CORE)))
 def test_imports_go_down_only(path):
     part, package = part_of(path), ".".join(path.relative_to(ROOT).parent.parts)
-    wrong = {other for other in parts_imported(path.read_text(), package) if other != part and FLOORS.get(other, 99) >= FLOORS[part]}
+    wrong = {
+        other
+        for other in parts_imported(path.read_text(), package)
+        if other != part and FLOORS.get(other, 99) >= FLOORS[part]
+    }
     assert not wrong, f"{path.relative_to(ROOT)} (floor {FLOORS[part]}) imports {wrong}"
 
 
@@ -72,20 +91,41 @@ def test_one_file_is_one_algorithm():
         assert name in tested, f"no test in tests/algorithms names {name}"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if FLOORS[part_of(path)] < FLOORS["algorithms"]],
-                         ids=lambda path: str(path.relative_to(CORE)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if FLOORS[part_of(path)] < FLOORS["algorithms"]],
+    ids=lambda path: str(path.relative_to(CORE)),
+)
 def test_no_lower_floor_names_an_algorithm(path):
-    texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    texts = {
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     assert not texts & set(algorithms.names())
 
 
 def test_core_imports_without_plots_notebooks_and_data_packages():
     """A bare GPU machine has none of these."""
-    heavy = ["matplotlib", "seaborn", "jupytext", "papermill", "nbformat", "IPython", "medmnist", "torchvision", "PIL", "sphinx", "playwright"]
-    code = (f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
-            "import core.__main__, core.data, core.models, core.metrics, core.federation, core.algorithms, core.experiments\n"
-            "import core.experiments.tables, core.report, core.report.notebooks, core.report.site\n"
-            "[core.algorithms.find(name) for name in core.algorithms.names()]")
+    heavy = [
+        "matplotlib",
+        "seaborn",
+        "jupytext",
+        "papermill",
+        "nbformat",
+        "IPython",
+        "medmnist",
+        "torchvision",
+        "PIL",
+        "sphinx",
+        "playwright",
+    ]
+    code = (
+        f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
+        "import core.__main__, core.data, core.models, core.metrics, core.federation, core.algorithms, core.experiments\n"
+        "import core.experiments.tables, core.report, core.report.notebooks, core.report.site\n"
+        "[core.algorithms.find(name) for name in core.algorithms.names()]"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
@@ -98,13 +138,20 @@ def test_nothing_is_loaded_as_a_pickle():
     """A file of unknown origin must never be able to run code."""
     for path in FILES:
         tree = ast.parse(path.read_text())
-        imported = {name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)
-                    for name in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]}
+        imported = {
+            name.split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+        }
         if path == READS_PICKLES:
             assert any(isinstance(node, ast.FunctionDef) and node.name == "find_class" for node in ast.walk(tree))
         else:
             assert not {"pickle", "dill", "cloudpickle", "joblib"} & imported, path
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            name, keywords = ast.unparse(call.func), {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
+            name, keywords = (
+                ast.unparse(call.func),
+                {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords},
+            )
             assert name not in ("torch.load", "pickle.load", "pickle.loads"), path
             assert name not in ("np.load", "numpy.load") or keywords.get("allow_pickle") is False, path

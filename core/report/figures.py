@@ -202,8 +202,8 @@ def partition_plot(labels: Any, parts: Sequence[Any], classes: Sequence[str] | N
         axes.set(xlabel="class", title=title, xlim=(-0.6, len(names) - 0.4), ylim=(len(parts) - 0.4, -0.6))
     held = (counts > 0).sum(axis=1)
     figure.set_label(f"{title + '. ' if title else ''}Samples of each class on each of {len(parts)} clients. A client "
-                     f"has {sizes.min():,} to {sizes.max():,} samples of {held.min()} to {held.max()} of {len(names)} "
-                     "classes.")
+                     f"has {sizes.min():,} to {sizes.max():,} samples; of the {len(names)} classes it has at least "
+                     f"{held.min()} and at most {held.max()}.")
     return figure
 
 

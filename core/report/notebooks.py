@@ -1,12 +1,13 @@
 """Run the book's notebooks: with a reader's own parameters, or all of them for the site.
 
-The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same cells without outputs,
-for Jupyter, Colab and Binder.
+The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same cells without
+outputs, for Jupyter, Colab and Binder.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import math
@@ -90,8 +91,8 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         parameters_given: new values by name, as texts or as Python values.
         output: the .ipynb file to write.
 
-    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type, for an impossible value
-    and for a place that cannot be written; and afterwards when a cell of the notebook fails.
+    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type, for an impossible
+    value and for a place that cannot be written; and afterwards when a cell of the notebook fails.
     """
     source = find(path)
     values = check_parameters(source, parameters_given)
@@ -108,8 +109,14 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
     notebook.metadata["kernelspec"] = KERNEL
     _let_kernels_import_core()
     try:
-        papermill.execute_notebook(notebook, str(output), parameters=values, kernel_name="python3",
-                                   cwd=str(source.resolve().parent), progress_bar=sys.stderr.isatty())
+        papermill.execute_notebook(
+            notebook,
+            str(output),
+            parameters=values,
+            kernel_name="python3",
+            cwd=str(source.resolve().parent),
+            progress_bar=sys.stderr.isatty(),
+        )
     except papermill.PapermillExecutionError as error:
         raise InputError(f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})") from None
     return output
@@ -142,10 +149,8 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     if default is None or (isinstance(default, str) and isinstance(value, str)):
         return value
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError, SyntaxError):
             value = ast.literal_eval({"true": "True", "false": "False"}.get(value.strip(), value.strip()))
-        except (ValueError, SyntaxError):
-            pass
     if isinstance(default, bool) or isinstance(value, bool):
         fits = isinstance(default, bool) and isinstance(value, bool)
     elif isinstance(default, float):
@@ -156,8 +161,15 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     else:
         fits = isinstance(value, type(default))
     if not fits:
-        kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
-                tuple: "a list", dict: "a mapping"}.get(type(default), f"of type {type(default).__name__}")
+        kind = {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+            str: "a text",
+            list: "a list",
+            tuple: "a list",
+            dict: "a mapping",
+        }.get(type(default), f"of type {type(default).__name__}")
         raise InputError(f"{name} must be {kind}, as its default {default!r} is, not {value!r}")
     return value
 
@@ -167,8 +179,12 @@ def _possible(name: str, value: Any) -> None:
     from core.experiments.experiment import PROFILES, Experiment
 
     known: dict[str, Callable[[], Iterable[str]]] = {
-        "profile": lambda: PROFILES, "algorithm": _algorithms, "algorithms": _algorithms, "model": _models,
-        "dataset": _datasets, "datasets": _datasets,
+        "profile": lambda: PROFILES,
+        "algorithm": _algorithms,
+        "algorithms": _algorithms,
+        "model": _models,
+        "dataset": _datasets,
+        "datasets": _datasets,
     }
     if name in known:
         for item in value if isinstance(value, (list, tuple)) else [value]:
@@ -215,7 +231,7 @@ def paired(source: Path) -> str:
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
-        cell.metadata.pop("lines_to_next_cell", None)   # how jupytext lays out the .py
+        cell.metadata.pop("lines_to_next_cell", None)  # how jupytext lays out the .py
         if cell.cell_type == "code":
             cell["outputs"], cell["execution_count"] = [], None
     nbformat.validate(notebook)
@@ -240,8 +256,12 @@ def fingerprint(source: Path) -> str:
     """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the records, Python."""
     digest = hashlib.sha256(sys.version.encode())
     digest.update(source.read_bytes())
-    files = [ROOT / "requirements.lock", *ROOT.glob("core/**/*.py"), *ROOT.glob("book/tables/**/*"),
-             *ROOT.glob("book/results/**/*.json")]
+    files = [
+        ROOT / "requirements.lock",
+        *ROOT.glob("core/**/*.py"),
+        *ROOT.glob("book/tables/**/*"),
+        *ROOT.glob("book/results/**/*.json"),
+    ]
     for file in sorted(files):
         if file.is_file() and "adhoc" not in file.parts:
             digest.update(f"{file.relative_to(ROOT)}\0".encode())
@@ -270,8 +290,20 @@ def _execute(source: Path, folder: Path, jobs: int) -> Path:
     raw.write_text(paired(source), encoding="utf-8")
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
-    command = [sys.executable, "-m", "papermill", str(raw), str(target), "--cwd", str(source.parent), "-k", "python3",
-               "--no-progress-bar", "--log-level", "ERROR"]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(raw),
+        str(target),
+        "--cwd",
+        str(source.parent),
+        "-k",
+        "python3",
+        "--no-progress-bar",
+        "--log-level",
+        "ERROR",
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     raw.unlink()
     if done.returncode:

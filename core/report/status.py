@@ -20,23 +20,26 @@ PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn
             "safetensors", "matplotlib", "seaborn", "jupyter-book", "jupytext", "papermill")
 
 
-def coverage(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured), `cells`, `printed` (cells
     with a printed number), `measured`, and how many cells have each verdict (a column for each of `VERDICTS`).
 
     Args:
+        paper: one paper only; None: all.
         measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper.
     """
     known = records() if measured is None else measured
     rows = []
-    for paper in dict.fromkeys(spec.paper for spec in TableSpec.all()):
-        for spec in TableSpec.of_paper(paper):
-            frame = table_frame(paper, spec.table, measured=known)
+    for name in [paper] if paper else dict.fromkeys(spec.paper for spec in TableSpec.all()):
+        for spec in TableSpec.of_paper(name):
+            frame = table_frame(name, spec.table, measured=known)
             verdicts = frame["verdict"].value_counts()
-            rows.append({"paper": paper, "table": spec.table, "title": spec.title, "profile": frame["profile"].iat[0],
+            rows.append({"paper": name, "table": spec.table, "title": spec.title, "profile": frame["profile"].iat[0],
                          "cells": len(frame), "printed": int(frame["printed_text"].ne("").sum()),
                          "measured": int(frame["measured"].notna().sum()),
-                         **{name: int(verdicts.get(name, 0)) for name in VERDICTS}})
+                         **{verdict: int(verdicts.get(verdict, 0)) for verdict in VERDICTS}})
     return pd.DataFrame(rows)
 
 
@@ -55,8 +58,8 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     if not total["measured"]:
         return text
     return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced and "
-            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in direction and "
-            f"{total['direction disagrees']:,} do not.")
+            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in direction "
+            f"and {total['direction disagrees']:,} do not.")
 
 
 def versions() -> pd.DataFrame:

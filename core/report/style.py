@@ -58,10 +58,12 @@ SIGNS = {"reproduced": ("✓", "#009E73"), "direction agrees": ("↗", "#56B4E9"
 #: no background and no text colour of its own: both come from the page, light or dark
 TABLE_CSS: list[Any] = [
     {"selector": "th, td", "props": "text-align:left; vertical-align:top; padding:.3em .55em; line-height:1.3;"},
-    {"selector": "td", "props": "white-space:nowrap; font-variant-numeric:tabular-nums; "
-                                "border-left:3px solid transparent;"},
+    {"selector": "td", "props": "white-space:nowrap; font-variant-numeric:tabular-nums;"},
     {"selector": "th.col_heading", "props": "overflow-wrap:anywhere; font-weight:600;"},
-    {"selector": "caption", "props": "caption-side:top; text-align:left; color:inherit; padding:.3em 0 .6em;"},
+    {"selector": "caption", "props": "caption-side:top; text-align:left; color:inherit; font-weight:600; padding:.3em 0 .6em;"},
+    # the methods stay in sight while a wide table is scrolled
+    {"selector": "th.row_heading, th.blank", "props": "position:sticky; left:0; z-index:1; "
+                                                      "background:var(--pst-color-surface, Canvas);"},
     {"selector": ".printed", "props": "font-weight:600;"},
     {"selector": "small", "props": "font-size:.82em;"},
     {"selector": ".sr", "props": "position:absolute; width:1px; height:1px; overflow:hidden; clip-path:inset(50%);"},

@@ -29,7 +29,7 @@ def table_frame(paper: str, table: str | int, profile: str | None = None,
     Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`, `printed_std`, `printed_text` and
     `note` as published; `profile`; `measured` (mean over seeds), `std` (between seeds; missing for one seed), `seeds`
     (how many are measured) of `wanted`; `difference` (measured minus printed); `verdict` and its `reason`; `stand_in`
-    (the data set in place of the paper's); `command` (what runs the cell). Values are in the paper's unit.
+    (which data set is in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
 
     Args:
         paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
@@ -66,17 +66,17 @@ def _row(cell: Cell, profile: str, found: Judgement) -> dict[str, Any]:
         "printed_text": printed.text if printed else "", "note": "; ".join(notes),
         "profile": profile, "measured": found.mean, "std": found.std, "seeds": found.seeds,
         "wanted": len(cell.experiments), "difference": found.difference, "verdict": found.verdict,
-        "reason": found.reason, "stand_in": cell.stand_in, "command": "" if cell.not_testable else cell.command(),
+        "reason": found.reason, "stand_in": cell.stand_in or "", "command": "" if cell.not_testable else cell.command(),
     }
 
 
 class PaperTable(Styler):
-    """A styled grid with the long form folded below it."""
+    """A styled grid, with how to read it above and the long form folded below."""
 
-    details = ""
+    note = details = ""
 
     def _repr_html_(self) -> str | None:
-        return f'<div style="overflow-x:auto">{self.to_html()}</div>{self.details}'
+        return f'<p>{self.note}</p><div style="overflow-x:auto">{self.to_html()}</div>{self.details}'
 
 
 def table(paper: str, table: str | int, profile: str | None = None,
@@ -100,7 +100,8 @@ def table(paper: str, table: str | int, profile: str | None = None,
     styler = PaperTable(grid(frame.apply(_cell_html, axis=1)), uuid=f"{paper}-{table}-{frame['profile'].iat[0]}",
                         table_attributes='class="dataframe core-table"', cell_ids=False)
     styler.details = _details(frame)
-    styler.set_caption(_caption(TableSpec.find(paper, str(table)), frame))
+    styler.note = _note(frame)
+    styler.set_caption(escape(f"Table {table}: {TableSpec.find(paper, str(table)).title}"))
     styler.set_table_styles(style.TABLE_CSS)
     styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
     styler.format_index(lambda name: escape(str(name)), axis="index")
@@ -126,7 +127,10 @@ def _printed(row: pd.Series) -> str:
     """The number as it was printed, its trailing zeros included."""
     if pd.isna(row["printed"]):
         return row["printed_text"] or "not printed"
-    return row["printed_text"] + ("" if pd.isna(row["printed_std"]) else f" ± {row['printed_std']:g}")
+    if pd.isna(row["printed_std"]):
+        return row["printed_text"]
+    digits = len(row["printed_text"].partition(".")[2])
+    return f"{row['printed_text']} ± {row['printed_std']:.{digits}f}"
 
 
 def _cell_html(row: pd.Series) -> str:
@@ -154,14 +158,14 @@ def _tooltip(row: pd.Series) -> str:
     return escape("; ".join(part for part in parts if part), quote=True)
 
 
-def _caption(spec: TableSpec, frame: pd.DataFrame) -> str:
-    """What the table is, how to read a cell, what the profile reduced and which stand-ins were used."""
+def _note(frame: pd.DataFrame) -> str:
+    """How to read a cell, what the profile reduced and which stand-ins were used."""
     profile = str(frame["profile"].iat[0])
-    lines = [f"<b>{escape(str(spec.title))}</b>. In bold as printed; below it mean ± standard deviation over seeds, "
-             f"measured at the profile <i>{profile}</i>, and the verdict."]
+    lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds, measured at the profile "
+             f"<i>{profile}</i>, and the verdict."]
     if profile != "paper" and frame["measured"].notna().any():
         lines.append(f"<i>{profile}</i>: {escape(Profile.load(profile).description)}")
-    stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"].dropna()))
+    stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"]) - {""})
     if stand_ins:
         lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")
     return "<br>".join(lines)
@@ -175,8 +179,8 @@ def _details(frame: pd.DataFrame) -> str:
         "seeds": [f"{seeds} of {wanted}" for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)],
         "profile": frame["profile"],
         "difference": ["" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]],
-        "verdict": frame["verdict"], "why": frame["reason"].fillna(""), "stand-in": frame["stand_in"].fillna(""),
-        "note": frame["note"].fillna(""),
+        "verdict": frame["verdict"], "why": frame["reason"], "stand-in": frame["stand_in"],
+        "note": frame["note"],
     }).map(lambda value: escape(str(value)))
     shown["command"] = [f"<code>{escape(command)}</code>" if command else "" for command in frame["command"]]
     kept = [name for name in shown if shown[name].ne("").any()]

@@ -21,7 +21,14 @@ sphinx: {config: {}}
 
 def test_pages_come_in_reading_order(tmp_path):
     toc = tmp_path / "_toc.yml"
-    toc.write_text(yaml.safe_dump({"root": "a", "parts": [{"chapters": [{"file": "b", "sections": [{"file": "c"}]}]}, {"chapters": [{"file": "d"}]}]}))
+    toc.write_text(
+        yaml.safe_dump(
+            {
+                "root": "a",
+                "parts": [{"chapters": [{"file": "b", "sections": [{"file": "c"}]}]}, {"chapters": [{"file": "d"}]}],
+            }
+        )
+    )
     assert build.toc_pages(toc) == ["a", "b", "c", "d"]
     with pytest.raises(InputError, match="no table of contents"):
         build.toc_pages(tmp_path / "none.yml")
@@ -43,7 +50,11 @@ def test_a_page_without_source_is_named(tmp_path):
 def test_the_public_address_is_set_in_one_place():
     settings = build.configuration(SETTINGS % "Somebody/book-of-fl/")
     assert settings["repository"]["url"] == "https://github.com/Somebody/book-of-fl"
-    assert settings["html"]["baseurl"] == settings["sphinx"]["config"]["ogp_site_url"] == "https://somebody.github.io/book-of-fl/"
+    assert (
+        settings["html"]["baseurl"]
+        == settings["sphinx"]["config"]["ogp_site_url"]
+        == "https://somebody.github.io/book-of-fl/"
+    )
     text = build.page_text("git clone @REPOSITORY@\ncd @FOLDER@\n@NO_ADDRESS_NOTE@\nend", settings)
     assert text == "git clone https://github.com/Somebody/book-of-fl\ncd book-of-fl\nend"
 

@@ -20,8 +20,12 @@ CELL = '<div class="cell"><div class="cell_input">1 + 1</div><div class="cell_ou
 
 def test_a_sound_site_has_no_problems(tmp_path):
     (tmp_path / "book.css").write_text("a { background: url(data:image/png;base64,xx) }")
-    tiny.site(tmp_path, one='<h1 id="top">One</h1><a href="two.html#there">two</a> <a href="#top">up</a> <a href="https://example.org">out</a>'
-              '<link rel="stylesheet" href="book.css"><img src="p.png" alt="A bar chart of five methods">', two=f'<p id="there">x</p>{CELL}')
+    tiny.site(
+        tmp_path,
+        one='<h1 id="top">One</h1><a href="two.html#there">two</a> <a href="#top">up</a> <a href="https://example.org">out</a>'
+        '<link rel="stylesheet" href="book.css"><img src="p.png" alt="A bar chart of five methods">',
+        two=f'<p id="there">x</p>{CELL}',
+    )
     (tmp_path / "p.png").write_bytes(b"")
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
@@ -33,7 +37,15 @@ def test_a_page_without_html_is_found(tmp_path):
     assert "no HTML" in static.problems(tiny.site(tmp_path, one=""), ["one", "two"])[0]
 
 
-@pytest.mark.parametrize("image", ['<img src="a.png">', '<img src="a.png" alt="">', '<img src="a.png" alt="../_images/0a1b.png">', '<img src="a.png" alt=" ">'])
+@pytest.mark.parametrize(
+    "image",
+    [
+        '<img src="a.png">',
+        '<img src="a.png" alt="">',
+        '<img src="a.png" alt="../_images/0a1b.png">',
+        '<img src="a.png" alt=" ">',
+    ],
+)
 def test_an_image_without_a_description_is_found(tmp_path, image):
     (tmp_path / "a.png").write_bytes(b"")
     (problem,) = static.problems(tiny.site(tmp_path, one=image), ["one"])
@@ -44,30 +56,36 @@ def test_a_decorative_image_needs_none(tmp_path):
     assert static.alt_problems(tiny.site(tmp_path, one='<img src="a.png" alt="" role="presentation">'), "one") == []
 
 
-@pytest.mark.parametrize(("link", "said"), [
-    ("<a href='gone.html'>x</a>", "leads nowhere"),
-    ("<a href='one.html#gone'>x</a>", "names a place"),
-    ("<a href='#gone'>x</a>", "names a place"),
-    ("<a href='../../elsewhere.html'>x</a>", "leaves the site"),
-    ("<img src='gone.png' alt='A curve that rises'>", "leads nowhere"),
-    ("<script src='gone.js'></script>", "leads nowhere"),
-])
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("<a href='gone.html'>x</a>", "leads nowhere"),
+        ("<a href='one.html#gone'>x</a>", "names a place"),
+        ("<a href='#gone'>x</a>", "names a place"),
+        ("<a href='../../elsewhere.html'>x</a>", "leaves the site"),
+        ("<img src='gone.png' alt='A curve that rises'>", "leads nowhere"),
+        ("<script src='gone.js'></script>", "leads nowhere"),
+    ],
+)
 def test_a_broken_link_is_found(tmp_path, link, said):
     (problem,) = static.problems(tiny.site(tmp_path, one=link), ["one"])
     assert said in problem and problem.startswith("one:")
 
 
-@pytest.mark.parametrize("tag", [
-    "<script src='https://cdn.example.org/x.js'></script>",
-    "<script src='//cdn.example.org/x.js'></script>",
-    "<link rel='stylesheet' href='https://fonts.example.org/x.css'>",
-    "<link rel='preconnect' href='https://fonts.example.org'>",
-    "<img src='https://example.org/a.png' alt='A curve that rises'>",
-    "<iframe src='https://example.org/video'></iframe>",
-    "<style>@import 'https://example.org/x.css';</style>",
-    "<style>@font-face { src: url('https://example.org/x.woff') }</style>",
-    "<script type='module'>import x from 'https://cdn.example.org/x.js'</script>",
-])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<script src='https://cdn.example.org/x.js'></script>",
+        "<script src='//cdn.example.org/x.js'></script>",
+        "<link rel='stylesheet' href='https://fonts.example.org/x.css'>",
+        "<link rel='preconnect' href='https://fonts.example.org'>",
+        "<img src='https://example.org/a.png' alt='A curve that rises'>",
+        "<iframe src='https://example.org/video'></iframe>",
+        "<style>@import 'https://example.org/x.css';</style>",
+        "<style>@font-face { src: url('https://example.org/x.woff') }</style>",
+        "<script type='module'>import x from 'https://cdn.example.org/x.js'</script>",
+    ],
+)
 def test_anything_from_another_server_is_found(tmp_path, tag):
     (problem,) = static.problems(tiny.site(tmp_path, one=tag), ["one"])
     assert "another server" in problem
@@ -84,11 +102,14 @@ def test_a_style_sheet_from_another_server_is_found(tmp_path):
     assert problem.startswith("a.css")
 
 
-@pytest.mark.parametrize(("cell", "html", "said"), [
-    ((None, []), "", "not executed"),
-    ((1, [ERROR]), CELL, "ends in an error"),
-    ((1, [TEXT]), '<div class="cell">1 + 1</div>', "1 code cells have outputs, but the page shows 0"),
-])
+@pytest.mark.parametrize(
+    ("cell", "html", "said"),
+    [
+        ((None, []), "", "not executed"),
+        ((1, [ERROR]), CELL, "ends in an error"),
+        ((1, [TEXT]), '<div class="cell">1 + 1</div>', "1 code cells have outputs, but the page shows 0"),
+    ],
+)
 def test_a_cell_without_its_output_is_found(tmp_path, cell, html, said):
     tiny.notebook(tmp_path / "one.ipynb", cell)
     (problem,) = static.problems(tiny.site(tmp_path, one=html), ["one"], tmp_path)

@@ -29,7 +29,10 @@ def test_the_pair_agrees(source):
     jupytext = pytest.importorskip("jupytext")
     pair = source.with_suffix(".ipynb")
     assert pair.is_file(), f"{pair.name} is missing: make sync"
-    wanted = [(cell.cell_type, cell.source, tuple(cell.metadata.get("tags", []))) for cell in jupytext.read(source, fmt="py:percent").cells]
+    wanted = [
+        (cell.cell_type, cell.source, tuple(cell.metadata.get("tags", [])))
+        for cell in jupytext.read(source, fmt="py:percent").cells
+    ]
     assert cells(pair) == wanted, f"{pair.name} differs from {source.name}: make sync"
 
 

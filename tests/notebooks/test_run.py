@@ -40,36 +40,60 @@ def tiny(tmp_path):
 
 def test_the_defaults_are_read(tiny):
     found = notebooks.parameters(tiny)
-    assert found == {"rounds": 3, "alpha": 0.1, "name": "digits", "fast": False, "seeds": [0, 1], "profile": "quick", "dataset": "digits",
-                     "algorithm": "fedavg", "anything": None}
+    assert found == {
+        "rounds": 3,
+        "alpha": 0.1,
+        "name": "digits",
+        "fast": False,
+        "seeds": [0, 1],
+        "profile": "quick",
+        "dataset": "digits",
+        "algorithm": "fedavg",
+        "anything": None,
+    }
 
 
-@pytest.mark.parametrize(("name", "given", "value"), [
-    ("rounds", "5", 5), ("rounds", 5, 5), ("alpha", "2", 2.0), ("alpha", 1, 1.0), ("fast", "true", True), ("fast", True, True),
-    ("name", "other", "other"), ("seeds", "[3]", [3]), ("anything", "x", "x"), ("profile", "laptop", "laptop"), ("algorithm", "fedprox", "fedprox"),
-])
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("rounds", "5", 5),
+        ("rounds", 5, 5),
+        ("alpha", "2", 2.0),
+        ("alpha", 1, 1.0),
+        ("fast", "true", True),
+        ("fast", True, True),
+        ("name", "other", "other"),
+        ("seeds", "[3]", [3]),
+        ("anything", "x", "x"),
+        ("profile", "laptop", "laptop"),
+        ("algorithm", "fedprox", "fedprox"),
+    ],
+)
 def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
     found = notebooks.check_parameters(tiny, {name: given})
     assert found == {name: value} and type(found[name]) is type(value)
 
 
-@pytest.mark.parametrize(("name", "given", "said"), [
-    ("round", "5", "did you mean 'rounds'"),
-    ("rounds", "5.5", "whole number"),
-    ("rounds", "many", "whole number"),
-    ("rounds", "0", "at least 1"),
-    ("rounds", True, "whole number"),
-    ("alpha", "nan", "a number"),
-    ("alpha", "0", "above 0"),
-    ("alpha", float("inf"), "a number"),
-    ("fast", "1", "true or false"),
-    ("name", 5, "a text"),
-    ("seeds", "3", "a list"),
-    ("seeds", "[-1]", "at least 0"),
-    ("profile", "fast", "no profile named 'fast'"),
-    ("dataset", "digit", "did you mean 'digits'"),
-    ("algorithm", "fedavgg", "did you mean 'fedavg'"),
-])
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("round", "5", "did you mean 'rounds'"),
+        ("rounds", "5.5", "whole number"),
+        ("rounds", "many", "whole number"),
+        ("rounds", "0", "at least 1"),
+        ("rounds", True, "whole number"),
+        ("alpha", "nan", "a number"),
+        ("alpha", "0", "above 0"),
+        ("alpha", float("inf"), "a number"),
+        ("fast", "1", "true or false"),
+        ("name", 5, "a text"),
+        ("seeds", "3", "a list"),
+        ("seeds", "[-1]", "at least 0"),
+        ("profile", "fast", "no profile named 'fast'"),
+        ("dataset", "digit", "did you mean 'digits'"),
+        ("algorithm", "fedavgg", "did you mean 'fedavg'"),
+    ],
+)
 def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, given, said):
     with pytest.raises(InputError) as caught:
         notebooks.run_notebook(tiny, {name: given}, tmp_path / "out.ipynb")
@@ -78,7 +102,9 @@ def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, g
 
 
 def test_the_valid_names_are_listed(tiny):
-    with pytest.raises(InputError, match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds"):
+    with pytest.raises(
+        InputError, match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds"
+    ):
         notebooks.check_parameters(tiny, {"zzz": 1})
 
 
@@ -92,7 +118,7 @@ def test_a_notebook_without_parameters_knows_none(tmp_path):
 def test_bad_places_are_refused(tiny, tmp_path):
     with pytest.raises(InputError, match="there is no notebook named"):
         notebooks.run_notebook("00_quickstrt", {}, tmp_path / "out.ipynb")
-    with pytest.raises(InputError, match="ends in .ipynb"):
+    with pytest.raises(InputError, match=r"ends in \.ipynb"):
         notebooks.run_notebook(tiny, {}, tmp_path / "out.txt")
     with pytest.raises(InputError, match="cannot write into"):
         notebooks.run_notebook(tiny, {}, tmp_path / "no" / "such" / "out.ipynb")
@@ -108,7 +134,9 @@ def test_bad_places_are_refused(tiny, tmp_path):
 
 def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
     out = notebooks.run_notebook(tiny, {"rounds": "21", "name": "other"}, tmp_path / "out.ipynb")
-    printed = ["".join(output["text"]) for cell in json.loads(out.read_text())["cells"] for output in cell.get("outputs", [])]
+    printed = [
+        "".join(output["text"]) for cell in json.loads(out.read_text())["cells"] for output in cell.get("outputs", [])
+    ]
     assert printed == ["42 0.1 other [0, 1]\n"]
 
 

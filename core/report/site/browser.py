@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,8 +12,16 @@ from typing import Any
 from core.errors import InputError
 
 #: the last six keep Chromium from asking the network for anything of its own
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PHONE = (390, 844)
 WAIT_MS = 30_000
@@ -26,18 +35,25 @@ def executable() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
+def missing() -> str | None:
+    """What a browser check lacks on this machine, as a sentence with its remedy, or None."""
+    if importlib.util.find_spec("playwright") is None:
+        return "the package playwright is missing (pip install playwright)"
+    if executable() is None:
+        return "no Chromium or Chrome was found (Debian: apt-get install chromium; elsewhere set CHROMIUM to its path)"
+    return None
+
+
 @contextlib.contextmanager
 def opened() -> Iterator[Any]:
     """A running browser (playwright's `Browser`). Raises InputError when there is none."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        raise InputError("the browser check needs the package playwright: pip install playwright") from None
-    path = executable()
-    if path is None:
-        raise InputError("no Chromium or Chrome was found; install one (Debian: apt-get install chromium) or set CHROMIUM to its path")
+    lacking = missing()
+    if lacking is not None:
+        raise InputError(lacking)
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=executable(), args=FLAGS)
         try:
             yield browser
         finally:
@@ -47,7 +63,10 @@ def opened() -> Iterator[Any]:
 def visit(view: Any, url: str) -> None:
     """Load a page and wait until its equations are set."""
     view.goto(url, wait_until="load", timeout=WAIT_MS)
-    view.evaluate("async () => { if (document.querySelector('.math') && window.MathJax?.startup) await window.MathJax.startup.promise; }")
+    view.evaluate(
+        "async () => { if (document.querySelector('.math') && window.MathJax?.startup)"
+        " await window.MathJax.startup.promise; }"
+    )
 
 
 def problems(address: str, pages: list[str], word: str = "federated") -> list[str]:
@@ -101,7 +120,10 @@ def _listen(view: Any, address: str) -> list[str]:
     view.route("**/*", route)
     view.on("console", lambda message: message.type == "error" and heard.append(f"console error: {message.text[:200]}"))
     view.on("pageerror", lambda error: heard.append(f"script error: {str(error)[:200]}"))
-    view.on("response", lambda response: response.status >= 400 and heard.append(f"{response.url} answers {response.status}"))
+    view.on(
+        "response",
+        lambda response: response.status >= 400 and heard.append(f"{response.url} answers {response.status}"),
+    )
     view.on("requestfailed", lambda request: _failed(request, address, heard))
     return heard
 
@@ -114,8 +136,10 @@ def _failed(request: Any, address: str, heard: list[str]) -> None:
 
 def _equation_problems(view: Any) -> list[str]:
     wanted, rendered, errors = view.evaluate(
-        "() => [document.querySelectorAll('.math.notranslate').length, document.querySelectorAll('mjx-container').length,"
-        " [...document.querySelectorAll('mjx-merror, [data-mjx-error]')].map(node => node.textContent)]")
+        "() => [document.querySelectorAll('.math.notranslate').length,"
+        " document.querySelectorAll('mjx-container').length,"
+        " [...document.querySelectorAll('mjx-merror, [data-mjx-error]')].map(node => node.textContent)]"
+    )
     found = [f"an equation shows an error: {text[:80]}" for text in errors]
     if rendered < wanted:
         found.append(f"{wanted - rendered} of {wanted} equations are not rendered")
@@ -131,7 +155,11 @@ def _theme_problems(view: Any, url: str) -> list[str]:
         view.locator("button.theme-switch-button:visible").first.click()
         seen.add(tuple(view.evaluate(state)))
     themes, colours = {theme for theme, _ in seen}, {colour for _, colour in seen}
-    return [] if themes >= {"light", "dark"} and len(colours) >= 2 else [f"dark mode: the button only gives {sorted(seen)}"]
+    return (
+        []
+        if themes >= {"light", "dark"} and len(colours) >= 2
+        else [f"dark mode: the button only gives {sorted(seen)}"]
+    )
 
 
 def _search_problems(view: Any, address: str, word: str) -> list[str]:
@@ -149,6 +177,8 @@ def _width_problems(view: Any) -> list[str]:
     """On a phone nothing may be wider than the screen; wide tables scroll inside their own box."""
     width, wide = view.evaluate(
         "() => [document.documentElement.scrollWidth, [...document.querySelectorAll('article *')]"
-        ".filter(node => node.getBoundingClientRect().right > innerWidth + 1 && !node.closest('.math, .cell_output, pre, "
-        ".pst-scrollable-table-container')).slice(0, 3).map(node => node.tagName + ' ' + node.textContent.trim().slice(0, 40))]")
+        ".filter(node => node.getBoundingClientRect().right > innerWidth + 1)"
+        ".filter(node => !node.closest('.math, .cell_output, pre, .pst-scrollable-table-container'))"
+        ".slice(0, 3).map(node => node.tagName + ' ' + node.textContent.trim().slice(0, 40))]"
+    )
     return [] if width <= PHONE[0] + 1 else [f"at {PHONE[0]} pixels the page is {width} wide; see {wide}"]

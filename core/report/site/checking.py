@@ -14,19 +14,23 @@ from core.report.site.serving import serving
 def check() -> None:
     """Check the site in `_build/html` and say what was checked.
 
-    Prints one line for each problem and raises InputError when there is any. Without a browser, or without playwright, the second
-    part is skipped and says so.
+    Prints one line for each problem and raises InputError when there is any. Without a browser, or without playwright,
+    the second part is skipped and says so.
     """
     started = time.perf_counter()
     pages = toc_pages(ROOT / "_toc.yml")
     found = static.problems(HTML, pages, STAGING)
     print(f"Checked the files of {len(pages)} pages: HTML, outputs, alt text, links, nothing from other servers.")
     if browser.executable() is None:
-        print("Skipped the browser check: no Chromium or Chrome was found (Debian: apt-get install chromium; or set CHROMIUM).")
+        print(
+            "Skipped the browser check: no Chromium or Chrome was found (Debian: apt-get install chromium; or set CHROMIUM)."
+        )
     elif not found:
         with serving() as address:
             found += browser.problems(address, pages)
-        print(f"Checked {len(pages)} pages in {browser.executable()}: console, equations, search, dark mode, phone width.")
+        print(
+            f"Checked {len(pages)} pages in {browser.executable()}: console, equations, search, dark mode, phone width."
+        )
     for text in found:
         print(f"  {text}", file=sys.stderr)
     if found:

@@ -25,7 +25,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
 
 
 def _by_paper(covered: pd.DataFrame) -> pd.DataFrame:
-    """`status.coverage()` summed over the tables of each of the four papers, one column each: narrow enough for a phone."""
+    """`status.coverage()` summed over the tables of each paper, one column each: narrow enough for a phone."""
     counts = [name for name in covered.columns if name not in ("paper", "table", "title", "profile")]
     grouped = covered[covered["paper"].isin(PAPERS)].groupby("paper")
     summed = grouped[counts].sum().astype(int)
@@ -36,8 +36,10 @@ def _by_paper(covered: pd.DataFrame) -> pd.DataFrame:
 def markdown_table(frame: pd.DataFrame) -> str:
     """A data frame as a Markdown table; numbers to the right, missing values as an en dash."""
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
-    lines = ["| " + " | ".join(str(column) for column in frame.columns) + " |",
-             "|" + "|".join("---:" if number else "---" for number in numeric) + "|"]
+    lines = [
+        "| " + " | ".join(str(column) for column in frame.columns) + " |",
+        "|" + "|".join("---:" if number else "---" for number in numeric) + "|",
+    ]
     for row in frame.itertuples(index=False):
         cells = ["–" if pd.isna(value) else str(value).replace("|", "\\|") for value in row]
         lines.append("| " + " | ".join(cells) + " |")
@@ -46,6 +48,8 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 def _times(executed: list[Path]) -> pd.DataFrame:
     """How long each notebook took. Whole seconds: this table should not change with every build."""
-    rows = [{"notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)", "seconds": round(notebooks.seconds(path))}
-            for path in executed]
+    rows = [
+        {"notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)", "seconds": round(notebooks.seconds(path))}
+        for path in executed
+    ]
     return pd.DataFrame(rows, columns=["notebook", "seconds"])

@@ -1,4 +1,4 @@
-"""Build the site: pages and executed notebooks are laid out in `_build/staging`, Jupyter Book makes `_build/html` of them."""
+"""Build the site: pages and executed notebooks are laid out in `_build/staging`, and Jupyter Book makes `_build/html`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PLACEHOLDER = "OWNER/REPOSITORY"
 def build() -> Path:
     """Execute the notebooks, lay out all pages, build the site and return the folder of its HTML.
 
-    Notebooks are executed again only when something they depend on has changed, and Sphinx reads only changed pages again.
-    Raises InputError when a page of `_toc.yml` has no source, a notebook fails, or Sphinx warns about anything.
+    Notebooks are executed again only when something they depend on has changed, and Sphinx reads only changed pages
+    again. Raises InputError when a page of `_toc.yml` has no source, a notebook fails, or Sphinx warns about anything.
     """
     started = time.perf_counter()
     pages = toc_pages(ROOT / "_toc.yml")
@@ -85,9 +85,15 @@ def page_text(text: str, settings: dict[str, Any]) -> str:
     url = settings["repository"]["url"]
     note = ""
     if PLACEHOLDER in url:
-        note = ("```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` and build again: "
-                "until then the launch buttons and the `git clone` commands name a place that does not exist.\n```\n")
-    return text.replace("@REPOSITORY@", url).replace("@FOLDER@", url.rsplit("/", 1)[-1]).replace("@NO_ADDRESS_NOTE@\n", note)
+        note = (
+            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` and build again: "
+            "until then the launch buttons and the `git clone` commands name a place that does not exist.\n```\n"
+        )
+    return (
+        text.replace("@REPOSITORY@", url)
+        .replace("@FOLDER@", url.rsplit("/", 1)[-1])
+        .replace("@NO_ADDRESS_NOTE@\n", note)
+    )
 
 
 def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
@@ -131,7 +137,7 @@ def _without_run_metadata(executed: Path) -> bytes:
 
 
 def _forget_if_settings_changed() -> None:
-    """Start from nothing when settings or the list of pages changed: pages of an older book must not stay in the site."""
+    """Start from nothing when settings or the list of pages changed: no page of an older book may stay in the site."""
     digest = hashlib.sha256()
     for file in (STAGING / "_config.yml", STAGING / "_toc.yml", ROOT / "requirements.lock"):
         digest.update(file.read_bytes())
@@ -147,11 +153,23 @@ def _forget() -> None:
 
 
 def _sphinx() -> None:
-    """Run Jupyter Book; any warning fails, and then the next build starts anew, because Sphinx warns only once per page."""
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(STAGING),
-               "--path-output", str(ROOT), "-n", "-W", "--keep-going", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True,
-                          env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)})
+    """Run Jupyter Book. Any warning fails; then the next build starts anew, because Sphinx warns only once per page."""
+    command = [
+        sys.executable,
+        "-c",
+        "from jupyter_book.cli.main import main; main()",
+        "build",
+        str(STAGING),
+        "--path-output",
+        str(ROOT),
+        "-n",
+        "-W",
+        "--keep-going",
+        "-q",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+    )
     log = BUILD / "build.log"
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not (HTML / "index.html").is_file():

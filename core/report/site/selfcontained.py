@@ -1,7 +1,7 @@
 """A Sphinx extension: the finished site needs no other server.
 
-MathJax is copied from the package `sphinx-mathjax-offline`, only the parts that set TeX as HTML. The scripts of Thebe (live code,
-which needs a server of its own and which Jupyter Book adds even where it is switched off) are left out.
+MathJax is copied from the package `sphinx-mathjax-offline`, only the parts that set TeX as HTML. The scripts of Thebe
+(live code, which needs a server of its own and which Jupyter Book adds even where it is switched off) are left out.
 """
 
 from __future__ import annotations

@@ -10,10 +10,29 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 #: attributes by tag that make a browser fetch something while it loads a page
-FETCHED = {"script": ("src",), "img": ("src", "srcset"), "iframe": ("src",), "source": ("src", "srcset"), "audio": ("src",),
-           "video": ("src", "poster"), "embed": ("src",), "object": ("data",), "link": ("href",)}
+FETCHED = {
+    "script": ("src",),
+    "img": ("src", "srcset"),
+    "iframe": ("src",),
+    "source": ("src", "srcset"),
+    "audio": ("src",),
+    "video": ("src", "poster"),
+    "embed": ("src",),
+    "object": ("data",),
+    "link": ("href",),
+}
 #: kinds of <link> that are fetched; the others (canonical, license, next ...) only name something
-FETCHED_LINKS = {"stylesheet", "preload", "prefetch", "modulepreload", "icon", "shortcut", "manifest", "preconnect", "dns-prefetch"}
+FETCHED_LINKS = {
+    "stylesheet",
+    "preload",
+    "prefetch",
+    "modulepreload",
+    "icon",
+    "shortcut",
+    "manifest",
+    "preconnect",
+    "dns-prefetch",
+}
 #: a cell with one of these tags does not show its output, on purpose
 SILENT_TAGS = {"remove-output", "remove-cell", "remove_output", "remove_cell"}
 
@@ -40,7 +59,11 @@ def problems(html: Path, pages: list[str], notebooks: Path | None = None) -> lis
     """
     _soup.cache_clear()
     _anchors.cache_clear()
-    found = [f"{page}: the table of contents names it, but it has no HTML" for page in pages if not _file(html, page).is_file()]
+    found = [
+        f"{page}: the table of contents names it, but it has no HTML"
+        for page in pages
+        if not _file(html, page).is_file()
+    ]
     for page in pages:
         if not _file(html, page).is_file():
             continue
@@ -92,13 +115,18 @@ def external_problems(html: Path, page: str) -> list[str]:
         for tag in soup.find_all(name):
             if name == "link" and not FETCHED_LINKS & set(tag.get("rel") or []):
                 continue
-            found += [f"{page}: <{name}> fetches {tag[key]} from another server"
-                      for key in keys if re.match(r"(https?:)?//", tag.get(key) or "")]
+            found += [
+                f"{page}: <{name}> fetches {tag[key]} from another server"
+                for key in keys
+                if re.match(r"(https?:)?//", tag.get(key) or "")
+            ]
     for style in soup.find_all("style"):
         found += [f"{page}: a style fetches {url} from another server" for url in _style_urls(style.get_text())]
     for script in soup.find_all("script", src=False):
-        found += [f"{page}: a script imports {url} from another server"
-                  for url in re.findall(r"\bimport\b[^;\n]*[\"']((?:https?:)?//[^\"']+)", script.get_text())]
+        found += [
+            f"{page}: a script imports {url} from another server"
+            for url in re.findall(r"\bimport\b[^;\n]*[\"']((?:https?:)?//[^\"']+)", script.get_text())
+        ]
     return found
 
 
@@ -110,8 +138,11 @@ def _style_urls(text: str) -> list[str]:
 
 def style_problems(html: Path) -> list[str]:
     """Style sheets of the site that fetch from another server."""
-    return [f"{file.relative_to(html)}: the style sheet fetches {url} from another server"
-            for file in sorted(html.rglob("*.css")) for url in _style_urls(file.read_text(encoding="utf-8", errors="replace"))]
+    return [
+        f"{file.relative_to(html)}: the style sheet fetches {url} from another server"
+        for file in sorted(html.rglob("*.css"))
+        for url in _style_urls(file.read_text(encoding="utf-8", errors="replace"))
+    ]
 
 
 def output_problems(html: Path, page: str, notebook: Path) -> list[str]:
