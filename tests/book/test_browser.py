@@ -15,15 +15,14 @@ _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name(
 tiny = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(tiny)
 
-needs_browser = pytest.mark.skipif(
-    browser.executable() is None or importlib.util.find_spec("playwright") is None,
-    reason="no Chromium or Chrome was found, or playwright is missing",
-)
+needs_browser = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
 #: a page that does what a page of the book does: a theme button and a search page that answers
-BUTTON = """<button class="theme-switch-button" onclick="const h = document.documentElement; const dark = h.dataset.theme === 'dark';
-h.dataset.theme = dark ? 'light' : 'dark'; document.body.style.backgroundColor = dark ? 'white' : 'black'">theme</button>"""
+BUTTON = """<button class="theme-switch-button" onclick="const h = document.documentElement;
+const dark = h.dataset.theme === 'dark'; h.dataset.theme = dark ? 'light' : 'dark';
+document.body.style.backgroundColor = dark ? 'white' : 'black'">theme</button>"""
 SEARCH = """<div id="search-results"></div><script>if (location.search.includes('federated'))
-document.getElementById('search-results').innerHTML = '<ul class="search"><li><a href="index.html">found</a></li></ul>'</script>"""
+document.getElementById('search-results').innerHTML =
+'<ul class="search"><li><a href="index.html">found</a></li></ul>'</script>"""
 VIEWPORT = '<meta name="viewport" content="width=device-width">'
 
 
@@ -36,13 +35,8 @@ def checked(folder, body, word="federated"):
 
 @needs_browser
 def test_a_sound_page_has_no_problems(tmp_path):
-    assert (
-        checked(
-            tmp_path,
-            "<article><p>Text</p><span class='math notranslate'><mjx-container>x</mjx-container></span></article>",
-        )
-        == []
-    )
+    body = "<article><p>Text</p><span class='math notranslate'><mjx-container>x</mjx-container></span></article>"
+    assert checked(tmp_path, body) == []
 
 
 @needs_browser
@@ -50,7 +44,8 @@ def test_what_is_wrong_with_a_page_is_told(tmp_path):
     body = (
         "<article><script>console.error('oh no'); fetch('gone.json'); throw new Error('broken')</script>"
         "<img src='http://127.0.0.2:1/x.png' alt='x'><span class='math notranslate'>a</span>"
-        "<mjx-container><mjx-merror>Undefined control sequence</mjx-merror></mjx-container><span class='math notranslate'>b</span>"
+        "<mjx-container><mjx-merror>Undefined control sequence</mjx-merror></mjx-container>"
+        "<span class='math notranslate'>b</span>"
         "<div style='width: 900px'>wide</div></article>"
     )
     found = "\n".join(checked(tmp_path, body))

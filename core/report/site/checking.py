@@ -21,10 +21,8 @@ def check() -> None:
     pages = toc_pages(ROOT / "_toc.yml")
     found = static.problems(HTML, pages, STAGING)
     print(f"Checked the files of {len(pages)} pages: HTML, outputs, alt text, links, nothing from other servers.")
-    if browser.executable() is None:
-        print(
-            "Skipped the browser check: no Chromium or Chrome was found (Debian: apt-get install chromium; or set CHROMIUM)."
-        )
+    if browser.missing() is not None:
+        print(f"Skipped the check in a browser: {browser.missing()}.")
     elif not found:
         with serving() as address:
             found += browser.problems(address, pages)

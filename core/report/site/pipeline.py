@@ -1,4 +1,4 @@
-"""Build the site: pages and executed notebooks are laid out in `_build/staging`, and Jupyter Book makes `_build/html`."""
+"""Build the site: pages and executed notebooks go to `_build/staging`, and Jupyter Book makes `_build/html` of them."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def page_text(text: str, settings: dict[str, Any]) -> str:
     note = ""
     if PLACEHOLDER in url:
         note = (
-            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` and build again: "
-            "until then the launch buttons and the `git clone` commands name a place that does not exist.\n```\n"
+            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` and "
+            "build again: until then the launch buttons and the `git clone` commands name a place that does not exist.\n```\n"
         )
     return (
         text.replace("@REPOSITORY@", url)
