@@ -1,0 +1,308 @@
+# %% [markdown]
+# # Federated learning
+#
+# *Question:* why is it harder to train one model on many clients than on one machine, and what do the classic methods
+# do about it?\
+# *Time:* about half a minute on two CPU cores. *Data:* scikit-learn's digits; any other data set by a parameter.
+#
+# $K$ clients have data that differ. A server wants one model that is good on all of them, and may not see the data.
+# So the clients train, the server combines, and both repeat. Each step below is an equation and the lines of `core`
+# that compute it.
+
+# %% tags=["parameters"]
+dataset = "digits"
+alpha = 0.05
+clients = 10
+rounds = 8
+seed = 0
+profile = "quick"
+
+# %%
+import numpy as np
+import pandas as pd
+import torch
+
+import core.federation as federation
+from core import algorithms
+from core.data import partition
+from core.experiments.profiles import apply
+from core.report import curves, partition_plot, show, source
+from core.rng import Rng
+from core.server import weighted_average
+
+
+# %%
+def experiment(algorithm="fedavg", alpha=alpha, **settings):
+    return apply(profile, {"algorithm": algorithm, "dataset": dataset, "clients": clients, "rounds": rounds,
+                           "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
+                           "settings": {"local_steps": 10, "lr": 0.05} | settings})
+
+
+task = federation.make_task(experiment())
+task.dataset.classes
+
+# %% [markdown]
+# ## The goal
+#
+# Client $k$ holds $n_k$ of all $n$ samples. With its mean loss $F_k$, the goal is
+#
+# $$
+# \min_w F(w), \qquad F(w) = \sum_{k=1}^{K} \frac{n_k}{n} F_k(w),
+# \qquad F_k(w) = \frac{1}{n_k} \sum_{(x, y) \in \mathcal{T}_k} \ell\bigl(f_w(x), y\bigr).
+# $$ (eq:fl-goal)
+#
+# This is the loss on all data together. What is different is that nobody can compute it.
+#
+# ## Clients that differ
+#
+# Real hospitals see different diseases. Experiments imitate this with a Dirichlet distribution: for each class $c$,
+# shares of the $K$ clients are drawn,
+#
+# $$
+# (q_{1,c}, \dots, q_{K,c}) \sim \mathrm{Dir}(\alpha, \dots, \alpha),
+# $$ (eq:fl-dirichlet)
+#
+# and client $k$ gets the share $q_{k,c}$ of the samples of class $c$. A large $\alpha$ gives nearly equal shares;
+# with a small one a few clients own a class.
+
+# %%
+labels = task.dataset.train.labels
+for value in (100.0, 1.0, alpha):
+    parts = partition.dirichlet(labels, clients, value, seed)
+    show(partition_plot(labels, parts, task.dataset.classes, title=f"alpha = {value:g}"))
+
+# %% [markdown]
+# One number for how different clients are is the mean distance between the class frequencies $P_k$ of a client and
+# those of all data $P$, in total variation:
+#
+# $$
+# \mathrm{TV} = \frac{1}{K} \sum_{k=1}^{K} \frac{1}{2} \sum_{c=1}^{C} \bigl| P_k(c) - P(c) \bigr|.
+# $$ (eq:fl-tv)
+#
+# It is 0 for equal clients, and close to $1 - 1/C$ when each client has one class only.
+
+# %%
+def total_variation(parts):
+    counts = np.stack([np.bincount(labels[part], minlength=task.dataset.num_classes) for part in parts])
+    p = counts / counts.sum(1, keepdims=True)
+    return np.abs(p - counts.sum(0) / counts.sum()).sum(1).mean() / 2
+
+
+# %%
+alphas = [0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
+skew = [total_variation(partition.dirichlet(labels, clients, value, seed)) for value in alphas]
+pd.Series(skew, index=pd.Index(alphas, name="alpha"), name="TV").round(3).to_frame().T
+
+# %% [markdown]
+# ## Federated averaging
+#
+# FedAvg {cite:p}`fedavg` sends the model $w_t$ to the clients. Each takes some steps of SGD on its own $F_k$. This is
+# `client_update`:
+
+# %%
+source(algorithms.find("fedavg").client_update)
+
+# %% [markdown]
+# The server averages what comes back, weighted by numbers of samples:
+#
+# $$
+# w_{t+1} = \sum_{k=1}^{K} \frac{n_k}{n} \, w^k_{t+1}.
+# $$ (eq:fl-average)
+
+# %%
+source(algorithms.find("fedavg").server_update)
+
+# %%
+source(weighted_average)
+
+# %% [markdown]
+# Running means and variances of batch norm are averaged as well. They are no parameters, and some code forgets them:
+# then the averaged model is tested with the statistics of an untrained network.
+#
+# ## The round
+#
+# A round is the same for most methods, so it is written once. Every message goes through a ledger that counts its
+# bytes, and every upload is checked before the server looks at it.
+
+# %%
+source(federation.Algorithm.round)
+
+# %% [markdown]
+# Around it stands the loop. Everything random comes from the seed, the round and the client, so a run that was
+# stopped and resumed gives the same result as one that was not.
+
+# %%
+source(federation.rounds)
+
+# %% [markdown]
+# ## Client drift
+#
+# Each client walks towards the minimum of its own $F_k$. When clients differ they walk apart. We measure by how much
+# after one round from the same start: the mean distance between the clients' models and their average $\bar w$,
+# relative to the way they went,
+#
+# $$
+# \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.
+# $$ (eq:fl-drift)
+#
+# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves.
+
+# %%
+def one_round(plan):
+    """The model that was sent, and the models that came back, as vectors of parameters."""
+    members, algorithm, rng = federation.make_clients(plan, task), plan.new_algorithm(), Rng(plan.seed)
+    state = algorithm.initialise(task, rng.at("initialise"))
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in members}
+    answers = algorithm.clients_update(members, messages, rng.at("round", 1))
+    return vector(messages[0]), torch.stack([vector(answer) for answer in answers.values()])
+
+
+def vector(message):
+    parameters = [value for name, value in message.tensors.items() if name.startswith("parameters/")]
+    return torch.cat([value.flatten() for value in parameters])
+
+
+# %%
+def drift(plan):
+    start, models = one_round(plan)
+    apart = (models - models.mean(0)).norm(dim=1).sum()
+    return float(apart / (models - start).norm(dim=1).sum())
+
+
+# %%
+measured = pd.Series({f"{value:g}": drift(experiment(alpha=value)) for value in (100.0, 1.0, alpha)}, name="drift")
+measured.rename_axis("alpha").round(3).to_frame().T
+
+# %% [markdown]
+# Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. What small
+# $\alpha$ adds is drift that does not average out, because it points to the clients' own classes.
+#
+# ## Two remedies
+#
+# **FedProx** {cite:p}`fedprox` ties each client to the model that it received. It minimises
+#
+# $$
+# h_k(w; w_t) = F_k(w) + \frac{\mu}{2} \lVert w - w_t \rVert^2 .
+# $$ (eq:fl-prox)
+
+# %%
+source(algorithms.find("fedprox").objective)
+
+# %%
+drifts = {f"FedProx, mu = {mu:g}": one_round(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)}
+ways = {name: float((models - start).norm(dim=1).mean()) for name, (start, models) in drifts.items()}
+pd.Series(ways, name="mean way of a client in one round").round(3).to_frame()
+
+# %% [markdown]
+# **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
+# \sum_k \frac{n_k}{n} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
+# cancels:
+#
+# $$
+# v_{t+1} = \beta v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.
+# $$ (eq:fl-momentum)
+
+# %%
+source(algorithms.find("fedavgm").server_update)
+
+
+# %%
+def run(algorithm, **settings):
+    plan = experiment(algorithm, **settings)
+    record = plan.new_record(task)
+    for result in federation.rounds(plan, task=task):
+        record.add(result)
+    return record
+
+
+records = [run("fedavg"), run("fedprox", mu=0.1), run("fedavgm", server_momentum=0.7), run("centralized")]
+
+# %%
+show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
+
+# %% [markdown]
+# *Centralized* puts all data in one place and takes as many steps. It is the ceiling; what is missing to it is the
+# price of keeping the data apart. These are single runs on a tiny data set: the [reference
+# methods](02_reference_methods) compare them on real data with three seeds.
+#
+# ## What travels
+#
+# In FedAvg every client receives and sends the model in every round. With $|w|$ numbers of 4 bytes,
+#
+# $$
+# \text{bytes} = 2 \cdot R \cdot K \cdot 4\,|w| .
+# $$ (eq:fl-bytes)
+#
+# The ledger counts what is really sent, so it can be compared:
+
+# %%
+model = task.new_model(Rng(0))
+numbers = sum(parameter.numel() for parameter in model.parameters())
+counted = sum(records[0].bytes[way]["parameters"] for way in ("up", "down"))
+counted, 2 * rounds * clients * 4 * numbers
+
+# %%
+show(curves(records, x="megabytes", title="the same runs against what was sent"))
+
+# %% [markdown]
+# The cost does not depend on how much a client has learned. This is where the papers of this book come in: they send
+# a few condensed images or predictions in place of the model, and hope to need fewer rounds.
+#
+# ## Take away
+#
+# - Federated learning minimises {eq}`eq:fl-goal` without seeing it.
+# - A small $\alpha$ in {eq}`eq:fl-dirichlet` makes clients differ; {eq}`eq:fl-tv` says by how much.
+# - Clients that differ drift apart, and the average of good models need not be good.
+# - FedProx holds clients back, FedAvgM smooths the server; both send as much as FedAvg.
+#
+# ## Exercises
+#
+# ```{exercise} One step
+# :label: ex-fl-one-step
+#
+# Let every client take one full-batch gradient step with rate $\eta$, without momentum. Show that FedAvg is then
+# gradient descent on $F$. Where does the argument fail for two steps?
+# ```
+#
+# ```{solution} ex-fl-one-step
+# :class: dropdown
+#
+# $w^k = w_t - \eta \nabla F_k(w_t)$, so $\sum_k \frac{n_k}{n} w^k = w_t - \eta \sum_k \frac{n_k}{n} \nabla F_k(w_t) =
+# w_t - \eta \nabla F(w_t)$. For the second step each client's gradient is taken at its own $w^k$, no longer at a
+# common point. The average of gradients at different points is not a gradient of $F$.
+# ```
+#
+# ```{exercise} More local work
+# :label: ex-fl-steps
+#
+# Measure the drift for `local_steps` of 1, 10 and 50, and how far the clients go. Which of the two grows with local
+# work?
+# ```
+#
+# ````{solution} ex-fl-steps
+# :class: dropdown
+#
+# ```python
+# for steps in (1, 10, 50):
+#     start, models = one_round(experiment(local_steps=steps))
+#     print(steps, drift(experiment(local_steps=steps)), float((models - start).norm(dim=1).mean()))
+# ```
+#
+# The drift hardly changes: already with the first batch clients point in different directions, because their batches
+# hold different classes. What grows is the way. More local work saves rounds while the clients still agree on where
+# to go, and with small $\alpha$ they agree on little.
+# ````
+#
+# ```{exercise} The price of a round
+# :label: ex-fl-bytes
+#
+# A ConvNet has $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? FedVCK prints 12.13 to
+# 12.21 MB for such networks in its Table 9. What must one MB be?
+# ```
+#
+# ```{solution} ex-fl-bytes
+# :class: dropdown
+#
+# $10 \cdot 4 \cdot 3.2 \cdot 10^5 = 12.8 \cdot 10^6$ bytes. With $10^6$ bytes to the MB this is 12.8 MB; with
+# $2^{20}$ it is 12.2 MB. So the paper's MB are $2^{20}$ bytes, and so are ours.
+# ```

@@ -1,0 +1,185 @@
+"""Figures: the numbers they draw, their words, and both drawings for light and dark pages."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from core.errors import InputError
+from core.experiments import Experiment, Record
+from core.report import style
+from core.report.figures import condensed_images, curve_frame, curves, partition_plot, show, to_html
+from core.report.listing import source
+
+MB = 2**20
+
+
+def record(algorithm="fedavg", seed=0, accuracies=(0.25, 0.5), up=MB, down=MB):
+    rounds = [{"round": r, "metrics": {} if a is None else {"accuracy": a, "cross_entropy": 1 - a}, "up": up,
+               "down": down, "seconds": {}} for r, a in enumerate(accuracies, start=1)]
+    return Record(experiment=Experiment(algorithm=algorithm, dataset="digits", seed=seed), settings={}, fingerprint="f",
+                  environment={}, code="c", status="complete", rounds=rounds)
+
+
+def test_a_curve_adds_up_what_was_sent_and_skips_rounds_without_a_test():
+    frame = curve_frame(record(accuracies=(None, 0.5, None, 0.75)))
+    assert frame["round"].tolist() == [2, 4]
+    assert frame["megabytes"].tolist() == [4.0, 8.0]
+    assert frame["value"].tolist() == [50.0, 75.0]
+    assert set(frame["label"]) == {"FedAvg"}
+
+
+def test_fractions_are_percentages_and_losses_are_not():
+    assert curve_frame(record(), "cross_entropy")["value"].tolist() == [0.75, 0.5]
+
+
+def test_series_may_be_named_by_any_field_or_function():
+    assert set(curve_frame(record(seed=3), by="seed")["label"]) == {"3"}
+    assert set(curve_frame(record(), by=lambda one: one.experiment.dataset.upper())["label"]) == {"DIGITS"}
+
+
+def line(figure, index=0):
+    return figure.axes[0].lines[index].get_xydata()
+
+
+def test_the_line_is_the_mean_and_the_band_one_deviation_over_seeds():
+    figure = curves([record(seed=0, accuracies=(0.2, 0.4)), record(seed=1, accuracies=(0.4, 0.8))])
+    np.testing.assert_allclose(line(figure), [[1, 30], [2, 60]])
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    spread = np.std([40, 80], ddof=1)
+    assert band[:, 1].max() == pytest.approx(60 + spread)
+    assert "FedAvg ends at 60.0" in figure.get_label()
+
+
+def test_seeds_that_send_different_amounts_share_a_position():
+    figure = curves([record(seed=0, up=MB), record(seed=1, up=3 * MB)], x="megabytes")
+    np.testing.assert_allclose(line(figure)[:, 0], [3, 6])
+
+
+def test_who_sends_nothing_is_a_level_line():
+    figure = curves([record(), record("standalone", accuracies=(0.1, 0.3), up=0, down=0)], x="megabytes")
+    level = figure.axes[0].lines[-1]
+    assert set(level.get_ydata()) == {30.0}
+    assert "Standalone (sends nothing)" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def test_series_differ_in_more_than_colour():
+    for count in (2, 6, 30):
+        colours, markers, dashes = style.series(count)
+        assert len(set(zip(markers, map(str, dashes), strict=True))) >= min(count, 12)
+        assert len(set(zip(colours, map(str, dashes), strict=True))) == count
+
+
+@pytest.mark.parametrize("call", [
+    lambda: curves([]), lambda: curves(record(), x="hours"), lambda: curves(record(), metric="accurracy"),
+    lambda: curves(record(), by="colour"), lambda: curves("0123456789ab"), lambda: curves(record(accuracies=(None,))),
+])
+def test_curves_refuse_what_they_cannot_draw(call):
+    with pytest.raises(InputError):
+        call()
+
+
+def test_the_area_of_a_dot_is_the_number_of_samples():
+    labels = np.array([0] * 8 + [1] * 2 + [2] * 4)
+    figure = partition_plot(labels, [np.arange(8), np.arange(8, 14), np.array([], dtype=int)], ["a", "b", "c"])
+    dots = figure.axes[0].collections[0]
+    np.testing.assert_array_equal(dots.get_offsets(), [[0, 0], [1, 1], [2, 1]])
+    np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes().max(), [1, 2 / 8, 4 / 8])
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert ticks == ["client 0 (8)", "client 1 (6)", "client 2 (0)"]
+    assert "3 clients" in figure.get_label() and "0 to 8 samples" in figure.get_label()
+
+
+def test_images_stand_in_rows_of_their_class():
+    images = torch.zeros(5, 1, 4, 4, dtype=torch.uint8)
+    images[4] = 255
+    figure = condensed_images(images, torch.tensor([2, 0, 0, 2, 0]), ["x", "y", "z"])
+    canvas = figure.axes[0].images[0].get_array()
+    assert canvas.shape == (4 + 2 + 4, 3 * 4 + 2 * 2, 4)
+    assert (canvas[:4, 12:, :3] == 1).all() and canvas[..., :3].sum() == 4 * 4 * 3
+    assert canvas[5, :, 3].max() == 0   # gaps are transparent
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]
+
+
+def test_floats_beyond_the_range_are_stretched_and_others_are_kept():
+    def drawn(values):
+        figure = condensed_images(np.array(values).reshape(-1, 1, 1, 1), [0] * len(values))
+        return figure.axes[0].images[0].get_array()[0, ::3, 0].tolist()
+
+    assert drawn([-2.0, 0.0, 2.0]) == [0, 0.5, 1]
+    assert drawn([0.25, 0.5]) == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("images", [np.zeros((2, 4, 4)), np.zeros((2, 2, 4, 4)), np.zeros((0, 1, 4, 4))])
+def test_images_of_another_shape_are_refused(images):
+    with pytest.raises(InputError):
+        condensed_images(images, [0] * len(images))
+    with pytest.raises(InputError):
+        condensed_images(np.zeros((2, 1, 4, 4)), [0])
+
+
+def drawings(html):
+    return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)]
+
+
+def test_both_drawings_have_words_and_no_background():
+    html = to_html(curves(record(), title="A & B"))
+    alts = re.findall(r'alt="([^"]*)"', html)
+    assert len(alts) == 2 and alts[0] == alts[1] and alts[0].startswith("A &amp; B.")
+    light, dark = drawings(html)
+    assert style.INK in light and style.INK not in dark and style.DARK[style.INK] in dark
+    assert "#ffffff" not in light and "#ffffff" not in dark
+    assert to_html(curves(record(), title="A & B")) == html   # the same bytes every time
+
+
+def luminance(colour):
+    channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_lines_stand_out_on_both_pages():
+    """WCAG 2: 4.5 to 1 for text, 3 to 1 for the first lines of a figure; the theme's dark page is #14181e."""
+    dark = "#14181e"
+    assert contrast(style.INK, "#ffffff") > 4.5 and contrast(style.DARK[style.INK], dark) > 4.5
+    for colour in style.PALETTE[:4]:
+        assert contrast(colour, "#ffffff") > 2.9
+    for colour in style.PALETTE:
+        assert contrast(style.DARK.get(colour.lower(), colour), dark) > 3
+
+
+def test_a_figure_without_words_is_refused():
+    figure = curves(record())
+    figure.set_label("")
+    with pytest.raises(InputError, match="description"):
+        to_html(figure)
+    assert 'alt="two &lt; three"' in to_html(figure, alt="two < three")
+
+
+def test_show_gives_html_and_words(monkeypatch):
+    given = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: given.append(data))
+    show(curves(record()))
+    assert given[0]["text/html"].count("<img") == 2 and "FedAvg ends at 50.0" in given[0]["text/plain"]
+
+
+def test_figures_leave_pyplot_alone():
+    import matplotlib.pyplot as plt
+
+    before = dict(plt.rcParams)
+    curves(record())
+    partition_plot([0, 1], [[0], [1]])
+    assert plt.get_fignums() == [] and dict(plt.rcParams) == before
+
+
+def test_a_listing_is_the_source_itself():
+    assert "def record(" in source(record).data and source(record).data.startswith("```python\n")

@@ -1,0 +1,67 @@
+"""Coverage counts what the specifications and records hold."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+
+import pytest
+
+from core.errors import InputError
+from core.experiments import Experiment, Record
+from core.experiments.spec import TABLES
+from core.experiments.tables import TableSpec
+from core.report.status import coverage, headline, records_summary, versions
+from core.report.verdict import VERDICTS
+
+
+def record(experiment, accuracy=0.5, seconds=30.0):
+    rounds = [{"round": 1, "metrics": {"accuracy": accuracy}, "up": 2**20, "down": 2**20,
+               "seconds": {"clients": seconds}}]
+    return Record(experiment=experiment, settings={}, fingerprint="f", environment={"device": "cpu"}, code="c",
+                  status="complete", rounds=rounds, metrics={"accuracy": accuracy}, bytes={"up": {}, "down": {}})
+
+
+def test_every_table_has_a_row_and_its_verdicts_add_up():
+    covered = coverage(measured={})
+    assert len(covered) == len(TableSpec.all())
+    assert (covered[list(VERDICTS)].sum(axis=1) == covered["cells"]).all()
+    assert covered["measured"].sum() == 0 and (covered["printed"] <= covered["cells"]).all()
+
+
+def test_one_measured_cell_is_counted_in_its_table_only():
+    cell = next(cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None)
+    runs = {run.id: record(run, cell.published.value / 100) for run in cell.experiments}
+    covered = coverage("fedvck", runs).set_index("table")
+    assert covered.loc["13", "measured"] >= 1 and covered.loc["13", "reproduced"] >= 1
+    assert covered.loc["13", "pending"] == covered.loc["13", "cells"] - covered.loc["13", "measured"]
+    assert covered.loc["2", "measured"] == 0
+
+
+def test_the_headline_counts_printed_numbers_and_measured_cells():
+    printed = sum(len(list(csv.reader(path.read_text().splitlines()))) - 1 for path in TABLES.glob("*/published.csv"))
+    covered = coverage(measured={})
+    assert f"{printed:,} numbers in {(covered['paper'] != 'reference').sum()} tables" in headline(covered)
+    assert "Measured so far: 0 cells." in headline(covered)
+    covered.loc[covered["paper"] == "fedmk", ["measured", "reproduced"]] = [3, 2]
+    assert "own budget 14 are reproduced" in headline(covered)   # two in each of FedMK's seven tables
+
+
+def test_an_unknown_paper_is_refused():
+    with pytest.raises(InputError, match="fedvck"):
+        coverage("fedvkc")
+
+
+def test_records_are_summed_by_method_data_set_and_profile():
+    runs = [Experiment(algorithm="fedavg", dataset="digits", seed=seed, profile="quick") for seed in (0, 1)]
+    summary = records_summary({run.id: record(run, seconds=60.0 * (1 + run.seed)) for run in runs})
+    assert summary.to_dict("records") == [{
+        "method": "FedAvg", "dataset": "digits", "profile": "quick", "runs": 2, "minutes": 1.5, "MB sent": 2.0,
+        "device": "cpu"}]
+    assert records_summary({}).empty
+
+
+def test_versions_are_those_installed():
+    found = versions().set_index("package")["version"]
+    assert found["torch"] == importlib.metadata.version("torch")
+    assert found["Python"].count(".") == 2

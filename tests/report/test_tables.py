@@ -1,0 +1,175 @@
+"""Tables: what a cell shows is what the specification prints and the records measured."""
+
+from __future__ import annotations
+
+import statistics
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from core.errors import InputError
+from core.experiments import Record
+from core.experiments.tables import TableSpec
+from core.report.tables import number, table, table_frame
+
+
+def record(experiment, **metrics):
+    """A complete record as a run of ten rounds leaves it."""
+    rounds = [{"round": r, "metrics": metrics, "up": 100, "down": 50, "seconds": {}} for r in range(1, 11)]
+    return Record(experiment=experiment, settings={}, fingerprint="f", environment={"device": "cpu"}, code="c",
+                  status="complete", rounds=rounds, metrics=metrics, bytes={"up": {"parameters": 1000}, "down": {}})
+
+
+def measure(cell, accuracies):
+    return {run.id: record(run, accuracy=value) for run, value in zip(cell.experiments, accuracies, strict=False)}
+
+
+def one(frame, row, column):
+    return frame[(frame["row"] == row) & (frame["column"] == column)].iloc[0]
+
+
+@pytest.fixture
+def paper_cell():
+    return next(cell for cell in TableSpec.find("fedvck", 3).cells("paper") if cell.stand_in is None)
+
+
+def test_mean_spread_and_difference_are_in_the_unit_of_print(paper_cell):
+    printed = paper_cell.published.value
+    values = [printed / 100 + shift for shift in (-0.005, 0.0, 0.011)]
+    frame = table_frame("fedvck", 3, measured=measure(paper_cell, values))
+    row = one(frame, paper_cell.row, paper_cell.column)
+    assert row["profile"] == "paper" and row["seeds"] == row["wanted"] == 3
+    assert row["measured"] == pytest.approx(100 * statistics.fmean(values))
+    assert row["std"] == pytest.approx(100 * statistics.stdev(values))
+    assert row["difference"] == pytest.approx(0.2)
+    assert row["verdict"] == "reproduced"
+
+
+def test_far_from_print_is_not_reproduced(paper_cell):
+    off = paper_cell.published.value / 100 - 0.10
+    row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [off] * 3)), paper_cell.row, paper_cell.column)
+    assert row["verdict"] == "not reproduced" and row["difference"] == pytest.approx(-10)
+
+
+def test_two_seeds_are_shown_but_not_judged(paper_cell):
+    row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [0.5, 0.6])), paper_cell.row, paper_cell.column)
+    assert row["measured"] == pytest.approx(55) and row["seeds"] == 2 and row["verdict"] == "pending"
+
+
+def test_the_fullest_measured_profile_is_shown():
+    spec, runs = TableSpec.find("fedvck", 3), {}
+    assert set(table_frame("fedvck", 3, measured={})["profile"]) == {"paper"}
+    for profile in ("quick", "laptop", "paper"):
+        runs |= measure(spec.cells(profile)[0], [0.5])
+        assert set(table_frame("fedvck", 3, measured=runs)["profile"]) == {profile}
+    assert set(table_frame("fedvck", 3, "quick", measured=runs)["profile"]) == {"quick"}
+
+
+def test_unmeasured_cells_say_pending_and_how_to_run_them():
+    frame = table_frame("fedvck", 2, measured={})
+    assert set(frame["verdict"]) == {"pending"} and frame["measured"].isna().all()
+    assert frame["command"].str.startswith("python -m core run --cell fedvck/2/").all()
+    assert frame["command"].is_unique
+
+
+def test_cells_without_data_say_why():
+    frame = table_frame("fediod", 2, measured={})
+    assert set(frame["verdict"]) == {"not testable here"}
+    assert frame["reason"].str.len().gt(0).all() and frame["command"].eq("").all()
+
+
+def test_a_stand_in_is_named():
+    cell = next(cell for cell in TableSpec.find("fedvck", 2).cells("laptop") if cell.stand_in)
+    runs = measure(cell, [0.6, 0.6, 0.6])
+    frame = table_frame("fedvck", 2, measured=runs)
+    row = one(frame, cell.row, cell.column)
+    assert "in place of" in row["stand_in"]
+    page = table("fedvck", 2, measured=runs)._repr_html_()
+    assert "60.00 ± 0.00†" in page and row["stand_in"] in page
+    assert page.count("†") == 2   # one cell, one note
+
+
+class Page(HTMLParser):
+    """Texts of data cells and all opened tags of an HTML fragment."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.cells, self.tags, self._inside = [], [], False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "td":
+            self._inside = True
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = self._inside and tag != "td"
+
+    def handle_data(self, data):
+        if self._inside:
+            self.cells[-1] += data
+
+
+def test_the_grid_shows_every_printed_number_once():
+    styler = table("fedvck", 2, measured={})
+    grid = Page(styler.to_html())
+    published = [cell.published.text for cell in TableSpec.find("fedvck", 2).cells("paper")]
+    shown = [text.split("printed ")[1].split("…")[0] for text in grid.cells]
+    assert shown == published and len(shown) == 100
+    assert len(styler.index) == 10 and len(styler.columns) == 10
+
+
+def test_a_verdict_is_told_in_words_and_no_colour_of_the_page_is_fixed(paper_cell):
+    styler = table("fedvck", 3, measured=measure(paper_cell, [0.1, 0.1, 0.1]))
+    page = Page(styler.to_html())
+    assert any("not reproduced" in text for text in page.cells)
+    css = styler.to_html().split("</style>")[0]
+    assert "background-color" not in css and "color: white" not in css and "color: black" not in css
+    assert ("table", {"id": "T_fedvck-3-paper", "class": "dataframe core-table"}) in page.tags
+
+
+def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
+    exact = paper_cell.published.value / 100
+    styler = table("fedvck", 3, measured=measure(paper_cell, [exact] * 3))
+    titles = [attrs["title"] for tag, attrs in Page(styler.to_html()).tags if tag == "div" and "title" in attrs]
+    told = next(title for title in titles if "measured" in title)
+    assert "3 of 3 seeds" in told and "profile paper" in told and "difference +0.00" in told
+    assert sum("python -m core run --cell" in title for title in titles) == len(titles) - 1
+    assert styler.details.startswith("<style>") and "<details" in styler.details
+    assert styler.details.count("<tr>") == len(titles)   # the header's row has a style
+
+
+def test_several_metrics_get_a_column_each():
+    styler = table("fedvck", 6, measured={})
+    assert len(styler.columns) == 3 and all(" · " in name for name in styler.columns)
+
+
+def test_names_are_escaped(monkeypatch):
+    frame = table_frame("fedvck", 6, measured={})
+    frame["row"] = "<script>alert(1)</script>"
+    frame["note"] = '"><img src=x>'
+    monkeypatch.setattr("core.report.tables.table_frame", lambda *_: frame.drop_duplicates(["row", "column", "metric"]))
+    page = table("fedvck", 6)._repr_html_()
+    assert "<script>" not in page and "<img" not in page
+
+
+def test_the_same_table_gives_the_same_bytes():
+    assert table("fedmk", 3, measured={})._repr_html_() == table("fedmk", 3, measured={})._repr_html_()
+
+
+@pytest.mark.parametrize(("value", "std", "unit", "text"), [
+    (46.345, None, "percent", "46.34"), (46.3, 1.234, "percent", "46.30 ± 1.23"),
+    (0.5561, 0.01, "auc", "0.5561 ± 0.0100"),
+    (None, None, "percent", ""), (float("nan"), None, "MB", ""), (12.2, pd.NA, "MB", "12.20"),
+])
+def test_numbers(value, std, unit, text):
+    assert number(value, std, unit) == text
+
+
+@pytest.mark.parametrize(("paper", "name", "profile"), [
+    ("fedvkc", 2, None), ("fedvck", 99, None), ("fedvck", 2, "huge")])
+def test_unknown_names_are_refused(paper, name, profile):
+    with pytest.raises(InputError):
+        table_frame(paper, name, profile, measured={})
