@@ -1,0 +1,185 @@
+"""Latent distribution constraints: condensed images are normalised by the statistics of real ones (FedVCK, Eq. 4)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+
+from core.condensation.matching import at_least_float32, class_means
+from core.errors import InputError
+from core.models import Classifier
+
+
+@attrs.frozen(eq=False)
+class LatentStatistics:
+    """Means and variances of the maps that enter each batch normalisation, per group and channel.
+
+    One tensor (G, channels) per layer, in the order in which the network lists its layers; float32. Empty for a
+    network without batch normalisation. A group is whatever shares statistics: a client, or one class of one client.
+    """
+
+    means: tuple[torch.Tensor, ...]
+    #: biased: divided by the number of samples and positions
+    variances: tuple[torch.Tensor, ...]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.means)
+
+    @classmethod
+    def running(cls, model: nn.Module, groups: int = 1) -> LatentStatistics:
+        """The running statistics of a network's layers, the same for every group: what evaluation mode uses.
+
+        Raises InputError when a layer keeps none.
+        """
+        layers = [layer for _, layer in _batch_norms(model)]
+        if any(layer.running_mean is None for layer in layers):
+            raise InputError("a batch normalisation of this model keeps no running statistics")
+        return cls(tuple(_repeated(layer.running_mean, groups) for layer in layers),
+                   tuple(_repeated(layer.running_var, groups) for layer in layers))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[LatentStatistics]) -> LatentStatistics:
+        """The groups of all parts, one after the other."""
+        return cls(tuple(torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)),
+                   tuple(torch.cat(each) for each in zip(*(part.variances for part in parts), strict=True)))
+
+    def select(self, groups: torch.Tensor) -> LatentStatistics:
+        """The rows of the given groups, (n,) int64, in that order; a group may come more than once."""
+        return LatentStatistics(tuple(mean[groups] for mean in self.means),
+                                tuple(variance[groups] for variance in self.variances))
+
+    def blend(self, new: LatentStatistics, share: float) -> LatentStatistics:
+        """(1 - share) of these and `share` of the new ones: one step of a running average.
+
+        FedVCK's released code uses the running statistics of batch normalisation, which take 0.1 of each batch (and
+        divide its variance by n - 1 in place of n).
+        """
+        return LatentStatistics(
+            tuple(torch.lerp(a, b, share) for a, b in zip(self.means, new.means, strict=True)),
+            tuple(torch.lerp(a, b, share) for a, b in zip(self.variances, new.variances, strict=True)))
+
+
+class LatentEncoder(nn.Module):
+    """A frozen copy of a network whose batch normalisation takes its statistics per group.
+
+    A plain batch normalisation would mix all images of a batch. Here several groups (clients, for example) share one
+    batch, and each is normalised by the statistics of its own images, or by fixed ones, exactly as if it were embedded
+    alone. Other layers stay as they are. The weights take no gradient; images may.
+
+    Args:
+        model: any network of `core.models`; it is copied, so that later changes to it have no effect here.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model: Classifier = copy.deepcopy(model).eval().requires_grad_(False)
+        self._pass = _Pass()
+        for position, (name, layer) in enumerate(list(_batch_norms(self.model))):
+            parent, _, attribute = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), attribute, GroupwiseNorm(layer, position, self._pass))
+
+    def forward(
+        self, images: torch.Tensor, group: torch.Tensor, statistics: LatentStatistics | None = None, groups: int = 1,
+        weights: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """Features (N, D) of normalised images (N, C, H, W), and the statistics that were used.
+
+        Args:
+            group: (N,) int64, the row of the statistics that belongs to each image; in any order.
+            statistics: fixed statistics (the right side of Eq. 4); None: those of this batch, which then depend on the
+                images (gradients flow through them).
+            groups: G, the number of groups; only read when the statistics are those of the batch.
+            weights: (N,), not negative: each image's weight in the statistics of the batch; None: all alike. An image
+                of weight 0 is embedded but not counted.
+
+        The mean and variance of a group without images are 0. Statistics are float32 even under autocast.
+        """
+        self._pass.start(group, groups, weights, statistics)
+        features = self.model.embed(images)
+        return features, statistics if statistics is not None else self._pass.found()
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Logits (N, classes) of features (N, D)."""
+        return self.model.classifier(features)
+
+
+class GroupwiseNorm(nn.Module):
+    """Batch normalisation with statistics per group, as one scale and one shift per image and channel."""
+
+    def __init__(self, layer: nn.BatchNorm2d, position: int, current: _Pass) -> None:
+        super().__init__()
+        # named as in the layer, so that a network's weights can be copied or moved by name
+        self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
+        self.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
+        self.eps, self.position, self._current = layer.eps, position, current
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The normalised maps (N, C, H, W)."""
+        current = self._current
+        mean, variance = current.statistics_of(self.position, maps)
+        scale = (variance + self.eps).rsqrt() * self.weight
+        shift = self.bias - mean * scale
+        scale, shift = (each.to(maps.dtype)[current.group][:, :, None, None] for each in (scale, shift))
+        return torch.addcmul(shift, maps, scale)
+
+
+@attrs.define(eq=False)
+class _Pass:
+    """What the normalisation layers of an encoder need to know of the batch that runs through it."""
+
+    group: Any = None
+    groups: int = 0
+    weights: torch.Tensor | None = None
+    given: LatentStatistics | None = None
+    of_batch: dict[int, tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=dict)
+
+    def start(self, group: torch.Tensor, groups: int, weights: torch.Tensor | None,
+              given: LatentStatistics | None) -> None:
+        self.group, self.groups, self.weights, self.given, self.of_batch = group, groups, weights, given, {}
+
+    def statistics_of(self, position: int, maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance (G, channels) of a layer: given ones, or those of its input."""
+        if self.given is not None:
+            return self.given.means[position], self.given.variances[position]
+        self.of_batch[position] = group_moments(maps, self.group, self.groups, self.weights)
+        return self.of_batch[position]
+
+    def found(self) -> LatentStatistics:
+        layers = [self.of_batch[position] for position in sorted(self.of_batch)]
+        self.of_batch = {}  # they hold on to the graph of the pass
+        return LatentStatistics(tuple(mean for mean, _ in layers), tuple(variance for _, variance in layers))
+
+
+def group_moments(
+    maps: torch.Tensor, group: torch.Tensor, groups: int, weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of maps (N, C, H, W) over the samples and positions of each group, (G, C) each.
+
+    Sums run in float32 (float64 for float64), and those of a group are put together in float64. A group without
+    samples has mean and variance 0.
+    """
+    with torch.autocast(maps.device.type, enabled=False):
+        dtype = torch.promote_types(maps.dtype, torch.float32)
+        mean = maps.mean((2, 3), dtype=dtype)
+        # one pass over the maps, without a copy of their squares
+        square = torch.linalg.vector_norm(maps, dim=(2, 3), dtype=dtype).square() / (maps.shape[2] * maps.shape[3])
+        moments = class_means(torch.cat([mean, square], 1).double(), group, groups, weights)
+        mean, square = moments.chunk(2, 1)
+        variance = (square - mean.square()).clamp_min(0)
+        return mean.to(dtype), variance.to(dtype)
+
+
+def _batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.BatchNorm2d]]:
+    return ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d))
+
+
+def _repeated(values: torch.Tensor | None, groups: int) -> torch.Tensor:
+    assert values is not None
+    return at_least_float32(values.detach()).repeat(groups, 1)

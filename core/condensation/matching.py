@@ -1,0 +1,118 @@
+"""Distances between distributions of features."""
+
+from __future__ import annotations
+
+import torch
+
+from core.errors import unknown
+
+KERNELS = ("linear", "inner", "gaussian")
+#: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def mmd(
+    x: torch.Tensor, y: torch.Tensor, kernel: str = "linear", x_weights: torch.Tensor | None = None,
+    y_weights: torch.Tensor | None = None, bandwidth: float | torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Squared maximum mean discrepancy, biased: K_XX + K_YY - 2 K_XY (FedVCK, Eq. 3).
+
+    K_XY is the mean of k(x_i, y_j) over all pairs, pairs of a sample with itself included. With weights it is
+    sum_ij u_i v_j k(x_i, y_j), where u and v are the weights divided by their sum: the importance-weighted expectation
+    of Eq. 10. A sample of weight 0 is not there, which is how groups of different sizes stand in one tensor.
+
+    Kernels:
+        "linear" and "inner": k(a, b) = <a, b>. FedVCK names a linear and an inner-product kernel, but a linear kernel
+            is the inner product, and the released code has this one only under the name "linear" (its other kernels
+            are polynomial, Gaussian and Laplace). So the two names are one kernel. The MMD is then the squared
+            distance of the means (Eq. 2), and is computed as such, without the n x m matrix.
+        "gaussian": k(a, b) = sum_m exp(-|a - b|^2 / (m h)) for m = 1/4, 1/2, 1, 2, 4, as in M3D (Zhang et al. 2024),
+            which FedVCK refers to, and in the released code. The bandwidth h is, where not given, the mean of
+            |a - b|^2 over all pairs of two different samples of X and Y together, of weight above 0; it is taken as
+            a constant: no gradient flows through it.
+
+    Args:
+        x: features (..., n, D); y: (..., m, D); all finite, also those of weight 0.
+        x_weights: (..., n), y_weights: (..., m), not negative; None: all alike. A side whose weights are all 0 has
+            mean 0.
+        bandwidth: h, a number or (...,).
+
+    Returns: (...,), in float32 even under autocast (float64 for float64). Raises InputError for an unknown kernel.
+    """
+    if kernel not in KERNELS:
+        raise unknown("kernel", kernel, KERNELS)
+    with torch.autocast(x.device.type, enabled=False):
+        x, y = at_least_float32(x), at_least_float32(y)
+        if kernel == "gaussian":
+            return _gaussian(x, y, x_weights, y_weights, bandwidth)
+        return (_mean(x, x_weights) - _mean(y, y_weights)).square().sum(-1)
+
+
+def class_means(
+    features: torch.Tensor, group: torch.Tensor, groups: int, weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Mean feature of each group, (G, D); a group without samples has mean 0.
+
+    Args:
+        features: (N, D); group: (N,) int64 in 0..G-1, in any order; groups: G.
+        weights: (N,), not negative; None: all alike.
+
+    Returns: float32 (float64 for float64).
+    """
+    features = at_least_float32(features)
+    if weights is not None:
+        features = features * weights.to(features.dtype)[:, None]
+    sums = features.new_zeros(groups, features.shape[1]).index_add(0, group, features)
+    ones = features.new_ones(len(group)) if weights is None else weights.to(features.dtype)
+    totals = features.new_zeros(groups).index_add(0, group, ones)
+    return sums / _not_zero(totals)[:, None]
+
+
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """The values in float32, or in float64 where they already are."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _not_zero(values: torch.Tensor) -> torch.Tensor:
+    return values.clamp_min(torch.finfo(values.dtype).tiny)
+
+
+def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Weights that sum to one, (..., n)."""
+    if weights is None:
+        return samples.new_full(samples.shape[:-1], 1 / samples.shape[-2])
+    weights = weights.to(samples.dtype)
+    return weights / _not_zero(weights.sum(-1, keepdim=True))
+
+
+def _mean(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    if weights is None:
+        return samples.mean(-2)
+    return (samples * _shares(samples, weights)[..., None]).sum(-2)
+
+
+def _gaussian(
+    x: torch.Tensor, y: torch.Tensor, x_weights: torch.Tensor | None, y_weights: torch.Tensor | None,
+    bandwidth: float | torch.Tensor | None,
+) -> torch.Tensor:
+    samples = torch.cat([x, y], -2)
+    # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
+    samples = samples - samples.detach().mean(-2, keepdim=True)
+    squares = samples.square().sum(-1)
+    distances = squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
+    distances = distances.clamp_min(0)
+    shares_x, shares_y = _shares(x, x_weights), _shares(y, y_weights)
+    if bandwidth is None:
+        bandwidth = _mean_distance(distances.detach(), torch.cat([shares_x, shares_y], -1) > 0)
+    width = torch.as_tensor(bandwidth, dtype=x.dtype, device=x.device)[..., None, None]
+    kernel = sum(torch.exp(-distances / (width * multiple)) for multiple in MULTIPLES)
+    signed = torch.cat([shares_x, -shares_y], -1)
+    return torch.einsum("...i,...ij,...j->...", signed, kernel, signed)
+
+
+def _mean_distance(distances: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """Mean distance of two different samples that are present, (...,)."""
+    present = present.to(distances.dtype)
+    count = present.sum(-1)
+    total = torch.einsum("...i,...ij,...j->...", present, distances, present)
+    return _not_zero(total / _not_zero(count * (count - 1)))
