@@ -86,8 +86,9 @@ def page_text(text: str, settings: dict[str, Any]) -> str:
     note = ""
     if PLACEHOLDER in url:
         note = (
-            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` and "
-            "build again: until then the launch buttons and the `git clone` commands name a place that does not exist.\n```\n"
+            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` "
+            "and build again: until then the launch buttons and the `git clone` commands name a place that does not "
+            "exist.\n```\n"
         )
     return (
         text.replace("@REPOSITORY@", url)
