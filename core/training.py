@@ -1,0 +1,72 @@
+"""The one loop of stochastic gradient descent: clients train with it on their data, a server on what it received."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from core.rng import Rng
+
+#: from a model, a batch of images (N, C, H, W) and their labels (N,) to the loss that is minimised
+Objective = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Descent(Protocol):
+    """What the loop asks of hyper-parameters."""
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
+def sgd(parameters: Iterable[nn.Parameter], settings: Descent) -> torch.optim.SGD:
+    """SGD with the momentum and weight decay of the settings."""
+    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+
+
+def batches(samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device) -> Iterator[torch.Tensor]:
+    """Index tensors of `steps` batches: pass after pass over the data, each pass in a new random order.
+
+    The last batch of a pass holds what is left over.
+    """
+    epoch = 0
+    while steps > 0:
+        order = torch.randperm(samples, generator=rng.at("epoch", epoch).generator())
+        # a copy that blocks would wait for all steps queued on a GPU
+        for batch in order.to(device, non_blocking=True).split(batch_size)[:steps]:
+            yield batch
+            steps -= 1
+        epoch += 1
+
+
+def train(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: Descent, steps: int, objective: Objective,
+    rng: Rng, optimisers: Sequence[torch.optim.Optimizer] | None = None, halfway: Callable[[], None] | None = None,
+) -> None:
+    """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU.
+
+    Args:
+        images: (N, C, H, W) on the model's device, in the form that `objective` takes; labels: (N,) int64; N >= 1.
+        objective: from (model, images of a batch, labels of a batch) to a scalar.
+        optimisers: who takes the steps; without them one SGD over the model's parameters, as `settings` says.
+        halfway: called once, when half of the steps (rounded down) are done; not called when there is one step only.
+    """
+    optimisers = [sgd(model.parameters(), settings)] if optimisers is None else optimisers
+    model.train()
+    for step, batch in enumerate(batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)):
+        if halfway is not None and step == max(steps // 2, 1):
+            halfway()
+        loss = objective(model, images[batch], labels[batch])
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        for optimiser in optimisers:
+            optimiser.step()
