@@ -1,0 +1,215 @@
+"""Siamese augmentation, against plain per-image programs, SciPy and torchvision."""
+
+import math
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage, stats
+from torchvision.transforms import functional as tv
+
+from core.condensation import Augmentation, augment, draw_augmentation, siamese_augment
+from core.errors import InputError
+from core.rng import Rng
+
+ALL = "color_crop_cutout_flip_scale_rotate"
+
+
+def pictures(number, size=8, channels=3, seed=0):
+    return torch.randn(number, channels, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(strategy, draws, size=8, seed=0):
+    return draw_augmentation(strategy, draws, size, torch.Generator().manual_seed(seed))
+
+
+def transformed(images, strategy, uniform):
+    """Images under draws made from given uniform numbers, one per image."""
+    uniform = torch.tensor(uniform, dtype=torch.float32)
+    return augment(images, Augmentation.of(uniform, strategy, images.shape[-1]), torch.arange(len(images)))
+
+
+@pytest.mark.parametrize("strategy", ["none", ""])
+def test_no_augmentation_is_the_image_itself(strategy):
+    images = pictures(2)
+    assert augment(images, drawn(strategy, 3), torch.tensor([0, 2])) is images
+    assert siamese_augment(images, strategy, Rng(0)) is images
+
+
+@pytest.mark.parametrize("size", [7, 8, 28])
+def test_identity_values_change_nothing_at_all(size):
+    """A draw of one kind passes through the code of all others."""
+    identity = attrs.evolve(Augmentation.of(torch.zeros(1, 4), "none", size), strategy=ALL)
+    images = pictures(3, size)
+    assert torch.equal(augment(images, identity, torch.zeros(3).long()), images)
+    moved = attrs.evolve(identity, moved=torch.ones(1, dtype=torch.bool))
+    torch.testing.assert_close(augment(images, moved, torch.zeros(3).long()), images, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 28, 33])
+def test_flips_are_those_of_torch(size):
+    images = pictures(2, size)
+    found = transformed(images, "flip", [[0, 0.49, 0, 0], [0, 0.5, 0, 0]])
+    torch.testing.assert_close(found[0], images[0].flip(2), rtol=1e-4, atol=1e-4)
+    assert torch.equal(found[1], images[1])
+    if size == 8:  # a power of two: no rounding on the way
+        assert torch.equal(found[0], images[0].flip(2))
+
+
+@given(st.lists(st.floats(0, 0.999), min_size=3, max_size=3), st.sampled_from([1, 3]))
+@settings(max_examples=20, deadline=None)
+def test_colour_is_brightness_then_saturation_then_contrast(uniform, channels):
+    x = pictures(1, channels=channels)[0].double().numpy()
+    expected = x + (uniform[0] - 0.5)
+    grey = expected.mean(0, keepdims=True)
+    expected = (expected - grey) * (2 * uniform[1]) + grey
+    expected = (expected - expected.mean()) * (uniform[2] + 0.5) + expected.mean()
+    found = transformed(torch.tensor(x)[None], "color", [[0, *uniform]])
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "reach"), [(8, 1), (28, 4), (32, 4)])
+def test_crops_shift_by_whole_pixels_and_bring_in_zeros(size, reach):
+    grid = torch.cartesian_prod(*[(torch.arange(2 * reach + 1) + 0.5) / (2 * reach + 1)] * 2)
+    images = pictures(1, size).expand(len(grid), -1, -1, -1)
+    found = transformed(images, "crop", [[0, a, b, 0] for a, b in grid.tolist()])
+    padded = torch.nn.functional.pad(images[0], [reach] * 4)
+    for k in range(len(grid)):
+        right, below = k // (2 * reach + 1), k % (2 * reach + 1)
+        expected = padded[:, below:below + size, right:right + size]
+        torch.testing.assert_close(found[k], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_every_cutout_is_a_square_of_half_the_side_cut_at_the_border(size):
+    side = int(size / 2 + 0.5)
+    centres = size + 1 - side % 2
+    grid = torch.cartesian_prod(*[(torch.arange(centres) + 0.5) / centres] * 2)
+    ones = torch.ones(len(grid), 1, size, size)
+    found = transformed(ones, "cutout", [[0, a, b, 0] for a, b in grid.tolist()])
+    for k in range(len(grid)):
+        expected = np.ones((size, size))
+        top, left = k // centres - side // 2, k % centres - side // 2
+        expected[max(top, 0):top + side, max(left, 0):left + side] = 0
+        np.testing.assert_array_equal(found[k, 0].numpy(), expected)
+
+
+@pytest.mark.parametrize("strategy", ["scale", "rotate"])
+@given(a=st.floats(0, 0.999), b=st.floats(0, 0.999))
+@settings(max_examples=15, deadline=None)
+def test_scaling_and_rotation_equal_scipy(strategy, a, b):
+    image = pictures(1, 9)
+    if strategy == "scale":  # rows and columns of the source
+        matrix = np.diag([1 / 1.2 + b * (1.2 - 1 / 1.2), 1 / 1.2 + a * (1.2 - 1 / 1.2)])
+    else:
+        angle = math.radians((2 * a - 1) * 15)
+        matrix = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    centre = np.array([4.0, 4.0])
+    expected = [ndimage.affine_transform(channel, matrix, centre - matrix @ centre, order=1, mode="grid-constant")
+                for channel in image[0].double().numpy()]
+    np.testing.assert_allclose(transformed(image, strategy, [[0, a, b, 0]])[0].numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("a", [0.1, 0.8])
+def test_rotation_equals_torchvision(a):
+    image = pictures(1, 16)
+    expected = tv.rotate(image, (2 * a - 1) * 15, tv.InterpolationMode.BILINEAR)
+    torch.testing.assert_close(transformed(image, "rotate", [[0, a, 0, 0]]), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_draw_picks_one_transform_and_all_are_as_likely():
+    many = drawn(ALL, 12_000, 32)
+    at_rest = torch.tensor([0.0, 1, 1]), torch.tensor([0, -1, 0, -1]), torch.eye(2, 3)
+    colour, cut = (many.colour != at_rest[0]).any(1), (many.cutout != at_rest[1]).any(1)
+    linear, shift = many.affine[:, :, :2] - torch.eye(2), many.affine[:, :, 2]
+    flip, crop = linear[:, 0, 0] == -2, (shift != 0).any(1)
+    rotate = linear[:, 0, 1] != 0
+    scale = (linear != 0).any(2).any(1) & ~flip & ~rotate
+    kinds = torch.stack([colour, cut, flip, crop, rotate, scale], 1)
+    assert kinds.sum(1).max() == 1
+    assert not (many.moved & (colour | cut)).any()
+    assert many.moved[flip | crop | rotate | scale].all()
+    share = torch.tensor([1, 1, 1 / 2, 80 / 81, 1, 1]) / 6  # half of the flips and 1 of 9 x 9 shifts do nothing
+    counts = torch.cat([kinds.sum(0), (~kinds.any(1)).sum()[None]])
+    expected = torch.cat([share, 1 - share.sum(0, keepdim=True)]) * 12_000
+    assert stats.chisquare(counts.numpy(), expected.numpy(), sum_check=False).pvalue > 1e-3
+
+
+def test_parameters_fill_their_ranges():
+    many = {name: drawn(name, 4000, 32) for name in ("color", "crop", "cutout", "scale", "rotate")}
+    low, high = many["color"].colour.amin(0), many["color"].colour.amax(0)
+    torch.testing.assert_close(low, torch.tensor([-0.5, 0, 0.5]), atol=0.01, rtol=0)
+    torch.testing.assert_close(high, torch.tensor([0.5, 2, 1.5]), atol=0.01, rtol=0)
+    shifts = many["crop"].affine[:, :, 2].unique(return_counts=True)
+    assert shifts[0].tolist() == list(range(-4, 5)) and stats.chisquare(shifts[1].numpy()).pvalue > 1e-3
+    assert many["cutout"].cutout[:, 0].unique().tolist() == list(range(-8, 25))
+    stretch = many["scale"].affine[:, [0, 1], [0, 1]]
+    assert stretch.min().item() == pytest.approx(1 / 1.2, abs=0.01)
+    assert stretch.max().item() == pytest.approx(1.2, abs=0.01)
+    angles = torch.asin(many["rotate"].affine[:, 1, 0]) * 180 / math.pi
+    assert stats.kstest(angles.numpy(), stats.uniform(-15, 30).cdf).pvalue > 1e-3
+
+
+def test_two_batches_with_one_draw_are_transformed_alike():
+    """In any place of any batch, and one by one as together."""
+    a, draws = pictures(6), drawn(ALL, 30)
+    index = torch.tensor([4, 0, 29, 7, 7, 12])
+    together = augment(a, draws, index)
+    order = torch.tensor([3, 5, 0, 2, 1, 4])
+    torch.testing.assert_close(augment(a[order], draws, index[order]), together[order])
+    torch.testing.assert_close(augment(a, draws.select(index), torch.arange(6)), together)
+    for i in range(6):
+        torch.testing.assert_close(augment(a[i:i + 1], draws, index[i:i + 1]), together[i:i + 1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_siamese_batches_share_one_draw_that_depends_on_the_stream_only(seed):
+    real, condensed = pictures(3), pictures(2, seed=1)
+    rng = Rng(seed).at("augment")
+    both = siamese_augment(torch.cat([real, condensed]), ALL, rng)
+    torch.testing.assert_close(siamese_augment(real, ALL, rng), both[:3])
+    torch.testing.assert_close(siamese_augment(condensed, ALL, rng), both[3:])
+
+
+def test_different_streams_give_different_transforms():
+    images = pictures(1)
+    results = torch.cat([siamese_augment(images, ALL, Rng(0).at("augment", k)) for k in range(20)])
+    assert len(torch.unique(results.flatten(1), dim=0)) > 10
+
+
+@pytest.mark.parametrize("part", ALL.split("_"))
+def test_gradients_equal_finite_differences(part):
+    images = pictures(3, 5, 2).double().requires_grad_()
+    draws = drawn(part, 4, 5, seed=3)
+    torch.autograd.gradcheck(lambda x: augment(x, draws, torch.tensor([0, 2, 3])), (images,), atol=1e-5)
+
+
+def test_draws_can_be_put_together_and_made_from_numbers():
+    generator = torch.Generator().manual_seed(5)
+    uniform = torch.rand(7, 4, generator=generator)
+    whole = Augmentation.of(uniform, ALL, 8)
+    assert len(whole) == 7
+    parts = Augmentation.concatenate([Augmentation.of(uniform[:3], ALL, 8), Augmentation.of(uniform[3:], ALL, 8)])
+    again = draw_augmentation(ALL, 7, 8, torch.Generator().manual_seed(5))
+    for other in (parts, again):
+        for name in ("colour", "cutout", "affine", "moved"):
+            assert torch.equal(getattr(other, name), getattr(whole, name))
+
+
+def test_memory_format_and_precision_are_kept():
+    images = pictures(4).contiguous(memory_format=torch.channels_last)
+    draws, index = drawn(ALL, 4), torch.arange(4)
+    found = augment(images, draws, index)
+    assert found.is_contiguous(memory_format=torch.channels_last) and found.dtype == torch.float32
+    half = augment(images.bfloat16(), draws, index)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), found, atol=0.1, rtol=0.05)
+
+
+@pytest.mark.parametrize("strategy", ["colour", "color_flop", "color-flip", "None"])
+def test_unknown_parts_are_refused(strategy):
+    with pytest.raises(InputError, match="there is no augmentation named"):
+        drawn(strategy, 1)
