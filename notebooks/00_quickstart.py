@@ -29,8 +29,9 @@ from core.report import curves, partition_plot, show
 
 # %%
 experiment = apply(profile, {
-    "algorithm": "fedavg", "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed,
-    "partition": {"name": "dirichlet", "alpha": alpha}, "settings": {"local_steps": 10, "lr": 0.05},
+    "algorithm": "fedavg", "dataset": dataset,
+    "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
+    "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05}, "seed": seed,
 })
 experiment.to_dict()
 
@@ -46,7 +47,8 @@ import torch
 
 labels = torch.cat([client.labels for client in members])
 parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(partition_plot(labels, parts, task.dataset.classes, title=f"{dataset}, alpha = {alpha}"))
+classes = task.dataset.classes
+show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
 
 # %% [markdown]
 # ## The run
@@ -80,7 +82,8 @@ f"accuracy after {rounds} rounds: {record.metrics['accuracy']:.1%}"
 # %%
 import pandas as pd
 
-pd.DataFrame(record.bytes).fillna(0).astype(int).rename_axis("bytes of the whole run")
+sent = pd.DataFrame(record.bytes).fillna(0).astype(int)
+sent.rename_axis("bytes of the whole run")
 
 # %% [markdown]
 # ## The same on real data
@@ -89,7 +92,8 @@ pd.DataFrame(record.bytes).fillna(0).astype(int).rename_axis("bytes of the whole
 # `python -m core data`.
 #
 # ```bash
-# python -m core run --algorithm fedavg --dataset pneumoniamnist --alpha 0.05 --clients 10 --profile laptop
+# python -m core run --algorithm fedavg --dataset pneumoniamnist \
+#     --alpha 0.05 --clients 10 --profile laptop
 # ```
 #
 # ## Take away

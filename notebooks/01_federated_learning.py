@@ -33,9 +33,12 @@ from core.server import weighted_average
 
 # %%
 def experiment(algorithm="fedavg", alpha=alpha, **settings):
-    return apply(profile, {"algorithm": algorithm, "dataset": dataset, "clients": clients, "rounds": rounds,
-                           "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
-                           "settings": {"local_steps": 10, "lr": 0.05} | settings})
+    return apply(profile, {
+        "algorithm": algorithm, "dataset": dataset,
+        "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
+        "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05} | settings,
+        "seed": seed,
+    })
 
 
 task = federation.make_task(experiment())
@@ -66,10 +69,10 @@ task.dataset.classes
 # with a small one a few clients own a class.
 
 # %%
-labels = task.dataset.train.labels
+labels, classes = task.dataset.train.labels, task.dataset.classes
 for value in (100.0, 1.0, alpha):
     parts = partition.dirichlet(labels, clients, value, seed)
-    show(partition_plot(labels, parts, task.dataset.classes, title=f"alpha = {value:g}"))
+    show(partition_plot(labels, parts, classes, title=f"alpha = {value:g}"))
 
 # %% [markdown]
 # One number for how different clients are is the mean distance between the class frequencies $P_k$ of a client and
@@ -83,15 +86,16 @@ for value in (100.0, 1.0, alpha):
 
 # %%
 def total_variation(parts):
-    counts = np.stack([np.bincount(labels[part], minlength=task.dataset.num_classes) for part in parts])
+    counts = np.stack([np.bincount(labels[part], minlength=len(classes)) for part in parts])
     p = counts / counts.sum(1, keepdims=True)
     return np.abs(p - counts.sum(0) / counts.sum()).sum(1).mean() / 2
 
 
 # %%
 alphas = [0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0]
-skew = [total_variation(partition.dirichlet(labels, clients, value, seed)) for value in alphas]
-pd.Series(skew, index=pd.Index(alphas, name="alpha"), name="TV").round(3).to_frame().T
+splits = {a: partition.dirichlet(labels, clients, a, seed) for a in alphas}
+skew = {f"{a:g}": total_variation(parts) for a, parts in splits.items()}
+pd.DataFrame(skew, index=["TV"]).rename_axis(columns="alpha").round(3)
 
 # %% [markdown]
 # ## Federated averaging
@@ -149,17 +153,19 @@ source(federation.rounds)
 
 # %%
 def one_round(plan):
-    """The model that was sent, and the models that came back, as vectors of parameters."""
-    members, algorithm, rng = federation.make_clients(plan, task), plan.new_algorithm(), Rng(plan.seed)
+    """The model that was sent, and those that came back, as vectors."""
+    members, rng = federation.make_clients(plan, task), Rng(plan.seed)
+    algorithm = plan.new_algorithm()
     state = algorithm.initialise(task, rng.at("initialise"))
-    messages = {client.id: algorithm.broadcast(state, client.id) for client in members}
-    answers = algorithm.clients_update(members, messages, rng.at("round", 1))
-    return vector(messages[0]), torch.stack([vector(answer) for answer in answers.values()])
+    sent = {client.id: algorithm.broadcast(state, client.id) for client in members}
+    received = algorithm.clients_update(members, sent, rng.at("round", 1)).values()
+    return vector(sent[0]), torch.stack([vector(message) for message in received])
 
 
 def vector(message):
-    parameters = [value for name, value in message.tensors.items() if name.startswith("parameters/")]
-    return torch.cat([value.flatten() for value in parameters])
+    """The parameters in a message, one after the other."""
+    return torch.cat([value.flatten() for name, value in message.tensors.items()
+                      if name.startswith("parameters/")])
 
 
 # %%
@@ -170,8 +176,8 @@ def drift(plan):
 
 
 # %%
-measured = pd.Series({f"{value:g}": drift(experiment(alpha=value)) for value in (100.0, 1.0, alpha)}, name="drift")
-measured.rename_axis("alpha").round(3).to_frame().T
+drifts = {f"{a:g}": drift(experiment(alpha=a)) for a in (100.0, 1.0, alpha)}
+pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 
 # %% [markdown]
 # Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. What small
@@ -189,9 +195,15 @@ measured.rename_axis("alpha").round(3).to_frame().T
 source(algorithms.find("fedprox").objective)
 
 # %%
-drifts = {f"FedProx, mu = {mu:g}": one_round(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)}
-ways = {name: float((models - start).norm(dim=1).mean()) for name, (start, models) in drifts.items()}
-pd.Series(ways, name="mean way of a client in one round").round(3).to_frame()
+def way(plan):
+    """How far clients go in one round, on average."""
+    start, models = one_round(plan)
+    return float((models - start).norm(dim=1).mean())
+
+
+# %%
+ways = {f"{mu:g}": way(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)}
+pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(columns="mu").round(3)
 
 # %% [markdown]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
@@ -215,7 +227,9 @@ def run(algorithm, **settings):
     return record
 
 
-records = [run("fedavg"), run("fedprox", mu=0.1), run("fedavgm", server_momentum=0.7), run("centralized")]
+# %%
+records = [run("fedavg"), run("fedprox", mu=0.1),
+           run("fedavgm", server_momentum=0.7), run("centralized")]
 
 # %%
 show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
@@ -284,8 +298,8 @@ show(curves(records, x="megabytes", title="the same runs against what was sent")
 #
 # ```python
 # for steps in (1, 10, 50):
-#     start, models = one_round(experiment(local_steps=steps))
-#     print(steps, drift(experiment(local_steps=steps)), float((models - start).norm(dim=1).mean()))
+#     plan = experiment(local_steps=steps)
+#     print(steps, drift(plan), way(plan))
 # ```
 #
 # The drift hardly changes: already with the first batch clients point in different directions, because their batches

@@ -23,7 +23,7 @@ import pandas as pd
 
 import core.federation as federation
 from core.experiments import records
-from core.experiments.profiles import Profile, apply
+from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
 from core.report import curves, records_summary, show, table
 
@@ -38,12 +38,6 @@ from core.report import curves, records_summary, show, table
 table("reference", 1, shown)
 
 # %% [markdown]
-# The profile says what was reduced:
-
-# %%
-Profile.load(shown).description
-
-# %% [markdown]
 # ## Curves
 #
 # First against rounds, then against what was sent. Centralized sends all images once; Standalone sends nothing.
@@ -52,7 +46,8 @@ Profile.load(shown).description
 known = records()
 columns: dict = {}
 for cell in TableSpec.find("reference", 1).cells(shown):
-    columns.setdefault(cell.column, []).extend(known[run.id] for run in cell.experiments if run.id in known)
+    found = [known[run.id] for run in cell.experiments if run.id in known]
+    columns[cell.column] = columns.get(cell.column, []) + found
 
 # %%
 for name, found in columns.items():
@@ -68,8 +63,8 @@ for name, found in columns.items():
 # What the runs cost:
 
 # %%
-mine = {record.experiment.id: record for found in columns.values() for record in found}
-records_summary(mine).round(2)
+shown_here = [record for found in columns.values() for record in found]
+records_summary({record.experiment.id: record for record in shown_here}).round(2)
 
 # %% [markdown]
 # ## A quick run of your own
@@ -79,20 +74,23 @@ records_summary(mine).round(2)
 
 # %%
 def run(algorithm):
-    plan = apply(profile, {"algorithm": algorithm, "dataset": dataset, "clients": clients, "rounds": rounds,
-                           "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
-                           "settings": {"local_steps": 10, "lr": 0.05}})
-    record = plan.new_record(task := federation.make_task(plan))
+    plan = apply(profile, {
+        "algorithm": algorithm, "dataset": dataset,
+        "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
+        "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05}, "seed": seed,
+    })
+    task = federation.make_task(plan)
+    record = plan.new_record(task)
     for result in federation.rounds(plan, task=task):
         record.add(result)
     return record
 
 
 # %%
-runs = {name: run(name) for name in ("centralized", "standalone", "fedavg", "fedprox", "fedavgm")}
-pd.DataFrame({name: {"accuracy (%)": 100 * record.metrics["accuracy"],
-                     "MB sent": sum(row["up"] + row["down"] for row in record.rounds) / 2**20}
-              for name, record in runs.items()}).T.round(2)
+methods = ("centralized", "standalone", "fedavg", "fedprox", "fedavgm")
+runs = {name: run(name) for name in methods}
+accuracy = {name: 100 * record.metrics["accuracy"] for name, record in runs.items()}
+pd.Series(accuracy, name="accuracy (%)").round(1).to_frame()
 
 # %%
 show(curves(runs.values(), title=f"{dataset}, alpha = {alpha:g}"))

@@ -9,13 +9,14 @@
 # must match the real ones in feature space under the statistics of every layer. The server trains on what it
 # received, with an extra loss that pushes apart the classes that are confused most. [Notation](../book/notation) has
 # the equations {eq}`eq:mmd` and {eq}`eq:importance`.
+#
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 
 # %% tags=["parameters"]
-# "quick", "laptop" or "paper"; "best" shows the fullest profile that is measured, table by table
 shown = "best"
 
 # %%
-from core.report import coverage, table
+from core.report import progress, table
 
 profile = None if shown == "best" else shown
 
@@ -23,7 +24,7 @@ profile = None if shown == "best" else shown
 # ## How far we are
 
 # %%
-coverage("fedvck").drop(columns="paper").set_index("table")
+progress("fedvck")
 
 # %% [markdown]
 # ## Accuracy: medical data

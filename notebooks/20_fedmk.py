@@ -8,13 +8,14 @@
 # it learns from the real ones. Samples that the model finds hard weigh more. The images go to the server and from
 # there to the other clients, which start from them in the next round. The server trains on all of it and on the
 # output of a small generator.
+#
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 
 # %% tags=["parameters"]
-# "quick", "laptop" or "paper"; "best" shows the fullest profile that is measured, table by table
 shown = "best"
 
 # %%
-from core.report import coverage, table
+from core.report import progress, table
 
 profile = None if shown == "best" else shown
 
@@ -22,7 +23,7 @@ profile = None if shown == "best" else shown
 # ## How far we are
 
 # %%
-coverage("fedmk").drop(columns="paper").set_index("table")
+progress("fedmk")
 
 # %% [markdown]
 # ## Accuracy within ten rounds

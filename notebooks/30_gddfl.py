@@ -8,13 +8,14 @@
 # those of the real images not only as they are but also after their mean and spread were shifted at random. This is
 # to make the images useful for a server that has never seen the client's devices. The server trains a fresh network
 # on what all sent.
+#
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 
 # %% tags=["parameters"]
-# "quick", "laptop" or "paper"; "best" shows the fullest profile that is measured, table by table
 shown = "best"
 
 # %%
-from core.report import coverage, table
+from core.report import progress, table
 
 profile = None if shown == "best" else shown
 
@@ -22,7 +23,7 @@ profile = None if shown == "best" else shown
 # ## How far we are
 
 # %%
-coverage("gddfl").drop(columns="paper").set_index("table")
+progress("gddfl")
 
 # %% [markdown]
 # ## One-shot federated distillation

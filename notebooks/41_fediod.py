@@ -8,13 +8,14 @@
 # generator on the server invents inputs that look real to the clients' discriminators, on which each teacher is
 # confident, and on which the teachers disagree. A student imitates a mix of the teachers, weighted by sample and
 # class with how well each knows it.
+#
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 
 # %% tags=["parameters"]
-# "quick", "laptop" or "paper"; "best" shows the fullest profile that is measured, table by table
 shown = "best"
 
 # %%
-from core.report import coverage, table
+from core.report import progress, table
 
 profile = None if shown == "best" else shown
 
@@ -22,7 +23,7 @@ profile = None if shown == "best" else shown
 # ## How far we are
 
 # %%
-coverage("fediod").drop(columns="paper").set_index("table")
+progress("fediod")
 
 # %% [markdown]
 # ## Classification

@@ -7,12 +7,14 @@
 # All numbers on this page are computed when the book is built.
 
 # %%
+import pandas as pd
+from IPython.display import Markdown
+
 from core.data import available
-from core.report import coverage, headline, records_summary, versions
+from core.report import headline, progress, records_summary, versions
 
 # %%
-covered = coverage()
-print(headline(covered))
+Markdown(headline())
 
 # %% [markdown]
 # ## Coverage
@@ -20,7 +22,7 @@ print(headline(covered))
 # A cell is a method in a column of a table. [How a verdict is reached](../book/intro) is written on the first page.
 
 # %%
-covered.set_index(["paper", "table"])
+progress()
 
 # %% [markdown]
 # ## Records
@@ -36,10 +38,12 @@ records_summary().round(2).set_index(["method", "dataset", "profile"])
 # What the loaders know, how to get each set, and under which licence it comes.
 
 # %%
-import pandas as pd
-
-pd.DataFrame([{"name": info.name, "sizes": ", ".join(map(str, info.sizes)), "source": info.source,
-               "licence": info.licence, "how to get it": info.how_to_get} for info in available()]).set_index("name")
+sets = pd.DataFrame([
+    {"name": info.name, "sizes": ", ".join(map(str, info.sizes)),
+     "source": info.source, "licence": info.licence, "how to get it": info.how_to_get}
+    for info in available()
+])
+sets.set_index("name").style.set_table_attributes('class="dataframe"')
 
 # %% [markdown]
 # ## Versions

@@ -2,8 +2,8 @@
 
 from core.report.figures import condensed_images, curve_frame, curves, partition_plot, show
 from core.report.listing import source
-from core.report.status import coverage, headline, records_summary, versions
+from core.report.status import coverage, headline, progress, records_summary, versions
 from core.report.tables import table, table_frame
 
-__all__ = ["condensed_images", "coverage", "curve_frame", "curves", "headline", "partition_plot", "records_summary",
-           "show", "source", "table", "table_frame", "versions"]
+__all__ = ["condensed_images", "coverage", "curve_frame", "curves", "headline", "partition_plot", "progress",
+           "records_summary", "show", "source", "table", "table_frame", "versions"]

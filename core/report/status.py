@@ -7,10 +7,12 @@ import platform
 from collections.abc import Mapping
 
 import pandas as pd
+from pandas.io.formats.style import Styler
 
 from core.experiments import Record, records
 from core.experiments.spec import TABLES, read_published
 from core.experiments.tables import TableSpec
+from core.report import style
 from core.report.figures import method_name
 from core.report.tables import table_frame
 from core.report.verdict import MB, VERDICTS
@@ -43,6 +45,16 @@ def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = N
     return pd.DataFrame(rows)
 
 
+def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> Styler:
+    """`coverage` as a page shows it: verdicts that no table has are left out. Arguments and errors as there."""
+    covered = coverage(paper, measured)
+    empty = [name for name in VERDICTS if not covered[name].any()]
+    frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
+    css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
+    return Styler(frame, uuid=f"progress-{paper or 'all'}", table_attributes='class="dataframe core-table"',
+                  table_styles=css, escape="html").hide(axis="index")
+
+
 def headline(covered: pd.DataFrame | None = None) -> str:
     """What was reproduced so far, in a few sentences, computed from `coverage()`.
 
@@ -58,8 +70,8 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     if not total["measured"]:
         return text
     return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced and "
-            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in direction "
-            f"and {total['direction disagrees']:,} do not.")
+            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in "
+            f"direction and {total['direction disagrees']:,} do not.")
 
 
 def versions() -> pd.DataFrame:

@@ -124,10 +124,8 @@ def number(value: Any, std: Any = None, unit: str = "percent") -> str:
 
 
 def _printed(row: pd.Series) -> str:
-    """The number as it was printed, its trailing zeros included."""
-    if pd.isna(row["printed"]):
-        return row["printed_text"] or "not printed"
-    if pd.isna(row["printed_std"]):
+    """The number as it was printed, its trailing zeros included; "" where nothing is printed."""
+    if pd.isna(row["printed"]) or pd.isna(row["printed_std"]):
         return row["printed_text"]
     digits = len(row["printed_text"].partition(".")[2])
     return f"{row['printed_text']} ± {row['printed_std']:.{digits}f}"
@@ -135,7 +133,9 @@ def _printed(row: pd.Series) -> str:
 
 def _cell_html(row: pd.Series) -> str:
     sign, _ = style.SIGNS[row["verdict"]]
-    lines = [f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>']
+    lines = []
+    if row["printed_text"]:
+        lines.append(f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>')
     if not pd.isna(row["measured"]):
         mark = "†" if row["stand_in"] else ""
         value = number(row["measured"], row["std"], row["unit"])
@@ -146,7 +146,7 @@ def _cell_html(row: pd.Series) -> str:
 
 def _tooltip(row: pd.Series) -> str:
     """All that is known of a cell, as one line of text."""
-    parts = [f"{row['row']}, {row['header']}: printed {_printed(row)}", row["note"]]
+    parts = [f"{row['row']}, {row['header']}", f"printed {_printed(row)}" if row["printed_text"] else "", row["note"]]
     if not pd.isna(row["measured"]):
         parts.append(f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
                      f"seeds, profile {row['profile']}")
@@ -161,8 +161,9 @@ def _tooltip(row: pd.Series) -> str:
 def _note(frame: pd.DataFrame) -> str:
     """How to read a cell, what the profile reduced and which stand-ins were used."""
     profile = str(frame["profile"].iat[0])
-    lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds, measured at the profile "
-             f"<i>{profile}</i>, and the verdict."]
+    lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds" if frame["printed_text"].any()
+             else "Mean ± standard deviation over seeds"]
+    lines[0] += f", measured at the profile <i>{profile}</i>, and the verdict."
     if profile != "paper" and frame["measured"].notna().any():
         lines.append(f"<i>{profile}</i>: {escape(Profile.load(profile).description)}")
     stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"]) - {""})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import importlib.metadata
 
 import pytest
@@ -11,7 +12,7 @@ from core.errors import InputError
 from core.experiments import Experiment, Record
 from core.experiments.spec import TABLES
 from core.experiments.tables import TableSpec
-from core.report.status import coverage, headline, records_summary, versions
+from core.report.status import coverage, headline, progress, records_summary, versions
 from core.report.verdict import VERDICTS
 
 
@@ -22,8 +23,13 @@ def record(experiment, accuracy=0.5, seconds=30.0):
                   status="complete", rounds=rounds, metrics={"accuracy": accuracy}, bytes={"up": {}, "down": {}})
 
 
-def test_every_table_has_a_row_and_its_verdicts_add_up():
-    covered = coverage(measured={})
+@pytest.fixture(scope="module")
+def unmeasured():
+    return coverage(measured={})
+
+
+def test_every_table_has_a_row_and_its_verdicts_add_up(unmeasured):
+    covered = unmeasured
     assert len(covered) == len(TableSpec.all())
     assert (covered[list(VERDICTS)].sum(axis=1) == covered["cells"]).all()
     assert covered["measured"].sum() == 0 and (covered["printed"] <= covered["cells"]).all()
@@ -38,13 +44,20 @@ def test_one_measured_cell_is_counted_in_its_table_only():
     assert covered.loc["2", "measured"] == 0
 
 
-def test_the_headline_counts_printed_numbers_and_measured_cells():
+def test_the_headline_counts_printed_numbers_and_measured_cells(unmeasured):
     printed = sum(len(list(csv.reader(path.read_text().splitlines()))) - 1 for path in TABLES.glob("*/published.csv"))
-    covered = coverage(measured={})
+    covered = unmeasured.copy()
     assert f"{printed:,} numbers in {(covered['paper'] != 'reference').sum()} tables" in headline(covered)
     assert "Measured so far: 0 cells." in headline(covered)
     covered.loc[covered["paper"] == "fedmk", ["measured", "reproduced"]] = [3, 2]
     assert "own budget 14 are reproduced" in headline(covered)   # two in each of FedMK's seven tables
+
+
+def test_progress_shows_every_table_and_only_verdicts_that_occur():
+    shown = progress("fedmk", {})
+    assert list(shown.columns) == ["table", "title", "profile", "cells", "printed", "measured", "pending"]
+    page = html.unescape(shown.to_html())
+    assert all(spec.title in page for spec in TableSpec.of_paper("fedmk"))
 
 
 def test_an_unknown_paper_is_refused():

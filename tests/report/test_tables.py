@@ -141,6 +141,11 @@ def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
     assert styler.details.count("<tr>") == len(titles)   # the header's row has a style
 
 
+def test_a_table_of_the_book_itself_shows_no_printed_line():
+    page = table("reference", 1, measured={})._repr_html_()
+    assert "printed" not in page.split("</style>")[1].split("<details")[0]
+
+
 def test_several_metrics_get_a_column_each():
     styler = table("fedvck", 6, measured={})
     assert len(styler.columns) == 3 and all(" · " in name for name in styler.columns)
