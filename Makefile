@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 JOBS := 2
 
 # pip: say little, ask nothing, do not look for its own update
-PIP := $(PY) -m pip --quiet --no-input --disable-pip-version-check
+PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help install book check serve shots test lint sync lock clean
@@ -29,13 +29,16 @@ $(PY):
 	echo "No Python 3.11 or later with its venv module was found. Install one (on Debian and Ubuntu:" >&2; \
 	echo "python3 and python3-venv), or name it: make PYTHON=/path/to/python3 book" >&2; exit 1
 
-# The lock holds everything, so pip need not resolve anything on the kind of machine it was made for. Elsewhere (macOS,
-# ARM, other versions of Python) pip resolves requirements.txt, with the lock as far as it applies.
+# The lock holds everything, so pip need not resolve anything on the kind of machine it was made for; unpacking is what
+# takes long, and two calls side by side use two cores. Elsewhere (macOS, ARM, other versions of Python) pip resolves
+# requirements.txt, with the lock as far as it applies.
 # `core` itself is put on the path by one line in a .pth file, which needs no build step and no network.
 $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@echo "Installing the packages of requirements.lock (about 6 GB with PyTorch; two to three minutes) ..."
 	@if $(PY) -c 'import sys, platform as p; sys.exit(not ((3, 11) <= sys.version_info < (3, 14) and p.system() == "Linux" and p.machine() == "x86_64"))'; then \
-	  $(PIP) install --no-deps -r requirements.lock; \
+	  grep -E '^(nvidia|cuda)' requirements.lock > $(VENV)/gpu.lock; grep -vE '^(nvidia|cuda)' requirements.lock > $(VENV)/rest.lock; \
+	  $(PIP) install --no-deps -r $(VENV)/gpu.lock & gpu=$$!; \
+	  $(PIP) install --no-deps -r $(VENV)/rest.lock && wait $$gpu; \
 	else \
 	  $(PIP) install -r requirements.txt -c requirements.lock || $(PIP) install -r requirements.txt; \
 	fi
