@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from core import metrics, models
 from core.data import Dataset
 from core.federation.runtime import Runtime
+from core.models import Classifier
 from core.rng import Rng
 
 
@@ -28,22 +29,22 @@ class Task:
     model: str = "convnet"
     model_options: dict[str, Any] = attrs.field(factory=dict)
     runtime: Runtime = attrs.field(factory=Runtime)
-    _template: nn.Module = attrs.field(init=False, repr=False)
+    _template: Classifier = attrs.field(init=False, repr=False)
 
     @_template.default
-    def _build_template(self) -> nn.Module:
+    def _build_template(self) -> Classifier:
         return self._build(Rng(0))
 
-    def _build(self, rng: Rng) -> nn.Module:
+    def _build(self, rng: Rng) -> Classifier:
         d = self.dataset
         model = models.build(self.model, d.channels, d.size, d.num_classes, rng, **self.model_options)
         return model.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def new_model(self, rng: Rng) -> nn.Module:
+    def new_model(self, rng: Rng) -> Classifier:
         """A freshly initialised model on the task's device."""
         return self._build(rng)
 
-    def model_from(self, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    def model_from(self, tensors: Mapping[str, torch.Tensor]) -> Classifier:
         """The model whose weights travel under `parameters/` and `buffers/` (see `pack`)."""
         model = copy.deepcopy(self._template)
         weights = {key.split("/", 1)[1]: value for key, value in tensors.items()

@@ -1,0 +1,161 @@
+"""What FedVCK and FedDM share: data of clients that condense as one batch, condensed images on wire and server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import torch
+
+from core import server
+from core.checks import number, whole
+from core.condensation import augment, draw_augmentation, to_wire
+from core.condensation.engine import RealData
+from core.data import Dataset
+from core.federation import Client, Field, Message, State, Task
+from core.rng import Rng
+from core.server import ServerTraining
+
+WIRE = {"uint8": torch.uint8, "float32": torch.float32}
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ServerSide:
+    """Hyper-parameters of the server's training on condensed images."""
+
+    server_lr: float = attrs.field(default=0.005, validator=number(0, above=True))
+    server_momentum: float = attrs.field(default=0.9, validator=number(0, 1))
+    server_weight_decay: float = attrs.field(default=1e-6, validator=number(0))
+    server_batch: int = attrs.field(default=256, validator=whole(1))
+    #: passes over the condensed images in a round
+    server_epochs: int = attrs.field(default=1000, validator=whole(1))
+    #: batches in a round; when given they take the place of `server_epochs`
+    server_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    #: factor of the learning rate in the second half of a round
+    server_decay: float = attrs.field(default=0.1, validator=number(0, 1, above=True))
+
+    @property
+    def training(self) -> ServerTraining:
+        """The same, as the server's training takes them."""
+        return ServerTraining(
+            lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_weight_decay,
+            batch_size=self.server_batch, epochs=self.server_epochs, steps=self.server_steps, decay=self.server_decay)
+
+
+def gather(clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = None) -> tuple[RealData, torch.Tensor]:
+    """The clients' images, sorted by client and class, with uniform probabilities; and the sizes of the groups (G,).
+
+    With `most`, a client looks at no more than so many random images of each class; the sizes still count all.
+    """
+    images, labels, owners = [], [], []
+    for position, (client, rng) in enumerate(zip(clients, rngs, strict=True)):
+        device = client.labels.device
+        order = torch.randperm(len(client), generator=rng.at("candidates").generator()).to(device)
+        order = order[client.labels[order].argsort(stable=True)]
+        images.append(client.images[order])
+        labels.append(client.labels[order])
+        owners.append(torch.full_like(client.labels, position))
+    label, owner, pixels = torch.cat(labels), torch.cat(owners), torch.cat(images)
+    classes = clients[0].task.dataset.num_classes
+    key, group, sizes = torch.unique(owner * classes + label, return_inverse=True, return_counts=True)
+    if most is not None:
+        first = sizes.cumsum(0) - sizes
+        kept = torch.arange(len(group), device=group.device) - first[group] < most
+        group, pixels = group[kept], pixels[kept]
+    share = 1 / torch.bincount(group, minlength=len(key))
+    return RealData(pixels, group, share[group], key // classes, key % classes), sizes
+
+
+def noise(real: RealData, group: torch.Tensor, rngs: Sequence[Rng]) -> torch.Tensor:
+    """S ~ N(0, 1), (M, C, H, W): one image for every entry of `group` (M,), drawn from its client's own stream."""
+    numbers = torch.bincount(real.owner[group], minlength=len(rngs)).tolist()
+    device, shape = real.images.device, real.images.shape[1:]
+    return torch.cat([torch.randn(number_, *shape, generator=rng.at("start").generator(device), device=device)
+                      for number_, rng in zip(numbers, rngs, strict=True)])
+
+
+def upload_format(state: State, wire: str) -> dict[str, Field]:
+    """Condensed images and their labels, one byte a label."""
+    data = state.task.dataset
+    most = len(data.train) + data.num_classes * 100
+    return {"images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
+            "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most)}
+
+
+def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
+    """Condensed images (M, C, H, W) as they travel: one byte a pixel, or float32 as they are."""
+    return to_wire(images, dataset.mean, dataset.std) if wire == "uint8" else images
+
+
+def collect(uploads: Mapping[int, Message]) -> tuple[torch.Tensor, torch.Tensor]:
+    """All uploaded images, in their wire format, and their labels (M,) int64."""
+    return (torch.cat([upload.tensors["images"] for upload in uploads.values()]),
+            torch.cat([upload.tensors["labels"] for upload in uploads.values()]).long())
+
+
+def inputs(task: Task, images: torch.Tensor) -> torch.Tensor:
+    """Images in their wire format as network inputs."""
+    return task.inputs(images) if images.dtype == torch.uint8 else images
+
+
+@attrs.frozen(eq=False)
+class Knowledge:
+    """All condensed images that the server has, with the round they came in: `round` (M,) int64 from 0."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    round: torch.Tensor
+
+    @classmethod
+    def of(cls, state: State) -> Knowledge | None:
+        """What a state holds; None before the first upload."""
+        names = ("images", "labels", "round")
+        if "knowledge/images" not in state.tensors:
+            return None
+        return cls(*(state.tensors[f"knowledge/{name}"] for name in names))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """As they stand in a state."""
+        return {"knowledge/images": self.images, "knowledge/labels": self.labels, "knowledge/round": self.round}
+
+    def since(self, first: int) -> Knowledge:
+        """The part from a round on."""
+        kept = self.round >= first
+        return Knowledge(self.images[kept], self.labels[kept], self.round[kept])
+
+    @staticmethod
+    def extended(old: Knowledge | None, images: torch.Tensor, labels: torch.Tensor, number_: int) -> Knowledge:
+        """Old knowledge, if any, and that of a new round."""
+        new = Knowledge(images, labels, torch.full_like(labels, number_))
+        if old is None:
+            return new
+        return Knowledge(torch.cat([old.images, new.images]), torch.cat([old.labels, new.labels]),
+                         torch.cat([old.round, new.round]))
+
+
+def augmenter(
+    strategy: str, size: int, rng: Rng, device: torch.device
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """A function that gives every batch one augmentation of its own; None for "none"."""
+    if strategy == "none":
+        return None
+    generator = rng.at("augment").generator(device)
+
+    def transform(batch: torch.Tensor) -> torch.Tensor:
+        drawn = draw_augmentation(strategy, 1, size, generator, device)
+        return augment(batch, drawn, torch.zeros(len(batch), dtype=torch.int64, device=device))
+
+    return transform
+
+
+def learn(
+    task: Task, state: State, knowledge: Knowledge, settings: ServerSide, rng: Rng,
+    contrast: server.Contrast | None = None, augmentation: str = "none",
+) -> torch.nn.Module:
+    """The global model of `state`, trained on condensed images (Eq. 16 of FedVCK)."""
+    model = task.model_from(state.tensors)
+    server.update_model(
+        model, knowledge.images, knowledge.labels, settings.training, rng.at("learn"),
+        prepare=lambda images: inputs(task, images), autocast=task.runtime.autocast, loss=task.loss, contrast=contrast,
+        augment=augmenter(augmentation, task.dataset.size, rng, task.runtime.device))
+    return model

@@ -1,0 +1,302 @@
+"""Condensation of all clients' knowledge as one batch.
+
+The encoder is shared and frozen within a round, so the condensed images of all clients can be embedded together: the
+convolutions are common to all, only the statistics of the normalisation layers differ from client to client. A *group*
+is one class of one client; groups are ordered by client, then by class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import attrs
+import torch
+
+from core.checks import number, one_of, whole
+from core.condensation.augment import Augmentation, augment, draw_augmentation
+from core.condensation.latent import LatentEncoder, LatentStatistics
+from core.condensation.matching import mmd
+from core.condensation.selection import draw
+from core.errors import InputError
+from core.rng import Rng
+
+CHUNK = 1024
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Condensation:
+    """Hyper-parameters of condensation by distribution matching."""
+
+    #: p: condensed images as a share of a client's images of a class
+    share: float = attrs.field(default=0.02, validator=number(0, 1, above=True))
+    #: at least so many condensed images per class and client
+    min_images: int = attrs.field(default=5, validator=whole(1))
+    iterations: int = attrs.field(default=1000, validator=whole(1))
+    image_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
+    image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
+    #: real images per class and client in one batch
+    real_batch: int = attrs.field(default=256, validator=whole(1))
+    kernel: str = attrs.field(default="linear", validator=one_of("kernel", "linear", "inner", "gaussian"))
+    #: where the real side of each iteration comes from: a fresh `minibatch`, a batch of stored features
+    #: (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
+    estimator: str = attrs.field(
+        default="minibatch", validator=one_of("estimator", "minibatch", "feature_bank", "expectation"))
+    #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
+    augmentation: str = "none"
+    #: draws (of augmentations, of disturbed weights) that a bank or an expectation holds
+    pool: int = attrs.field(default=8, validator=whole(1))
+    #: bound of the gradient's norm per client; None: no bound
+    clip_norm: float | None = attrs.field(default=None, validator=attrs.validators.optional(number(0, above=True)))
+
+    def __attrs_post_init__(self) -> None:
+        if self.estimator == "expectation" and self.kernel == "gaussian":
+            raise InputError("estimator 'expectation' needs a linear kernel: with 'gaussian' take 'feature_bank'")
+
+
+@attrs.frozen(eq=False)
+class RealData:
+    """The real images of a batched program, sorted by group.
+
+    `images` (N, C, H, W) uint8; `group` (N,) ascending; `probabilities` (N,) sum to one in each group (Eq. 8);
+    `owner` (G,) is the position of each group's client among the clients of the program, `label` (G,) its class.
+    """
+
+    images: torch.Tensor
+    group: torch.Tensor
+    probabilities: torch.Tensor
+    owner: torch.Tensor
+    label: torch.Tensor
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return len(self.owner)
+
+
+@attrs.frozen(eq=False)
+class Target:
+    """The real side of one iteration: features (G, n, D), their weights (G, n) or None, and the statistics of Eq. 4."""
+
+    features: torch.Tensor
+    statistics: LatentStatistics
+
+
+class Draws:
+    """Random draws per group that depend on the client's own stream only, so that a client draws the same alone."""
+
+    def __init__(self, rngs: Sequence[Rng], owner: torch.Tensor) -> None:
+        self.rngs, self.device = rngs, owner.device
+        self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
+
+    def _each(self, *purpose: str | int):
+        for rng, size in zip(self.rngs, self.sizes, strict=True):
+            yield size, rng.at(*purpose).generator(self.device)
+
+    def uniform(self, count: int, *purpose: str | int) -> torch.Tensor:
+        """(G, count) uniform numbers."""
+        return torch.cat([torch.rand(size, count, generator=generator, device=self.device)
+                          for size, generator in self._each(*purpose)])
+
+    def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation:
+        """One augmentation per group."""
+        return Augmentation.concatenate([
+            draw_augmentation(strategy, count, size, generator, self.device)
+            for count, generator in self._each(*purpose)])
+
+
+@attrs.frozen(eq=False)
+class Problem:
+    """Everything that stays fixed during the iterations of one round.
+
+    `prepare` turns uint8 images into network inputs. Condensed images are normalised by the statistics of the current
+    real batch; with `free` by those of their own batch; with `moving`, which starts the average, by a running average
+    that takes a tenth of every real batch. `sliding` lets consecutive batches share all images but one. `head` appends
+    logits to the features (FedDM matches both). `disturb` moves the encoder's weights to draw number so-and-so.
+    """
+
+    encoder: LatentEncoder
+    real: RealData
+    settings: Condensation
+    draws: Draws
+    prepare: Callable[[torch.Tensor], torch.Tensor]
+    autocast: Callable[[], AbstractContextManager]
+    free: bool = False
+    sliding: bool = False
+    moving: LatentStatistics | None = None
+    head: bool = False
+    disturb: Callable[[int], None] | None = None
+
+    @property
+    def clients(self) -> int:
+        """K."""
+        return len(self.draws.rngs)
+
+    def embed(
+        self, inputs: torch.Tensor, owner: torch.Tensor, statistics: LatentStatistics | None,
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """What is matched, (N, D) float32, and the statistics that were used."""
+        with self.autocast():
+            features, used = self.encoder(inputs, owner, statistics, self.clients)
+            if self.head:
+                features = torch.cat([features.float(), self.encoder.logits(features).float()], 1)
+        return features.float(), used
+
+    @property
+    def entries(self) -> int:
+        """Draws that a stored real side holds: one, where nothing is augmented or disturbed."""
+        return self.settings.pool if self.settings.augmentation != "none" or self.disturb else 1
+
+    def entry(self, step: int) -> int:
+        """The number of the augmentation and of the disturbance of a step: a new one, or one of those stored."""
+        return step if self.settings.estimator == "minibatch" else step % self.entries
+
+    def augmented(self, entry: int) -> Augmentation | None:
+        """One siamese augmentation per group, or None."""
+        if self.settings.augmentation == "none":
+            return None
+        return self.draws.augmentation(self.settings.augmentation, self.real.images.shape[-1], "augment", entry)
+
+    @torch.no_grad()
+    def batch(
+        self, purpose: str, step: int, augmentation: Augmentation | None
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per client."""
+        real, rows = self.real, self.rows(purpose, step).flatten()
+        group = real.group[rows]
+        inputs = _augment(self.prepare(real.images[rows]), augmentation, group)
+        features, statistics = self.embed(inputs, real.owner[group], None)
+        return features.view(real.groups, self.settings.real_batch, -1), statistics
+
+    def rows(self, purpose: str, step: int) -> torch.Tensor:
+        """Real images (G, B) drawn by P_w."""
+        real, count = self.real, self.settings.real_batch
+        if self.sliding:
+            # a window over a sequence in which each block of B draws follows the last
+            block, shift = divmod(step, count)
+            uniform = torch.cat([self.draws.uniform(count, purpose, block + i) for i in (0, 1)], 1)
+            return draw(real.probabilities, real.group, real.groups, uniform[:, shift:shift + count].contiguous())
+        return draw(real.probabilities, real.group, real.groups, self.draws.uniform(count, purpose, step))
+
+
+def _augment(images: torch.Tensor, augmentation: Augmentation | None, group: torch.Tensor) -> torch.Tensor:
+    return images if augmentation is None else augment(images, augmentation, group)
+
+
+#: from a step to its real side and the augmentation that the condensed images share with it
+RealSide = Callable[[int], tuple[Target, Augmentation | None]]
+
+
+def _minibatch(problem: Problem) -> RealSide:
+    """A fresh batch at every iteration, as printed (Eq. 9)."""
+
+    def side(step: int) -> tuple[Target, Augmentation | None]:
+        augmentation = problem.augmented(step)
+        return Target(*problem.batch("batch", step, augmentation)), augmentation
+
+    return side
+
+
+@torch.no_grad()
+def _embed_all(problem: Problem, entry: int) -> tuple[torch.Tensor, LatentStatistics, Augmentation | None]:
+    """Features (N, D) of all real images under one augmentation per group.
+
+    The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed for all images.
+    """
+    if problem.disturb:
+        problem.disturb(entry)
+    real, augmentation = problem.real, problem.augmented(entry)
+    _, statistics = problem.batch("statistics", entry, augmentation)
+    parts = []
+    for images, group in zip(real.images.split(CHUNK), real.group.split(CHUNK), strict=True):
+        inputs = _augment(problem.prepare(images), augmentation, group)
+        parts.append(problem.embed(inputs, real.owner[group], statistics)[0])
+    return torch.cat(parts), statistics, augmentation
+
+
+def _feature_bank(problem: Problem) -> RealSide:
+    """Batches of stored features: the encoder is frozen, so an image's features need not be computed twice."""
+    bank = [_embed_all(problem, entry) for entry in range(problem.entries)]
+
+    def side(step: int) -> tuple[Target, Augmentation | None]:
+        features, statistics, augmentation = bank[problem.entry(step)]
+        return Target(features[problem.rows("batch", step)], statistics), augmentation
+
+    return side
+
+
+def _expectation(problem: Problem) -> RealSide:
+    """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches estimate."""
+    real, targets = problem.real, []
+    for entry in range(problem.entries):
+        features, statistics, augmentation = _embed_all(problem, entry)
+        mean = features.new_zeros(real.groups, features.shape[1])
+        mean.index_add_(0, real.group, features * real.probabilities[:, None])
+        targets.append((Target(mean[:, None], statistics), augmentation))
+    return lambda step: targets[problem.entry(step)]
+
+
+REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
+    "minibatch": _minibatch, "feature_bank": _feature_bank, "expectation": _expectation}
+
+
+def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
+    """Condensed images per group, (G,): p times its real images, rounded up, and at least `min_images`."""
+    return torch.ceil(sizes * settings.share).long().clamp(min=settings.min_images)
+
+
+def condense(
+    problem: Problem, start: torch.Tensor, group: torch.Tensor,
+    watch: Callable[[int, torch.Tensor], None] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimise the condensation loss (Eq. 3; Eq. 9 with P_w) over the condensed images of all groups at once.
+
+    Args:
+        start: (M, C, H, W) initial images as network inputs; group: (M,) ascending, their groups.
+        watch: called with the step and the images before every step, for pictures and films.
+
+    Returns: the images (M, C, H, W) and the loss of every step and group, (iterations, G).
+    """
+    settings, real = problem.settings, problem.real
+    images, owner = start.clone().requires_grad_(), real.owner[group]
+    optimiser = torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
+    slots, weights = _slots(group, real.groups)
+    real_side = REAL_SIDES[settings.estimator](problem)
+    trace = torch.zeros(settings.iterations, real.groups, device=images.device)
+    moving = problem.moving
+    for step in range(settings.iterations):
+        if watch:
+            watch(step, images.detach())
+        if problem.disturb:
+            problem.disturb(problem.entry(step))
+        target, augmentation = real_side(step)
+        if moving is not None:
+            moving = moving.blend(target.statistics, 0.1)
+        statistics = None if problem.free else moving or target.statistics
+        features, _ = problem.embed(_augment(images, augmentation, group), owner, statistics)
+        padded = features.new_zeros(weights.numel(), features.shape[1]).index_copy(0, slots, features)
+        # L = sum_c K_BB + K_SS - 2 K_BS, for every client
+        loss = mmd(target.features, padded.view(*weights.shape, -1), settings.kernel, y_weights=weights)
+        (images.grad,) = torch.autograd.grad(loss.sum(), [images])
+        if settings.clip_norm is not None:
+            _clip(images.grad, owner, problem.clients, settings.clip_norm)
+        optimiser.step()
+        trace[step] = loss.detach()
+    return images.detach(), trace
+
+
+def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places (M,) of the images in a (G, m) table with a row per group, and its weights: 1 for an image, else 0."""
+    sizes = torch.bincount(group, minlength=groups)
+    first = sizes.cumsum(0) - sizes
+    longest = int(sizes.max())
+    slots = group * longest + torch.arange(len(group), device=group.device) - first[group]
+    weights = torch.zeros(groups * longest, device=group.device).index_fill(0, slots, 1.0)
+    return slots, weights.view(groups, longest)
+
+
+def _clip(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bound: float) -> None:
+    """Scale each client's gradient, in place, to a norm of at most `bound`."""
+    squares = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum((1, 2, 3)))
+    scale = (bound / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    gradient.mul_(scale[owner].view(-1, 1, 1, 1))
