@@ -52,7 +52,7 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
     frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
     css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
     return Styler(frame, uuid=f"progress-{paper or 'all'}", table_attributes='class="dataframe core-table"',
-                  table_styles=css, escape="html").hide(axis="index")
+                  escape="html").set_table_styles(css).hide(axis="index")
 
 
 def headline(covered: pd.DataFrame | None = None) -> str:
