@@ -23,7 +23,7 @@ FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PHONE = (390, 844)
+DESKTOP, PHONE = (1280, 900), (390, 844)
 WAIT_MS = 30_000
 
 
@@ -79,23 +79,22 @@ def problems(address: str, pages: list[str], word: str = "federated") -> list[st
     """
     found: list[str] = []
     with opened() as chromium:
-        context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-        view = context.new_page()
+        view = chromium.new_page(viewport=_size(DESKTOP), color_scheme="light")
         heard = _listen(view, address)
         for page in pages:
             visit(view, f"{address}/{page}.html")
+            view.set_viewport_size(_size(PHONE))
+            found += [f"{page}: {text}" for text in _width_problems(view)]
+            view.set_viewport_size(_size(DESKTOP))
             found += [f"{page}: {text}" for text in _equation_problems(view)]
             found += _take(heard, page)
         found += _theme_problems(view, f"{address}/{pages[0]}.html") + _take(heard, "dark mode")
         found += _search_problems(view, address, word) + _take(heard, "search")
-        context.close()
-        context = chromium.new_context(viewport={"width": PHONE[0], "height": PHONE[1]}, is_mobile=True, has_touch=True)
-        view = context.new_page()
-        for page in pages:
-            visit(view, f"{address}/{page}.html")
-            found += [f"{page}: {text}" for text in _width_problems(view)]
-        context.close()
     return found
+
+
+def _size(pixels: tuple[int, int]) -> dict[str, int]:
+    return {"width": pixels[0], "height": pixels[1]}
 
 
 def _take(heard: list[str], where: str) -> list[str]:

@@ -13,7 +13,7 @@ from core.errors import InputError
 from core.report.site import browser
 from core.report.site.pipeline import HTML, ROOT, toc_pages
 
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
