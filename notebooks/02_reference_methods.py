@@ -40,7 +40,8 @@ table("reference", 1, shown)
 # %% [markdown]
 # ## Curves
 #
-# First against rounds, then against what was sent. Centralized sends all images once; Standalone sends nothing.
+# First against rounds, then against what was sent. Centralized sends all images once, so it is a point there;
+# Standalone sends nothing and is a line. It is tested at the end only.
 
 # %%
 known = records()

@@ -109,7 +109,8 @@ def curves(runs: Record | str | Iterable[Record | str], metric: str = "accuracy"
 
     Args:
         runs, metric, by: as in `curve_frame`.
-        x: "round", or "megabytes" sent so far. A series that sends nothing is then a level line at its last value.
+        x: "round", or "megabytes" sent so far. A series that sends nothing is then a level line at its last value, and
+            one that sends only in its first round is a point.
 
     Raises InputError for an unknown id, field, metric or axis.
     """
@@ -120,6 +121,8 @@ def curves(runs: Record | str | Iterable[Record | str], metric: str = "accuracy"
         raise InputError("there is nothing to draw: no round of these runs was tested")
     # seeds may differ a little in what they send; a band needs one position per round
     frame["megabytes"] = frame.groupby(["label", "round"])["megabytes"].transform("mean")
+    if x == "megabytes":   # where later rounds send nothing, only the last of them stands at that position
+        frame = frame.drop_duplicates(["label", "seed", x], keep="last")
     seaborn = _seaborn()
     from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator

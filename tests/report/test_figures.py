@@ -60,6 +60,13 @@ def test_seeds_that_send_different_amounts_share_a_position():
     np.testing.assert_allclose(line(figure)[:, 0], [3, 6])
 
 
+def test_who_sends_once_is_a_point_at_its_last_value():
+    once = record("centralized", accuracies=(0.1, 0.2, 0.9))
+    for row in once.rounds[1:]:
+        row["up"] = row["down"] = 0
+    np.testing.assert_allclose(line(curves(once, x="megabytes")), [[2, 90]])
+
+
 def test_who_sends_nothing_is_a_level_line():
     figure = curves([record(), record("standalone", accuracies=(0.1, 0.3), up=0, down=0)], x="megabytes")
     level = figure.axes[0].lines[-1]
