@@ -74,7 +74,7 @@ class FedDM(Algorithm):
     def _condense(self, clients: Sequence[Client], message: Message, rngs: Sequence[Rng]) -> dict[int, Message]:
         task, settings = clients[0].task, self.settings
         encoder = LatentEncoder(task.model_from(message.tensors))
-        real, sizes = condensing.gather(clients, rngs)
+        real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
         shared = Rng(int(message.meta["seed"])).at("round", int(message.meta["round"]))  # type: ignore[arg-type]
         problem = Problem(encoder, real, settings, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,

@@ -43,8 +43,6 @@ class Settings(condensing.ServerSide, Condensation):
     b: float = attrs.field(default=0.3, validator=number(-100))
     #: alpha of Eq. 7
     alpha: float = attrs.field(default=0.5, validator=number(0, 1))
-    #: real images per class that a client looks at in a round; None: all
-    candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: K of Eq. 13
     negatives: int = attrs.field(default=5, validator=whole(1))
     #: tau of Eq. 15
@@ -122,9 +120,9 @@ class FedVCK(Algorithm):
         return State(task, pack(task.new_model(rng.at("model"))), {"round": 0, "contrast": self.settings.contrast})
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model M_t."""
-        return Message({name: value for name, value in state.tensors.items()
-                        if name.startswith(("parameters/", "buffers/"))})
+        """The global model M_t; and the round, for clients that draw a model of their own in round 0."""
+        model = {name: value for name, value in state.tensors.items() if name.startswith(("parameters/", "buffers/"))}
+        return Message(model, {"round": state.meta["round"]} if self.settings.first_model == "own" else {})
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Condensed images with their labels, logit prototypes and the numbers of samples behind them."""
@@ -142,27 +140,28 @@ class FedVCK(Algorithm):
     ) -> dict[int, Message]:
         """What all clients upload, condensed as one batch."""
         rngs = [rng.at("client", client.id) for client in clients]
-        if self.settings.first_model == "own" and not any(client.memory for client in clients):
-            # every client has another encoder in round 0, so there is no common batch
+        if self._draws_own(messages[clients[0].id]):
+            # every client has another encoder, so there is no common batch
             return {id_: answer for client, one in zip(clients, rngs, strict=True)
                     for id_, answer in self._condense([client], messages, [one]).items()}
         return self._condense(clients, messages, rngs)
 
+    def _draws_own(self, message: Message) -> bool:
+        """Whether a client that got this message starts from its own random network."""
+        return self.settings.first_model == "own" and message.meta["round"] == 0
+
     def _condense(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        settings, task = self.settings, clients[0].task
-        own = settings.first_model == "own" and not clients[0].memory
-        model = task.new_model(rngs[0].at("own model")) if own else task.model_from(messages[clients[0].id].tensors)
+        settings, task, message = self.settings, clients[0].task, messages[clients[0].id]
+        model = (task.new_model(rngs[0].at("own model")) if self._draws_own(message)
+                 else task.model_from(message.tensors))
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         logits = task.outputs(model, real.images)
         if not settings.wo_pw:
             real = attrs.evolve(real, probabilities=self._probabilities(clients, real, logits))
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
-        # S ~ N(0, 1), or the images of the last round
-        warm = settings.warm_start and all("images" in client.memory for client in clients)
-        start = (torch.cat([client.memory["images"] for client in clients]) if warm
-                 else condensing.noise(real, group, rngs))
+        start = self._start(clients, real, group, rngs)
         problem = Problem(
             LatentEncoder(model), real, settings, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
             free=settings.wo_latent, sliding=settings.batches == "sliding",
@@ -172,19 +171,31 @@ class FedVCK(Algorithm):
             self._remember(client, model, images[real.owner[group] == position])
         return self._answers(clients, real, logits, images, group)
 
+    def _start(
+        self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
+    ) -> torch.Tensor:
+        """S ~ N(0, 1), (M, C, H, W); with `warm_start` the images of each client's last round, if it had one."""
+        start = condensing.noise(real, group, rngs)
+        if self.settings.warm_start:
+            for position, client in enumerate(clients):
+                if "images" in client.memory:
+                    start[real.owner[group] == position] = client.memory["images"]
+        return start
+
     def _answers(
         self, clients: Sequence[Client], real: RealData, logits: torch.Tensor, images: torch.Tensor, group: torch.Tensor
     ) -> dict[int, Message]:
-        """Every client's condensed images with their labels, and its logit prototypes (Eq. 11)."""
+        """Every client's condensed images with their labels, and its logit prototypes (Eq. 11) with |T_{c,k}|."""
         data, answers = clients[0].task.dataset, {}
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
             mine, condensed = owner == position, real.owner[group] == position
-            prototypes, samples = server.logit_prototypes(logits[mine], label[mine], data.num_classes)
+            prototypes, _ = server.logit_prototypes(logits[mine], label[mine], data.num_classes)
             answers[client.id] = Message({
                 "images": condensing.encode(images[condensed], data, self.settings.wire),
                 "labels": real.label[group][condensed].to(torch.uint8),
-                "prototypes/logits": prototypes, "prototypes/samples": samples})
+                # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at some only
+                "prototypes/logits": prototypes, "prototypes/samples": client.class_counts})
         return answers
 
     def _probabilities(self, clients: Sequence[Client], real: RealData, logits: torch.Tensor) -> torch.Tensor:

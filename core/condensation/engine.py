@@ -37,6 +37,8 @@ class Condensation:
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
+    #: real images per class that a client looks at in a round; None: all
+    candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     kernel: str = attrs.field(default="linear", validator=one_of("kernel", "linear", "inner", "gaussian"))
     #: where the real side of each iteration comes from: a fresh `minibatch`, a batch of stored features
     #: (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
@@ -242,7 +244,8 @@ REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
 
 def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
     """Condensed images per group, (G,): p times its real images, rounded up, and at least `min_images`."""
-    return torch.ceil(sizes * settings.share).long().clamp(min=settings.min_images)
+    # in float64, less its rounding: in float32 0.3 of 50 images would be a little above 15, and so 16
+    return torch.ceil(sizes.double() * settings.share - 1e-9).long().clamp(min=settings.min_images)
 
 
 def condense(
