@@ -116,13 +116,18 @@ def _listen(view: Any, address: str) -> list[str]:
             heard.append(f"asks another server for {url}")
             handler.abort()
 
+    def console(message: Any) -> None:
+        if message.type == "error":
+            heard.append(f"console error: {message.text[:200]}")
+
+    def response(answer: Any) -> None:
+        if answer.status >= 400:
+            heard.append(f"{answer.url} answers {answer.status}")
+
     view.route("**/*", route)
-    view.on("console", lambda message: message.type == "error" and heard.append(f"console error: {message.text[:200]}"))
+    view.on("console", console)
+    view.on("response", response)
     view.on("pageerror", lambda error: heard.append(f"script error: {str(error)[:200]}"))
-    view.on(
-        "response",
-        lambda response: response.status >= 400 and heard.append(f"{response.url} answers {response.status}"),
-    )
     view.on("requestfailed", lambda request: _failed(request, address, heard))
     return heard
 
