@@ -255,7 +255,7 @@ def data_(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="local-training")] = "local-training",
+    what: Annotated[str, typer.Argument(help="condensation or local-training.")] = "condensation",
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
@@ -263,6 +263,7 @@ def bench(
 
     \b
     Example:
+      python -m core bench condensation
       python -m core bench local-training
     """
     from core.experiments import bench as benches

@@ -291,6 +291,8 @@ class TableSpec:
         fields = profile.overrides.over(fields, column.alpha)
         if profile.name in self.profiles:
             fields = self.profiles[profile.name].over(fields, column.alpha)
+        # a profile changes the budget, never what a row is about
+        fields = merged(fields, {"settings": row.fields.get("settings", {})})
         try:
             return tuple(Experiment.from_dict({**fields, "seed": seed, "profile": profile.name}) for seed in self.seeds)
         except InputError as error:
