@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,15 @@ def test_no_browser_is_one_clear_sentence(monkeypatch):
 def test_a_site_that_is_not_built_cannot_be_served(tmp_path):
     with pytest.raises(InputError, match="make book"), serving(tmp_path):
         pass
+
+
+def test_a_reader_who_leaves_early_is_no_fault(tmp_path, capfd):
+    tiny.site(tmp_path, index="x" * 20_000_000)
+    with serving(tmp_path) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"GET /index.html HTTP/1.0\r\n\r\n")
+            assert connection.recv(4).startswith(b"HTTP")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.5)  # the server meets the closed connection
+    assert "Traceback" not in capfd.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,17 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing about single requests."""
 
 
-def _server(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A reader who leaves before a file has arrived is no fault; anything else is shown."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def _server(folder: Path, port: int) -> _Server:
     if not (folder / "index.html").is_file():
         raise InputError(f"there is no site in {folder}; `make book` builds it")
-    return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Quiet, directory=str(folder)))
+    return _Server(("127.0.0.1", port), functools.partial(_Quiet, directory=str(folder)))
 
 
 @contextlib.contextmanager
