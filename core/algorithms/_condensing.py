@@ -10,7 +10,7 @@ import torch
 from core import server
 from core.checks import number, whole
 from core.condensation import augment, draw_augmentation, to_wire
-from core.condensation.engine import RealData
+from core.condensation.engine import Condensation, RealData
 from core.data import Dataset
 from core.federation import Client, Field, Message, State, Task
 from core.rng import Rng
@@ -74,10 +74,11 @@ def noise(real: RealData, group: torch.Tensor, rngs: Sequence[Rng]) -> torch.Ten
                       for number_, rng in zip(numbers, rngs, strict=True)])
 
 
-def upload_format(state: State, wire: str) -> dict[str, Field]:
+def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:
     """Condensed images and their labels, one byte a label."""
     data = state.task.dataset
-    most = len(data.train) + data.num_classes * 100
+    # more than a client with all data would send
+    most = len(data.train) + data.num_classes * settings.min_images
     return {"images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
             "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most)}
 

@@ -59,7 +59,7 @@ class FedDM(Algorithm):
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Condensed images with their labels."""
-        return condensing.upload_format(state, "uint8"), {}
+        return condensing.upload_format(state, self.settings, "uint8"), {}
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """What one client uploads."""

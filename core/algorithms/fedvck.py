@@ -127,7 +127,7 @@ class FedVCK(Algorithm):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Condensed images with their labels, logit prototypes and the numbers of samples behind them."""
         classes = state.task.dataset.num_classes
-        return condensing.upload_format(state, self.settings.wire) | {
+        return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
             "prototypes/samples": Field((classes,), torch.int64, low=0)}, {}
 
