@@ -15,7 +15,7 @@ from torch import nn
 
 from core.algorithms import _condensing as condensing
 from core.algorithms._condensing import Knowledge
-from core.checks import number
+from core.checks import number, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, Draws, Problem, condense, condensed_counts
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
@@ -31,8 +31,8 @@ class Settings(condensing.ServerSide, Condensation):
     rho: float = attrs.field(default=5.0, validator=number(0))
     server_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     server_weight_decay: float = attrs.field(default=0.0, validator=number(0))
-    server_epochs: int = 500
-    server_decay: float = 1.0
+    server_epochs: int = attrs.field(default=500, validator=whole(1))
+    server_decay: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
 
     @classmethod
     def released(cls) -> Settings:

@@ -10,7 +10,7 @@ authors' code; every difference is one named setting. Three settings switch part
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import attrs
 import torch
@@ -21,7 +21,8 @@ from core.algorithms import _condensing as condensing
 from core.algorithms._condensing import Knowledge
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
-from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, condensed_counts
+from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, condensed_counts, strategy
+from core.errors import InputError
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
 from core.rng import Rng
 
@@ -30,9 +31,15 @@ FADE = 0.1
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 
 
-def switch(default: bool = False):
-    """A setting that is on or off."""
-    return attrs.field(default=default, validator=attrs.validators.instance_of(bool))
+def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """Validator: true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{attribute.name} must be true or false, not {value!r}")
+
+
+def switch() -> Any:
+    """A setting that is off unless it is turned on."""
+    return attrs.field(default=False, validator=on_or_off)
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +95,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: Eq. 16: train on the condensed images of the last so many rounds; 1: on S^t, as printed
     keep_rounds: int = attrs.field(default=1, validator=whole(1))
     #: siamese augmentation of what the server's cross-entropy sees
-    server_augmentation: str = "none"
+    server_augmentation: str = attrs.field(default="none", validator=strategy)
     #: the wire: one byte a pixel, or the float32 of the released code's memory
     wire: str = attrs.field(default="uint8", validator=one_of("wire format", "uint8", "float32"))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import attrs
 import torch
 
 from core.checks import number, one_of, whole
-from core.condensation.augment import Augmentation, augment, draw_augmentation
+from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
 from core.condensation.selection import draw
@@ -22,6 +23,13 @@ from core.errors import InputError
 from core.rng import Rng
 
 CHUNK = 1024
+
+
+def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """Validator: a strategy of siamese augmentation."""
+    if not isinstance(value, str):
+        raise InputError(f"{attribute.name} must be a text such as 'color_flip' or 'none', not {value!r}")
+    parts_of(value)
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -45,7 +53,7 @@ class Condensation:
     estimator: str = attrs.field(
         default="minibatch", validator=one_of("estimator", "minibatch", "feature_bank", "expectation"))
     #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
-    augmentation: str = "none"
+    augmentation: str = attrs.field(default="none", validator=strategy)
     #: draws (of augmentations, of disturbed weights) that a bank or an expectation holds
     pool: int = attrs.field(default=8, validator=whole(1))
     #: bound of the gradient's norm per client; None: no bound

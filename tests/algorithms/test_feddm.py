@@ -1,16 +1,24 @@
-"""FedDM: batched and single clients."""
+"""FedDM: batched and single clients, disturbed weights, resuming, bytes."""
 
+import math
+
+import attrs
 import pytest
+import torch
 
 from core import algorithms
+from core.algorithms.feddm import disturbance
+from core.condensation import LatentEncoder
+from core.condensation.engine import Condensation, condensed_counts
+from core.errors import InputError
 from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task
+from core.federation import Runtime, make_clients, make_task, rounds
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
-FAST = {"iterations": 3, "real_batch": 8, "pool": 2, "server_steps": 4, "share": 0.05}
+FAST = {"iterations": 2, "real_batch": 8, "pool": 2, "server_steps": 4, "share": 0.05}
 TINY = Experiment(algorithm="feddm", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST)
+                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
 
 
 @pytest.fixture(scope="module")
@@ -18,15 +26,128 @@ def task():
     return make_task(TINY, Runtime())
 
 
-@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank", "expectation"])
-def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, estimator):
-    feddm = algorithms.create("feddm", FAST | {"estimator": estimator, "augmentation": AUGMENTATION})
-    clients, state, rng = make_clients(TINY, task), feddm.initialise(task, Rng(0)), Rng(3)
-    messages = {client.id: feddm.broadcast(state, client.id) for client in clients}
-    batched = feddm.clients_update(clients, messages, rng)
+@pytest.fixture
+def clients(task):
+    return make_clients(TINY, task)
+
+
+def feddm(**settings):
+    return algorithms.create("feddm", FAST | settings)
+
+
+@pytest.mark.parametrize("settings", [
+    {"estimator": "minibatch"}, {"estimator": "feature_bank"}, {"estimator": "expectation"},
+    {"estimator": "minibatch", "candidates": 4, "clip_norm": 0.5, "rho": 0},
+], ids=str)
+def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, clients, settings):
+    algorithm, rng = feddm(augmentation=AUGMENTATION, **settings), Rng(3)
+    state = algorithm.initialise(task, Rng(0))
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+    batched = algorithm.clients_update(clients, messages, rng)
     for client in clients:
-        alone = feddm.client_update(client, messages[client.id], rng.at("client", client.id)).tensors
+        alone = algorithm.client_update(client, messages[client.id], rng.at("client", client.id)).tensors
         together = batched[client.id].tensors
         assert alone["labels"].equal(together["labels"])
         apart = (alone["images"].int() - together["images"].int()).abs()
         assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
+    assert not any(client.memory for client in clients)
+
+
+def weights(encoder):
+    return torch.cat([parameter.flatten() for parameter in encoder.model.parameters()])
+
+
+@pytest.mark.parametrize("rho", [0.5, 5.0, 1000.0])
+def test_weights_are_drawn_from_a_ball_around_the_model(task, rho):
+    """w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1): on the sphere, unless it is larger than g."""
+    encoder = LatentEncoder(task.new_model(Rng(0)))
+    centre = weights(encoder).clone()
+    disturb = disturbance(encoder, rho, Rng(4))
+    moves = []
+    for number in (0, 1, 0):
+        disturb(number)
+        moves.append(weights(encoder) - centre)
+    # always from the centre, and the same for the same number
+    torch.testing.assert_close(moves[0], moves[2], rtol=0, atol=0)
+    assert not torch.allclose(moves[0], moves[1])
+    expected = min(rho, math.sqrt(len(centre)))  # the norm of so many normal numbers
+    for move in moves:
+        assert float(move.norm()) == pytest.approx(expected, rel=1e-3 if rho < 100 else 0.1)
+    # all directions are alike: every layer has its share of the squared norm
+    share = float(moves[0][-10:].square().sum() / moves[0].square().sum())
+    assert 0 < share < 10 * 10 / len(centre)
+
+
+def test_all_clients_of_a_round_disturb_alike_and_rounds_differ(task):
+    """The server sends a seed; with rho of 0 nothing moves."""
+    algorithm = feddm()
+    state = algorithm.initialise(task, Rng(0))
+    assert algorithm.broadcast(state, 0).meta == algorithm.broadcast(state, 2).meta
+    assert disturbance(LatentEncoder(task.new_model(Rng(0))), 0.0, Rng(4)) is None
+    moved = []
+    for number in (0, 1):
+        encoder = LatentEncoder(task.new_model(Rng(0)))
+        disturbance(encoder, 1.0, Rng(state.meta["seed"]).at("round", number))(0)
+        moved.append(weights(encoder))
+    assert not torch.equal(*moved)
+
+
+def test_disturbance_leaves_the_global_model_alone(task, clients):
+    algorithm = feddm()
+    state = algorithm.initialise(task, Rng(0))
+    before = {name: value.clone() for name, value in state.tensors.items()}
+    algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(3))
+    assert all(torch.equal(value, before[name]) for name, value in state.tensors.items())
+
+
+def uploaded(task, client, **settings):
+    algorithm = feddm(**settings)
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), client.id)
+    return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
+
+
+def test_radius_and_estimator_matter(task, clients):
+    plain = uploaded(task, clients[0])
+    for change in ({"rho": 0.0}, {"rho": 50.0}, {"estimator": "expectation"}, {"estimator": "feature_bank"},
+                   {"kernel": "gaussian"}, {"augmentation": AUGMENTATION}):
+        assert not torch.equal(uploaded(task, clients[0], **change), plain), change
+
+
+def test_the_server_sees_the_images_of_this_round_only(task, clients):
+    algorithm = feddm()
+    state = algorithm.initialise(task, Rng(0))
+    uploads = {0: algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(3))}
+    new = algorithm.server_update(state, uploads, Rng(4))
+    assert new.meta == {"round": 1, "seed": state.meta["seed"]}
+    assert new.tensors.keys() == state.tensors.keys()
+    assert not torch.equal(new.tensors["parameters/classifier.weight"], state.tensors["parameters/classifier.weight"])
+
+
+@pytest.mark.parametrize(("more", "stop"), [
+    ({}, 1), ({"active": 2, "settings": FAST | {"estimator": "expectation"}}, 2),
+], ids=["all", "two active"])
+def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
+    experiment = attrs.evolve(TINY, rounds=3, **more)
+    whole = list(rounds(experiment, task=task))
+    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors")
+    for _ in range(stop):
+        next(broken)
+    broken.close()
+    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors"))
+    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
+    last, again = whole[-1].state, resumed[-1].state
+    assert last.meta == again.meta
+    assert all(torch.equal(value, again.tensors[name]) for name, value in last.tensors.items())
+
+
+def test_the_ledger_counts_images_and_labels(task, clients):
+    sizes = torch.stack([client.class_counts for client in clients])
+    images = int(condensed_counts(sizes[sizes > 0], Condensation(share=0.05)).sum())
+    assert next(rounds(TINY, task=task)).ledger.total("up") == {"images": images * 64, "labels": images}
+
+
+@pytest.mark.parametrize("settings", [{"rho": -1.0}, {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0},
+                                      {"image_lr": 0}], ids=str)
+def test_bad_values_are_refused(settings):
+    with pytest.raises(InputError):
+        feddm(**settings)

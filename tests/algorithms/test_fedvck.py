@@ -13,6 +13,7 @@ from core.algorithms import fedvck as module
 from core.algorithms._condensing import Knowledge
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
+from core.errors import InputError
 from core.experiments import Experiment
 from core.federation import Client, Ledger, Message, Runtime, Task, make_clients, make_task, pack, rounds
 from core.rng import Rng
@@ -59,6 +60,16 @@ def assert_same_uploads(one, other):
                 assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
             else:
                 torch.testing.assert_close(value, twin, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [
+    {"augmentation": "colour"}, {"augmentation": 3}, {"server_augmentation": "color_turn"}, {"alpha": 1.5},
+    {"candidates": 0}, {"negatives": 0}, {"temperature": 0}, {"warm_start": "yes"}, {"keep_rounds": 0},
+    {"wire": "float16"}, {"first_model": "mine"}, {"server_epochs": 0},
+], ids=str)
+def test_bad_values_are_refused(settings):
+    with pytest.raises(InputError, match="fedvck"):
+        fedvck(**settings)
 
 
 # one batch, or one by one
