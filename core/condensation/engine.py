@@ -7,7 +7,7 @@ is one class of one client; groups are ordered by client, then by class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,6 +22,7 @@ from core.condensation.selection import draw
 from core.errors import InputError
 from core.rng import Rng
 
+#: real images that are embedded at once
 CHUNK = 1024
 
 
@@ -144,10 +145,11 @@ class Problem:
 
     def embed(
         self, inputs: torch.Tensor, owner: torch.Tensor, statistics: LatentStatistics | None,
+        clients: int | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """What is matched, (N, D) float32, and the statistics that were used."""
+        """What is matched, (N, D) float32, and the statistics that were used; `owner` counts up to `clients` (all)."""
         with self.autocast():
-            features, used = self.encoder(inputs, owner, statistics, self.clients)
+            features, used = self.encoder(inputs, owner, statistics, clients or self.clients)
             if self.head:
                 features = torch.cat([features.float(), self.encoder.logits(features).float()], 1)
         return features.float(), used
@@ -172,11 +174,28 @@ class Problem:
         self, purpose: str, step: int, augmentation: Augmentation | None
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per client."""
-        real, rows = self.real, self.rows(purpose, step).flatten()
-        group = real.group[rows]
-        inputs = _augment(self.prepare(real.images[rows]), augmentation, group)
-        features, statistics = self.embed(inputs, real.owner[group], None)
-        return features.view(real.groups, self.settings.real_batch, -1), statistics
+        real, rows = self.real, self.rows(purpose, step)
+        features, statistics = [], []
+        for clients, groups in self.blocks():
+            some = rows[groups].flatten()
+            group = real.group[some]
+            inputs = _augment(self.prepare(real.images[some]), augmentation, group)
+            found, used = self.embed(inputs, real.owner[group] - clients.start, None, clients.stop - clients.start)
+            features.append(found)
+            statistics.append(used)
+        return torch.cat(features).view(*rows.shape, -1), LatentStatistics.concatenate(statistics)
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Runs of clients, and their groups, whose real batches are embedded at once: to save memory, at most CHUNK
+        images, or one client, whose images share statistics."""
+        sizes, most = self.draws.sizes, CHUNK // self.settings.real_batch
+        client = group = 0
+        while client < len(sizes):
+            stop, end = client + 1, group + sizes[client]
+            while stop < len(sizes) and end + sizes[stop] - group <= most:
+                stop, end = stop + 1, end + sizes[stop]
+            yield slice(client, stop), slice(group, end)
+            client, group = stop, end
 
     def rows(self, purpose: str, step: int) -> torch.Tensor:
         """Real images (G, B) drawn by P_w."""

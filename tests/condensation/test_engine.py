@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from core import models
-from core.condensation import LatentEncoder, LatentStatistics, augment
+from core.condensation import LatentEncoder, LatentStatistics, augment, engine
 from core.condensation.engine import (
     REAL_SIDES,
     Condensation,
@@ -291,6 +291,30 @@ def test_sliding_batches_share_all_images_but_one():
     fresh = make(real_batch=4)
     assert not torch.equal(fresh.rows("batch", 0)[:, 1:], fresh.rows("batch", 1)[:, :-1])
     assert (problem.real.group[rows[7]] == torch.arange(4)[:, None]).all()
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 15, 10**6])
+def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, chunk):
+    """A client with two groups of 5 images: 15 images hold one client, 20 both. The result does not change."""
+    whole = make(iterations=2)
+    monkeypatch.setattr(engine, "CHUNK", chunk)
+    problem = make(iterations=2)
+    both = [(slice(0, 2), slice(0, 4))]
+    assert list(problem.blocks()) == (both if chunk >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))])
+    features, statistics = problem.batch("batch", 0, None)
+    monkeypatch.undo()
+    expected, used = whole.batch("batch", 0, None)
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
+    for one, other in zip(statistics.means + statistics.variances, used.means + used.variances, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
+    monkeypatch.setattr(engine, "CHUNK", 20)
+    problem = make()
+    problem.draws.sizes = [1, 2, 1, 3, 9, 1]  # groups of 5 images, so four of them fit
+    assert [(c.start, c.stop, g.start, g.stop) for c, g in problem.blocks()] == [
+        (0, 3, 0, 4), (3, 4, 4, 7), (4, 5, 7, 16), (5, 6, 16, 17)]
 
 
 def test_watching_changes_nothing_and_sees_every_step():
