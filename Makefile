@@ -45,9 +45,9 @@ $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "book_of_this_folder.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 	@touch $@
 
+# one process for both, because importing PyTorch takes seconds
 book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check it
-	@$(PY) -m core book build
-	@$(PY) -m core book check
+	@$(PY) -c 'import sys; from core.__main__ import main; sys.exit(main(["book", "build"]) or main(["book", "check"]))'
 
 check: $(INSTALLED)  ## check the site that is already built
 	@$(PY) -m core book check
