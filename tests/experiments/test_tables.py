@@ -38,7 +38,8 @@ def cells():
 
 
 def test_every_table_of_the_papers_is_specified():
-    found = {paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper)) for paper in NUMBERS}
+    found = {paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper) if spec.table.isdigit())
+             for paper in NUMBERS}
     assert found == NUMBERS
 
 
