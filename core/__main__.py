@@ -27,17 +27,22 @@ Out = Annotated[Path | None, typer.Option(help="Folder for records and checkpoin
 
 
 def _pairs(given: list[str]) -> dict[str, Any]:
-    """`key=value` texts as a mapping; a value is read as JSON where it can be, as a text otherwise."""
+    """`key=value` texts as a mapping."""
     pairs = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InputError(f"give settings as NAME=VALUE, not {text!r}")
-        try:
-            pairs[key.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            pairs[key.strip()] = value
+        pairs[key.strip()] = _value(value)
     return pairs
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value or a list where the text is one in JSON; else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
@@ -173,7 +178,8 @@ def table(
             print(f"{spec.paper}/{spec.table}  {spec.title}")
         return
     print(TableSpec.find(paper, number).title)
-    print(table_frame(paper, number, profile).to_string(index=False))
+    columns = ["row", "column", "metric", "printed", "measured", "std", "seeds", "difference", "verdict"]
+    print(table_frame(paper, number, profile)[columns].to_string(index=False, na_rep="-", float_format="%.2f"))
 
 
 @app.command()
@@ -214,14 +220,15 @@ def import_(folder: Annotated[Path, typer.Argument(help="The folder that was giv
 @app.command()
 def notebook(
     path: Annotated[Path, typer.Argument(help="A notebook, .py or .ipynb.")],
-    parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="NAME=VALUE; repeatable.")] = None,
+    parameter: Annotated[list[str] | None, typer.Option(
+        "-p", "--parameter", help="NAME VALUE, as papermill takes them, or NAME=VALUE; repeatable.")] = None,
     out: Annotated[Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")] = None,
 ) -> None:
     """Execute a notebook with your own parameters; unknown names and bad values are refused before anything runs.
 
     \b
     Example:
-      python -m core notebook notebooks/00_quickstart.py -p alpha=0.02 -p rounds=5
+      python -m core notebook notebooks/00_quickstart.py -p alpha 0.02 -p rounds 5
     """
     from core.report.notebooks import run_notebook
 
@@ -292,10 +299,21 @@ def book(
     actions[action]()
 
 
+def _joined(arguments: list[str]) -> list[str]:
+    """`-p NAME VALUE` as `-p NAME=VALUE`: an option of Typer takes one value, papermill's takes two."""
+    joined: list[str] = []
+    for text in arguments:
+        if joined[-2:-1] in (["-p"], ["--parameter"]) and "=" not in joined[-1]:
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. A mistake gives one clear line and status 2, an interruption status 130."""
     try:
-        status = int(app(arguments or sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+        status = int(app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
