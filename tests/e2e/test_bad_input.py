@@ -106,7 +106,8 @@ CASES = {
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
     "notebook missing": (["notebook", "notebooks/77_nothing.py"], "77_nothing"),
     "notebook parameter unknown": (["notebook", "notebooks/00_quickstart.py", "-p", "alhpa", "1"], "alhpa"),
-    "notebook parameter of a wrong kind": (["notebook", "notebooks/00_quickstart.py", "-p", "rounds", "many"], "rounds"),
+    "notebook parameter of a wrong kind": (
+        ["notebook", "notebooks/00_quickstart.py", "-p", "rounds", "many"], "rounds"),
     "data verb unknown": (["data", "fetch"], "get"),
     "data get of nothing": (["data", "get"], "get"),
     "data get unknown": (["data", "get", "cifar11"], "cifar10"),
