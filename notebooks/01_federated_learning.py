@@ -50,8 +50,10 @@ task.dataset.classes
 # Client $k$ holds $n_k$ of all $n$ samples. With its mean loss $F_k$, the goal is
 #
 # $$
-# \min_w F(w), \qquad F(w) = \sum_{k=1}^{K} \frac{n_k}{n} F_k(w),
-# \qquad F_k(w) = \frac{1}{n_k} \sum_{(x, y) \in \mathcal{T}_k} \ell\bigl(f_w(x), y\bigr).
+# \begin{aligned}
+# &\min_w F(w), \qquad F(w) = \sum_{k=1}^{K} \frac{n_k}{n} F_k(w), \\
+# &F_k(w) = \frac{1}{n_k} \sum_{(x, y) \in \mathcal{T}_k} \ell\bigl(f_w(x), y\bigr).
+# \end{aligned}
 # $$ (eq:fl-goal)
 #
 # This is the loss on all data together. What is different is that nobody can compute it.
