@@ -1,6 +1,5 @@
 """FedVCK: batched and single clients, equations, degenerate clients."""
 
-
 import attrs
 import numpy as np
 import pytest
@@ -201,6 +200,19 @@ def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, cli
     assert sorted(state.tensors["knowledge/round"].unique().tolist()) == [0, 1]
     for c in range(10):
         torch.testing.assert_close(contrast.prototypes[c].double(), features[given == c].mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_classes_that_nobody_holds_are_no_hard_negatives(task):
+    algorithm, ledger, clients = fedvck(negatives=5), Ledger(), crowd(task, [{0: 9, 3: 8}, {3: 8, 7: 6}])
+    ledger.open_round()
+    state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
+    # the classifier says 5 to everything
+    state.tensors["parameters/classifier.bias"][5] += 100
+    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    contrast = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5))
+    found = {c: {j for j in row.tolist() if j >= 0} for c, row in enumerate(contrast.negatives)}
+    assert {c: names for c, names in found.items() if names} == {0: {3, 7}, 3: {0, 7}, 7: {0, 3}}
+    assert contrast.present.nonzero().flatten().tolist() == [0, 3, 7]
 
 
 @pytest.mark.parametrize("candidates", [None, 4])

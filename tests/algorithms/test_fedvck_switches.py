@@ -85,6 +85,14 @@ def test_each_switch_alone_changes_the_result(task, name):
         assert not torch.allclose(changed, plain, rtol=1e-6, atol=1e-7)
 
 
+def test_the_weight_of_the_contrast_fades_from_round_to_round(task):
+    """con_beta is multiplied by 0.1 half way through every round and never restored; as printed it stays."""
+    for fading, factor in ((True, 0.1), (False, 1.0)):
+        experiment = attrs.evolve(TINY, rounds=3, settings=FAST | {"fading_contrast": fading, "contrast": 0.5})
+        weights = [result.state.meta["contrast"] for result in rounds(experiment, task=task)]
+        assert weights == pytest.approx([0.5 * factor**r for r in (1, 2, 3)])
+
+
 def test_each_step_of_the_ablation_changes_the_result(task):
     """The rows of Tables 4 and 14, and the two unions that the paper leaves out."""
     steps = [(), ("wo_lrc",), ("wo_lrc", "wo_pw"), ("wo_lrc", "wo_pw", "wo_latent"), ("wo_pw", "wo_latent"),

@@ -145,8 +145,8 @@ def test_three_steps_of_condensation_in_float64(options):
     problem = make(model, iterations=3, **{k: v for k, v in options.items() if k != "disturb"})
     if options.get("disturb"):
         weight = problem.encoder.model.blocks[0].conv.weight
-        centre = weight.clone()
-        problem = attrs.evolve(problem, disturb=lambda step: weight.copy_(centre * (1 + 0.3 * step)))
+        centre, direction = weight.clone(), torch.randn(weight.shape, generator=Rng(8).generator())
+        problem = attrs.evolve(problem, disturb=lambda step: weight.copy_(centre + 0.2 * step * direction))
     images, trace = condense(problem, noise(), GROUP)
 
     expected, velocity = noise().double(), torch.zeros(len(GROUP), 1, 8, 8, dtype=torch.float64)
@@ -280,6 +280,17 @@ def test_the_bank_draws_anew_at_every_step_and_a_minibatch_never_repeats_an_augm
     assert [bank.entry(step) for step in range(5)] == [0, 1, 0, 1, 0]
     fresh = make(augmentation=AUGMENTATION, pool=2)
     assert [fresh.entry(step) for step in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_every_group_has_an_augmentation_of_its_own_from_its_clients_stream():
+    problem = make(augmentation=AUGMENTATION)
+    drawn = torch.cat([problem.augmented(step).colour for step in range(40)])
+    coloured = drawn[drawn[:, 0] != 0]
+    assert 10 < len(coloured) == len(set(map(tuple, coloured.tolist())))
+    alone = Draws(problem.draws.rngs[1:], torch.zeros(2, dtype=torch.int64))
+    for step in range(5):
+        one, both = alone.augmentation(AUGMENTATION, 8, "augment", step), problem.augmented(step)
+        assert torch.equal(one.affine, both.affine[2:]) and torch.equal(one.cutout, both.cutout[2:])
 
 
 def test_sliding_batches_share_all_images_but_one():
