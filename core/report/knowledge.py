@@ -1,0 +1,143 @@
+"""Looking at condensed knowledge: how much it changes from round to round, heat maps of prototypes, lines."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from core.condensation import mmd
+from core.errors import InputError
+from core.report import style
+from core.report.figures import _figure
+
+#: above so many classes a heat map has no room for numbers
+_WRITTEN = 12
+
+
+def adjacent_mmd(
+    features: torch.Tensor, labels: torch.Tensor, rounds: torch.Tensor, kernel: str = "linear",
+) -> pd.DataFrame:
+    """Squared MMD between the condensed knowledge of a round and of the round before, class by class.
+
+    This is what FedVCK's Figures 1b and 3 show. The paper names neither the encoder nor the kernel. All features must
+    come from one encoder: then a distance says that the images differ, and not that the model has moved.
+
+    Args:
+        features: (N, D) of condensed images of all clients; labels: (N,) classes; rounds: (N,) whole numbers.
+        kernel: as in `core.condensation.mmd`.
+
+    Returns: a row for every round and class that has images in this round and in the one before it: `round`, `class`,
+    `mmd`. Raises InputError when lengths differ or no class has images in two adjacent rounds.
+    """
+    if not len(features) == len(labels) == len(rounds):
+        raise InputError(f"{len(features)} features need as many labels and rounds, "
+                         f"not {len(labels)} and {len(rounds)}")
+    sets = {(number, cls): features[(rounds == number) & (labels == cls)]
+            for number, cls in sorted({*zip(rounds.tolist(), labels.tolist(), strict=True)})}
+    rows = [{"round": number, "class": cls, "mmd": float(mmd(images, sets[number - 1, cls], kernel))}
+            for (number, cls), images in sets.items() if (number - 1, cls) in sets]
+    if not rows:
+        raise InputError("no class has condensed images in two adjacent rounds")
+    return pd.DataFrame(rows)
+
+
+def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = "", ylabel: str = "",
+          log: str = "", title: str = "") -> Any:
+    """Lines of `y` over `x`, one for each value of `by`: the mean of equal `x`, one standard deviation as a band.
+
+    Args:
+        frame: long form; `x`, `y` and `by` are columns of it.
+        log: axes with a logarithmic scale: "", "x", "y" or "xy".
+
+    Returns a `matplotlib.figure.Figure` whose label describes it. Raises InputError for an empty frame or a column
+    that is missing.
+    """
+    for column in (x, y, by):
+        if column not in frame:
+            raise InputError(f"the frame has no column {column!r}: {', '.join(map(str, frame.columns))}")
+    if frame.empty:
+        raise InputError("there is nothing to draw: the frame is empty")
+    from matplotlib import rc_context
+
+    names = list(dict.fromkeys(frame[by]))
+    colours, markers, dashes = style.series(len(names))
+    ends = []
+    with rc_context(style.rc()):
+        figure = _figure(7.2, 3.6)
+        axes = figure.subplots()
+        for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
+            of = frame[frame[by] == name].groupby(x)[y].agg(["mean", "std"])
+            mark = marker if len(of) <= 20 else ""
+            axes.plot(of.index, of["mean"], color=colour, marker=mark, linestyle=(0, dash) if dash else "-",
+                      label=str(name))
+            if of["std"].notna().any():
+                spread = of["std"].fillna(0)
+                axes.fill_between(of.index, of["mean"] - spread, of["mean"] + spread, color=colour, alpha=0.2,
+                                  linewidth=0)
+            ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y, title=title, **{f"{axis}scale": "log" for axis in log})
+        if len(names) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
+    topic = f"{title}. " if title else ""
+    figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
+    return figure
+
+
+def heat_map(values: Any, classes: Sequence[str], marked: Any = None, title: str = "", across: str = "",
+             down: str = "") -> Any:
+    """A square table of numbers as colours, (C, C): row c, column j. Up to 12 classes the numbers are written as well.
+
+    Args:
+        marked: (C, k) columns to frame in every row, -1 for none: the hard negatives of a class, for example.
+        across, down: names of the axes.
+
+    Raises InputError when the values are not square or the names are not as many.
+    """
+    table = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
+    if table.shape != (len(classes), len(classes)):
+        raise InputError(f"a heat map of {len(classes)} classes needs as many rows and columns, not {table.shape}")
+    from matplotlib import rc_context
+    from matplotlib.patches import Rectangle
+
+    with rc_context(style.rc() | {"axes.grid": False}):
+        side = 1.6 + 0.45 * len(classes)
+        figure = _figure(side + 0.6, side)
+        axes = figure.subplots()
+        picture = axes.imshow(table, cmap="cividis")
+        figure.colorbar(picture, ax=axes, shrink=0.8)
+        middle = (table.min() + table.max()) / 2
+        for row, column in np.ndindex(*table.shape) if len(classes) <= _WRITTEN else ():
+            axes.text(column, row, f"{table[row, column]:.1f}", ha="center", va="center", fontsize=8,
+                      color="black" if table[row, column] > middle else "white")
+        for row, chosen in enumerate([] if marked is None else np.asarray(marked)):
+            for column in chosen[chosen >= 0]:
+                axes.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, linewidth=2,
+                                         edgecolor=style.PALETTE[1]))
+        axes.set_xticks(range(len(classes)), classes, rotation=0 if max(map(len, classes)) < 4 else 90)
+        axes.set_yticks(range(len(classes)), classes)
+        axes.set(title=title, xlabel=across, ylabel=down)
+    frames = "" if marked is None else " Frames mark chosen columns of every row."
+    figure.set_label(f"{title + '. ' if title else ''}Table of {len(classes)} by {len(classes)} classes as colours; "
+                     f"values from {table.min():.2f} to {table.max():.2f}. The largest value stands on the diagonal "
+                     f"in {int((table.argmax(1) == np.arange(len(table))).sum())} of {len(table)} rows.{frames}")
+    return figure
+
+
+def body(function: Callable[..., Any]) -> Any:
+    """The source of a function without its docstring, as a highlighted listing in the output of a notebook cell."""
+    from IPython.display import Markdown
+
+    text = textwrap.dedent(inspect.getsource(function)).rstrip()
+    node = ast.parse(text).body[0]
+    rows = text.splitlines()
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+        quoted = node.body[0]
+        rows[quoted.lineno - 1:quoted.end_lineno] = []
+    return Markdown("```python\n" + "\n".join(rows) + "\n```")
