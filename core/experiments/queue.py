@@ -11,7 +11,7 @@ import attrs
 from core import data
 from core.errors import InputError
 from core.experiments.experiment import Experiment
-from core.experiments.record import REPOSITORY, RESULTS, Record, records
+from core.experiments.record import REPOSITORY, RESULTS, Record, code_version, records
 from core.experiments.tables import TableSpec
 from core.federation import Runtime, run
 
@@ -85,17 +85,26 @@ def measure(
     return record, path, True
 
 
+def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
+    """Whether the last try, with the code as it is, ended in an error: it would end so again."""
+    path, _ = places(experiment, paper, out)
+    if not path.exists():
+        return False
+    record = Record.load(path)
+    return record.status == "failed" and record.code == code_version()
+
+
 def run_pending(
     profile: str, minutes: float, out: Path | None = None, runtime: Runtime | None = None, progress: bool = False,
 ) -> Iterator[tuple[Pending, Record | InputError]]:
     """Take pending runs in order until the time is up; yield each with its record, or with the error that ended it.
 
-    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. Raises InputError for an
-    unknown profile.
+    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run that failed with the
+    same code is not tried again. Raises InputError for an unknown profile.
     """
     deadline = time.monotonic() + 60 * minutes
     for item in pending(profile):
-        if item.missing:
+        if item.missing or failed_before(item.experiment, item.paper, out):
             continue
         if time.monotonic() > deadline:
             return

@@ -94,6 +94,16 @@ def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
     assert first.id not in {item.experiment.id for item in queue.pending("quick", tmp_path)}
 
 
+def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):
+    diverging = attrs.evolve(small(), settings={"local_steps": 20, "lr": 1e30})
+    assert not queue.failed_before(diverging, "adhoc", tmp_path)
+    with pytest.raises(InputError, match="not finite"):
+        queue.measure(diverging, "adhoc", out=tmp_path, runtime=Runtime())
+    assert queue.failed_before(diverging, "adhoc", tmp_path)
+    monkeypatch.setattr(queue, "code_version", lambda: "other")
+    assert not queue.failed_before(diverging, "adhoc", tmp_path)
+
+
 def test_the_queue_stops_before_its_time_is_up(tmp_path):
     import time
 
