@@ -12,7 +12,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from core import data
 from core.condensation import mmd
+from core.condensation.engine import Condensation, condensed_counts
+from core.data import partition
+from core.data.roots import data_root
 from core.errors import InputError
 from core.report import style
 from core.report.figures import _figure
@@ -46,6 +50,37 @@ def adjacent_mmd(
     if not rows:
         raise InputError("no class has condensed images in two adjacent rounds")
     return pd.DataFrame(rows)
+
+
+def split_sizes(dataset: str, file: str) -> pd.DataFrame:
+    """How many training images of a class each client has in a split file: `client`, `class`, `images`, `listed`.
+
+    `listed` says whether the class stands in the client's list of classes; the authors' code leaves the others out.
+    One row for every class that a client holds. The data must be at hand: raises InputError as `core.data.load` does.
+    """
+    train = data.load(dataset).train
+    path = data_root() / file
+    whole, kept = (partition.from_file(path, len(train), labels) for labels in (None, train.labels))
+    rows = []
+    for client, (part, listed) in enumerate(zip(whole, kept, strict=True)):
+        counts, left = (np.bincount(train.labels.numpy()[rows_]) if len(rows_) else np.zeros(0, int)
+                        for rows_ in (part, listed))
+        rows += [{"client": client, "class": int(cls), "images": int(counts[cls]),
+                  "listed": bool(cls < len(left) and left[cls])} for cls in counts.nonzero()[0]]
+    return pd.DataFrame(rows)
+
+
+def condensed_total(sizes: pd.DataFrame, share: float, min_images: int = 5, listed_only: bool = True) -> int:
+    """Condensed images of all clients in a round: the share of every client's class, rounded up, at least so many.
+
+    Args:
+        sizes: `images` and `listed` of every client's class, as `split_sizes` returns them.
+        share: p as a fraction.
+    """
+    kept = sizes[sizes["listed"]] if listed_only else sizes
+    counts = condensed_counts(torch.tensor(kept["images"].to_numpy()),
+                              Condensation(share=share, min_images=min_images))
+    return int(counts.sum())
 
 
 def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = "", ylabel: str = "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core import data
 from core.errors import InputError
+from core.experiments.spec import TABLES
 from core.report import knowledge
 
 LONG = pd.DataFrame({"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")})
@@ -79,3 +83,33 @@ def test_a_listing_leaves_the_docstring_out():
     text = knowledge.body(knowledge.adjacent_mmd).data
     assert text.startswith("```python\ndef adjacent_mmd(") and text.endswith("return pd.DataFrame(rows)\n```")
     assert "Squared MMD" not in text and '"""' not in text
+
+
+def test_condensed_images_are_a_share_rounded_up_and_at_least_five():
+    sizes = pd.DataFrame({"images": [1000, 40, 250, 251], "listed": [True, False, True, True]})
+    assert knowledge.condensed_total(sizes, 0.02) == 20 + 5 + 6
+    assert knowledge.condensed_total(sizes, 0.02, listed_only=False) == 20 + 5 + 5 + 6
+    assert knowledge.condensed_total(sizes, 0.02, min_images=1, listed_only=False) == 20 + 1 + 5 + 6
+
+
+def test_the_sizes_of_the_authors_splits_are_those_of_their_data_sets():
+    sizes = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv")
+    assert sizes.groupby("dataset")["images"].sum().to_dict() == {"cifar10": 50_000, "imagenette": 9_469}
+    assert (sizes[sizes["dataset"] == "cifar10"].groupby("class")["images"].sum() == 5_000).all()
+    for dataset, file in (("cifar10", "CIFAR10"), ("imagenette", "ImageNette")):
+        try:
+            found = knowledge.split_sizes(dataset, f"splits/{file}_clients10_alpha0.05.json")
+        except InputError:
+            continue   # the data are not at hand
+        pd.testing.assert_frame_equal(found, sizes[sizes["dataset"] == dataset].iloc[:, 1:].reset_index(drop=True))
+
+
+def test_sizes_of_a_split(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    labels = data.load("digits").train.labels.tolist()
+    zeros = [i for i, label in enumerate(labels) if label == 0]
+    nines = [i for i, label in enumerate(labels) if label == 9]
+    split = {"client_idx": [zeros[:7] + nines[:2], nines[2:5], []], "client_classes": [[0], [9], []]}
+    (tmp_path / "split.json").write_text(json.dumps(split))
+    assert knowledge.split_sizes("digits", "split.json").to_numpy().tolist() == [
+        [0, 0, 7, True], [0, 9, 2, False], [1, 9, 3, True]]
