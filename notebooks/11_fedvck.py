@@ -54,7 +54,7 @@ def experiment(algorithm, **settings):
     })
 
 
-condensing = {"iterations": iterations, "image_lr": 1.0, "pool": 1,
+condensing = {"iterations": iterations, "image_lr": 1.0, "clip_norm": 30.0, "pool": 1,
               "server_steps": 60, "server_lr": 0.02}
 plan = experiment("fedvck", warm_start=warm_start, wire=wire, **condensing)
 settings = plan.new_algorithm().settings

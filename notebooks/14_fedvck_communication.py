@@ -200,8 +200,8 @@ fits = exact["agrees"].groupby(level=1, sort=False).all()
 print("The reading that fits both data sets to the digit:", "; ".join(fits.index[fits]) or "none")
 
 # %% [markdown]
-# The splits are those at $\beta = 0.05$, which the paper does not state for these tables. A run that leaves out the same
-# images has `{"name": "file", "file": ..., "listed_classes_only": true}` as its partition.
+# The splits are those at $\beta = 0.05$, which the paper does not state for these tables. A run that leaves out the
+# same images has `{"name": "file", "file": ..., "listed_classes_only": true}` as its partition.
 #
 # ## STL10
 #

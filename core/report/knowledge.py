@@ -100,6 +100,7 @@ def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = 
     if frame.empty:
         raise InputError("there is nothing to draw: the frame is empty")
     from matplotlib import rc_context
+    from matplotlib.ticker import MaxNLocator
 
     names = list(dict.fromkeys(frame[by]))
     colours, markers, dashes = style.series(len(names))
@@ -118,6 +119,8 @@ def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = 
                                   linewidth=0)
             ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y, title=title, **{f"{axis}scale": "log" for axis in log})
+        if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) > 1:
             axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
     topic = f"{title}. " if title else ""

@@ -57,6 +57,7 @@ def test_lines_are_means_with_a_band():
     (band,) = figure.axes[0].collections   # b has one value per x, so it has no band
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(2 - np.sqrt(2))
     assert figure.get_label() == "Two. loss against x: a goes from 2 to 5; b goes from 7 to 8."
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())   # x holds whole numbers
     assert knowledge.lines(LONG, "x", "y", log="y").axes[0].get_yscale() == "log"
 
 
