@@ -264,7 +264,7 @@ body(to_wire)
 
 # %% [markdown]
 # A pixel within the range comes back within half a grey level. But noise from $\mathcal{N}(0, 1)$ reaches beyond black
-# and white, and is cut off there. The table counts these pixels and shows what is lost.
+# and white, and is cut off there. The table counts these pixels and says whether accuracy is lost.
 
 # %%
 received = from_wire(wire(knowledge), task.dataset.mean, task.dataset.std)

@@ -159,8 +159,8 @@ body(engine.Problem.rows)
 #
 # In round 0 each released client starts from a random network of its own. So the logit prototypes of that round come
 # from networks that nobody else has, and $M_{t-1}$ of the next round is private. And from round 1 on it goes on with
-# its last images in place of fresh noise. With few iterations this helps much, since the work of all rounds adds up;
-# but it makes the images of two rounds alike, which is what Figures 1b and 3 measure.
+# its last images in place of fresh noise. With few iterations this can help, since the work of all rounds adds up; but
+# it makes the images of two rounds alike, which is what Figures 1b and 3 measure.
 #
 # ### The learning rate of the images
 #
@@ -270,8 +270,9 @@ falls.groupby("label", sort=False)["loss"].agg(["first", "last"]).rename(
 pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map("{:.0e}".format).to_frame("con_beta")
 
 # %% [markdown]
-# In round 0 the term is skipped. So the contrastive loss of the released code acts in the second round or two only. The
-# paper's ablation credits it with the last step to the full method, see [the ablations](12_fedvck_ablations).
+# In round 0 the term is skipped. So the contrastive loss of the released code never has more than a tenth of its stated
+# weight, and soon none. The paper's ablation credits it with the last step to the full method, see [the
+# ablations](12_fedvck_ablations).
 #
 # ### Eq. 16: what the server keeps
 #
