@@ -28,6 +28,7 @@ import torch
 import core.federation as federation
 from core import condensation, server
 from core.algorithms import find
+from core.algorithms.fedvck import AUGMENTATION
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments.profiles import apply
 from core.report import show, table
@@ -44,20 +45,22 @@ printed, released = Settings(), Settings.released()
 
 # %%
 meaning = {
-    "iterations": "not printed", "image_lr": "0.001 to 0.01", "clip_norm": "no bound is mentioned",
-    "augmentation": "none is mentioned", "contrast": "L_ce + L_rc, so 1 (Eq. 16)",
-    "statistics": "the statistics of the current real batch (Eq. 4)",
-    "blend": "M(x) has its softmax, since Eq. 11 calls the model without it f (Eq. 7)",
+    "iterations": "not printed", "image_lr": "0.001 to 0.01", "clip_norm": "no bound",
+    "augmentation": "none", "contrast": "L_ce + L_rc, so 1 (Eq. 16)",
+    "statistics": "of the real batch (Eq. 4)",
+    "blend": "M(x) has its softmax (Eq. 7, 11)",
     "selection": "w / sum w (Eq. 8)", "batches": "a fresh batch (Eq. 9)",
     "first_model": "M_0 comes from the server", "warm_start": "S starts from N(0, 1)",
     "own_negative": "the K largest other than c (Eq. 13)", "contrast_form": "negatives only below the line (Eq. 15)",
     "projector": "learnable, as in SimSiam (Eq. 15)", "projector_training": "learnable, as in SimSiam (Eq. 15)",
-    "fading_contrast": "a constant weight (Eq. 16)", "keep_rounds": "S^t (Eq. 16; the copies of the text disagree)",
-    "server_augmentation": "none is mentioned", "wire": "one byte a pixel (Table 9)",
+    "fading_contrast": "a constant weight (Eq. 16)", "keep_rounds": "S^t (Eq. 16; copies disagree)",
+    "server_augmentation": "none", "wire": "one byte a pixel (Table 9)",
 }
 switches = {field.name: (getattr(printed, field.name), getattr(released, field.name))
             for field in attrs.fields(Settings) if getattr(printed, field.name) != getattr(released, field.name)}
-listing = pd.DataFrame(switches, index=["default", "released"]).T.astype(str)
+shown_as = {AUGMENTATION: "all six kinds", None: "none"}
+listing = pd.DataFrame({name: [shown_as.get(value, str(value)) for value in pair] for name, pair in switches.items()},
+                       index=["default", "released"]).T
 listing["in print"] = [meaning.get(name, "") for name in listing.index]
 listing
 
