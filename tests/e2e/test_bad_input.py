@@ -236,7 +236,9 @@ def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
 
 def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
     command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # a shell that starts the tests in the background has them ignore SIGINT, and children inherit that
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     for _ in range(3000):
         if list(tmp_path.glob("adhoc/*.json")):
             break
