@@ -119,3 +119,17 @@ def test_a_cell_without_its_output_is_found(tmp_path, cell, html, said):
 def test_an_output_removed_on_purpose_is_not_missed(tmp_path):
     tiny.notebook(tmp_path / "one.ipynb", (1, [TEXT]), tags=("remove-output",))
     assert static.problems(tiny.site(tmp_path, one=""), ["one"], tmp_path) == []
+
+
+def test_only_a_page_that_changed_has_a_new_fingerprint(tmp_path):
+    from core.report.site.checking import fingerprints
+
+    (tmp_path / "_static").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.html").write_text(f"<p>{name}</p>")
+    before = fingerprints(tmp_path, ["a", "b"])
+    (tmp_path / "b.html").write_text("<p>c</p>")
+    after = fingerprints(tmp_path, ["a", "b"])
+    assert after["a"] == before["a"] and after["b"] != before["b"]
+    (tmp_path / "_static" / "script.js").write_text("1")
+    assert all(fingerprints(tmp_path, ["a", "b"])[page] != after[page] for page in ("a", "b"))
