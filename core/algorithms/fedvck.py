@@ -83,7 +83,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: Eq. 15: the "printed" ratio, or the "released" one, with the positive in the denominator
     contrast_form: str = attrs.field(default="printed", validator=one_of("form of the loss", "printed", "released"))
     #: Eq. 15: "cosine" similarity, as in SimSiam, which the paper follows, or the "dot" product as printed, under which
-    #: the loss has no lower bound and training diverges
+    #: the loss has no lower bound
     similarity: str = attrs.field(default="cosine", validator=one_of("similarity", "cosine", "dot"))
     #: Eq. 15: the projector is "kept" from round to round, or "fresh" in every round
     projector: str = attrs.field(default="kept", validator=one_of("kind of projector", "kept", "fresh"))
