@@ -92,9 +92,13 @@ class Dataset:
                 f"normalise takes uint8 images of shape (N, {self.channels}, H, W), not {images.dtype} "
                 f"of {tuple(images.shape)}"
             )
+        return self.standardise(images.float().div_(255))
+
+    def standardise(self, images: torch.Tensor) -> torch.Tensor:
+        """(x - mean) / std per channel, of floating-point images (N, C, H, W) in [0, 1]; gradients pass through."""
         mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
-        return images.float().div_(255).sub_(mean).div_(std)
+        return (images - mean) / std
 
 
 def fingerprint_of(*splits: Split) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 from core.rng import Rng
 
 _UNIFORM = (nn.Conv2d, nn.Linear)
-_NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d)
 
 
 @torch.no_grad()

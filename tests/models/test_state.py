@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import random
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import core.metrics
-import core.models
 from core.errors import InputError
 from core.models import build, initialise, load, names, parameters_and_buffers
 from core.models.convnet import ConvNet
@@ -168,24 +164,3 @@ def test_many_clients_in_one_call() -> None:
     logits = torch.func.vmap(one)(stacked, batches)
     expected = torch.stack([client(batch) for client, batch in zip(clients, batches, strict=True)])
     assert torch.allclose(logits, expected, atol=1e-5)
-
-
-#: what models and metrics take from torch; all of it is in torch 2.11 (and was in 2.0), so a name added here
-#: must be looked up in the documentation of 2.11 first
-TORCH_2_11 = {
-    "torch.Tensor", "torch.device", "torch.empty", "torch.float64", "torch.int64", "torch.isfinite", "torch.no_grad",
-    "nn.Module", "nn.Sequential", "nn.Identity", "nn.Conv2d", "nn.Linear", "nn.BatchNorm2d", "nn.GroupNorm",
-    "nn.InstanceNorm2d", "nn.ReLU", "nn.AvgPool2d", "nn.MaxPool2d", "functional.avg_pool2d", "functional.cross_entropy",
-}
-
-
-def test_only_old_torch_names_are_used() -> None:
-    used = set()
-    for package in (core.models, core.metrics):
-        for file in Path(package.__file__).parent.glob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    used.add(f"{node.value.id}.{node.attr}")
-                elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-                    assert {alias.name for alias in node.names} <= {"nn", "functional"}
-    assert {name for name in used if name.split(".")[0] in ("torch", "nn", "functional")} <= TORCH_2_11

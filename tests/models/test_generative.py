@@ -1,0 +1,93 @@
+"""Generators and discriminators: shapes, ranges, determinism, and what each output may depend on."""
+
+import pytest
+import torch
+
+from core import models
+from core.errors import InputError
+from core.models import FeatureGenerator, ImageGenerator, PatchDiscriminator, count_parameters, fresh
+from core.rng import Rng
+
+NOISE = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@pytest.mark.parametrize("size", [8, 28, 30, 32, 64])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_have_the_size_asked_for_and_lie_between_zero_and_one(channels, size):
+    images = fresh(ImageGenerator, channels, size, width=8, rng=Rng(0))(NOISE)
+    assert images.shape == (6, channels, size, size)
+    assert 0 <= images.min().item() < images.max().item() <= 1
+
+
+def test_the_number_of_parameters_by_hand():
+    generator = fresh(ImageGenerator, 3, 32, noise=100, width=64, rng=Rng(0))
+    seed, maps = 100 * 128 * 64 + 128 * 64, 128 * 128 * 9 + 128 * 64 * 9 + 64 * 3 * 9 + 3
+    assert count_parameters(generator) == seed + maps + 2 * (128 + 128 + 64)
+    judge = fresh(PatchDiscriminator, 3, width=64, rng=Rng(0))
+    assert count_parameters(judge) == 3 * 64 * 16 + 64 + 64 * 128 * 16 + 128 + 2 * 128 + 128 + 1
+    features = fresh(FeatureGenerator, 10, 32, noise=32, hidden=256, rng=Rng(0))
+    assert count_parameters(features) == (42 * 256 + 256) + 2 * 256 + (256 * 32 + 32)
+
+
+def test_a_label_changes_a_conditional_image_and_is_needed():
+    generator = fresh(ImageGenerator, 1, 8, classes=3, width=8, rng=Rng(0)).eval()
+    assert not torch.allclose(generator(NOISE, LABELS), generator(NOISE, LABELS.roll(1)))
+    with pytest.raises(InputError, match="without labels"):
+        generator(NOISE)
+    with pytest.raises(InputError, match="with labels"):
+        fresh(ImageGenerator, 1, 8, width=8, rng=Rng(0))(NOISE, LABELS)
+
+
+def test_features_depend_on_noise_and_label():
+    generator = fresh(FeatureGenerator, 3, 5, noise=100, rng=Rng(0)).eval()
+    features = generator(NOISE, LABELS)
+    assert features.shape == (6, 5)
+    assert not torch.allclose(features, generator(NOISE, LABELS.roll(1)))
+    assert not torch.allclose(features, generator(NOISE.roll(1, 0), LABELS))
+
+
+def test_the_judgement_on_one_image_does_not_depend_on_the_others():
+    judge = fresh(PatchDiscriminator, 3, width=8, rng=Rng(0))
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    together = judge(images)
+    assert together.shape == (4, 1, 8, 8)
+    torch.testing.assert_close(judge(images[2:3]), together[2:3])
+    assert not list(judge.buffers())
+
+
+def test_a_patch_sees_its_neighbourhood_only_through_the_normalisation():
+    """Two 4x4 convolutions of stride 2 see 10 pixels: without the norm, a far pixel has no influence."""
+    judge = fresh(PatchDiscriminator, 1, width=4, rng=Rng(0))
+    judge.norm = torch.nn.Identity()
+    images = torch.zeros(1, 1, 32, 32, requires_grad=True)
+    (seen,) = torch.autograd.grad(judge(images)[0, 0, 4, 4], images)
+    rows = seen[0, 0].abs().sum(1).nonzero().flatten()
+    assert int(rows.max() - rows.min()) + 1 == 10
+
+
+def test_fresh_draws_from_its_own_stream_only():
+    before = torch.random.get_rng_state()
+    first, second = (fresh(ImageGenerator, 1, 8, width=8, rng=Rng(3)) for _ in range(2))
+    other = fresh(ImageGenerator, 1, 8, width=8, rng=Rng(4))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.conv1.weight, other.conv1.weight)
+
+
+def test_tensors_by_name_and_back():
+    generator, copy = (fresh(ImageGenerator, 1, 8, width=8, rng=Rng(seed)) for seed in (0, 1))
+    generator(NOISE)  # moves the running statistics
+    parameters, buffers = models.parameters_and_buffers(generator)
+    models.load(copy, parameters | buffers)
+    torch.testing.assert_close(copy.eval()(NOISE), generator.eval()(NOISE))
+
+
+@pytest.mark.parametrize("make", [
+    lambda: fresh(ImageGenerator, 1, 7, rng=Rng(0)), lambda: fresh(ImageGenerator, 1, 8, width=0, rng=Rng(0)),
+    lambda: fresh(FeatureGenerator, 3, 5, noise=0, rng=Rng(0)),
+    lambda: fresh(PatchDiscriminator, 1, width=-1, rng=Rng(0)),
+])
+def test_bad_sizes_are_refused(make):
+    with pytest.raises(InputError):
+        make()
