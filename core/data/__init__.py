@@ -4,7 +4,7 @@
 `core.data.partition` shares a training set out.
 """
 
-from core.data.dataset import Dataset, Split
+from core.data.dataset import Dataset, Split, with_validation
 from core.data.loading import DatasetInfo, available, get, load
 
-__all__ = ["Dataset", "DatasetInfo", "Split", "available", "get", "load"]
+__all__ = ["Dataset", "DatasetInfo", "Split", "available", "get", "load", "with_validation"]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from core.errors import InputError
+from core.rng import Rng
 
 
 def _images(instance: Any, attribute: attrs.Attribute, value: torch.Tensor) -> None:
@@ -65,6 +66,8 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fingerprint: str
+    #: int64, rows of `train` that are in `val` too, and that no client gets
+    held_out: torch.Tensor | None = None
 
     @property
     def channels(self) -> int:
@@ -99,6 +102,19 @@ class Dataset:
         mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
         return (images - mean) / std
+
+
+def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
+    """The data set with a validation split: its own, or a random tenth of the training set where it has none.
+
+    The training set keeps its rows, because partitions count them; `held_out` says which must not be handed out.
+    """
+    if len(dataset.val):
+        return dataset
+    train = dataset.train
+    rows = torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values
+    centre = None if train.centre is None else train.centre[rows]
+    return attrs.evolve(dataset, val=Split(train.images[rows], train.labels[rows], centre), held_out=rows)
 
 
 def fingerprint_of(*splits: Split) -> str:

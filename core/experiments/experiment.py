@@ -65,6 +65,8 @@ class Experiment:
     train_fraction: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
     #: test every so many rounds; the last round is always tested
     evaluate_every: int = attrs.field(default=1, validator=whole(1))
+    #: "test", or "val" to choose hyper-parameters: the validation split, or a tenth of the training set, held out
+    evaluate_on: str = attrs.field(default="test", validator=one_of("split to evaluate on", "test", "val"))
     #: "printed": the paper's values and equations; "released": those of the authors' code
     variant: str = attrs.field(default="printed", validator=one_of("variant", *VARIANTS))
     #: hyper-parameters that differ from the algorithm's defaults

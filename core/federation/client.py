@@ -40,7 +40,8 @@ def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fra
     """Hand the training set out to clients.
 
     With `train_fraction` below 1, every client keeps that share of its part, drawn at random and rounded up.
-    A client may be empty; it then takes no part in any round. Raises InputError when all are empty.
+    Rows that the data set holds out for validation are left out. A client may be empty; it then takes no part in any
+    round. Raises InputError when all are empty.
     """
     train, device = task.dataset.train, task.runtime.device
     parts = split_over_clients(partition, train, clients, seed)
@@ -49,6 +50,8 @@ def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fra
     made = []
     for number, part in enumerate(parts):
         rows = torch.as_tensor(part, dtype=torch.int64)
+        if task.dataset.held_out is not None:
+            rows = rows[~torch.isin(rows, task.dataset.held_out)]
         if train_fraction < 1:
             order = torch.randperm(len(rows), generator=Rng(seed).at("train_fraction", number).generator())
             rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]

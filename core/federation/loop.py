@@ -45,6 +45,8 @@ class Plan(Protocol):
     @property
     def evaluate_every(self) -> int: ...
     @property
+    def evaluate_on(self) -> str: ...
+    @property
     def seed(self) -> int: ...
 
     def new_algorithm(self) -> Algorithm: ...
@@ -74,7 +76,10 @@ class RoundResult:
 
 def make_task(experiment: Plan, runtime: Runtime | None = None) -> Task:
     """Load the data and fix the model of an experiment."""
-    return Task(data.load(experiment.dataset), experiment.model, experiment.model_options, runtime or Runtime.choose())
+    dataset = data.load(experiment.dataset)
+    if experiment.evaluate_on == "val":
+        dataset = data.with_validation(dataset, Rng(0).at("validation"))
+    return Task(dataset, experiment.model, experiment.model_options, runtime or Runtime.choose())
 
 
 def make_clients(experiment: Plan, task: Task) -> list[Client]:
@@ -116,10 +121,17 @@ def rounds(
         metrics: dict[str, float] = {}
         if number % experiment.evaluate_every == 0 or number == experiment.rounds:
             with ledger.timed("evaluate"):
-                metrics = task.evaluate(algorithm.model(state))
+                metrics = task.evaluate(algorithm.model(state), experiment.evaluate_on)
         result = RoundResult(number, metrics, ledger.nbytes("up"), ledger.nbytes("down"),
                              ledger.rounds[-1]["seconds"], state, ledger)
         history.append(result.row())
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)
         yield result
+
+
+def _joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:
+    """The task's metrics and the algorithm's own. Raises ValueError where both have the same name."""
+    if both := metrics.keys() & measures.keys():
+        raise ValueError(f"an algorithm measures {sorted(both)[0]!r}, which is a metric of the task")
+    return metrics | measures
