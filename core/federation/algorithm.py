@@ -76,3 +76,10 @@ class Algorithm:
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """What is tested: one model, or a list with one model per client."""
         raise NotImplementedError
+
+    def measures(self, state: State) -> dict[str, float]:
+        """What an algorithm says of its result beside the task's metrics, by name, after the last round.
+
+        They enter the last round's metrics, and so the record; a name must not be that of a metric of the task.
+        """
+        return {}

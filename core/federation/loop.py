@@ -122,6 +122,8 @@ def rounds(
         if number % experiment.evaluate_every == 0 or number == experiment.rounds:
             with ledger.timed("evaluate"):
                 metrics = task.evaluate(algorithm.model(state), experiment.evaluate_on)
+                if number == experiment.rounds:
+                    metrics = _joined(metrics, algorithm.measures(state))
         result = RoundResult(number, metrics, ledger.nbytes("up"), ledger.nbytes("down"),
                              ledger.rounds[-1]["seconds"], state, ledger)
         history.append(result.row())

@@ -4,6 +4,7 @@ import attrs
 import pytest
 import torch
 
+from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task, rounds, select
@@ -108,3 +109,20 @@ def test_every_client_keeps_half_of_its_part(task):
     for one, other in zip(whole, half, strict=True):
         mine = {image.numpy().tobytes() for image in one.images}
         assert all(image.numpy().tobytes() in mine for image in other.images)
+
+
+def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkeypatch):
+    fedavg, asked = algorithms.find("fedavg"), []
+
+    def measures(self, state):
+        asked.append(state)
+        return {"weights": float(len(state.tensors))}
+
+    monkeypatch.setattr(fedavg, "measures", measures)
+    results = list(rounds(tiny(rounds=3), task=task))
+    assert ["weights" in result.metrics for result in results] == [False, False, True]
+    assert results[-1].metrics["weights"] == len(results[-1].state.tensors) and asked == [results[-1].state]
+    assert "accuracy" in results[-1].metrics
+    monkeypatch.setattr(fedavg, "measures", lambda self, state: {"accuracy": 1.0})
+    with pytest.raises(ValueError, match="accuracy"):
+        list(rounds(tiny(rounds=1), task=task))
