@@ -38,6 +38,9 @@ class Settings(LocalTraining):
 class FedAvg(Algorithm):
     """Clients train the server's model on their data; the server averages the models by numbers of samples.
 
+    Methods that differ in what a client minimises inherit from this class and override `objective`; those with another
+    network override `network`.
+
     Running means and variances of batch norm are averaged like parameters, with the same weights: a global model with
     the initial running statistics would fail at test time.
     """
@@ -47,6 +50,10 @@ class FedAvg(Algorithm):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model."""
         return State(task, pack(task.new_model(rng.at("model"))))
+
+    def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+        """The network whose weights stand in `tensors` under `parameters/` and `buffers/`."""
+        return task.model_from(tensors)
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, the same for every client."""
@@ -59,15 +66,18 @@ class FedAvg(Algorithm):
                    for name, value in self.broadcast(state, 0).tensors.items()}
         return tensors, {"samples": Field((), torch.int64, low=1, high=math.inf)}
 
-    def objective(self, task: Task, received: Message) -> Objective:
-        """What a client minimises: the mean loss F_k(w) of its own data."""
-        return supervised(task)
+    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+        """What a client minimises in this round: the mean loss F_k(w) of its own data.
+
+        `received` is the server's message; `rng` is for whatever a method draws beside the batches.
+        """
+        return supervised(client.task)
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
-        model = client.task.model_from(message.tensors)
+        model = self.network(client.task, message.tensors)
         train(model, client.images, client.labels, self.settings, self.settings.steps(len(client)),
-              self.objective(client.task, message), rng)
+              self.objective(client, message, rng.at("objective")), rng)
         return Message(pack(model), {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
@@ -77,4 +87,4 @@ class FedAvg(Algorithm):
 
     def model(self, state: State) -> nn.Module:
         """The global model."""
-        return state.task.model_from(state.tensors)
+        return self.network(state.task, state.tensors)

@@ -11,16 +11,17 @@ from torch import nn
 
 from core.algorithms import fedavg
 from core.checks import number
-from core.federation import Message, Task
+from core.federation import Client, Message
 from core.federation.training import Objective
+from core.rng import Rng
 
 
 @attrs.frozen(kw_only=True)
 class Settings(fedavg.Settings):
     """Local training, and the weight of the proximal term."""
 
-    #: mu; with 0 the method would be FedAvg, so 0 is refused
-    mu: float = attrs.field(default=0.01, validator=number(0, above=True))
+    #: mu; with 0 the method is FedAvg
+    mu: float = attrs.field(default=0.01, validator=number(0))
 
 
 class FedProx(fedavg.FedAvg):
@@ -28,9 +29,9 @@ class FedProx(fedavg.FedAvg):
 
     Settings = Settings
 
-    def objective(self, task: Task, received: Message) -> Objective:
+    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and the squared distance to the model that was received."""
-        loss, mu = super().objective(task, received), self.settings.mu
+        loss, mu = super().objective(client, received, rng), self.settings.mu
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             # ||w - w_t||^2, over parameters only

@@ -86,7 +86,7 @@ CASES = {
     "zero learning rate": (run_with("--set", "lr=0"), "lr"),
     "infinite learning rate": (run_with("--set", "lr=Infinity"), "lr"),
     "setting without value": (run_with("--set", "lr"), "NAME=VALUE"),
-    "fedprox without mu": (["run", "--algorithm", "fedprox", "--dataset", "digits", "--set", "mu=0"], "mu"),
+    "fedprox below zero": (["run", "--algorithm", "fedprox", "--dataset", "digits", "--set", "mu=-1"], "mu"),
     "alpha without dirichlet": (run_with("--alpha", "1", "--partition", "iid"), "alpha"),
     "unknown partition": (run_with("--partition", "dirichlett"), "dirichlet"),
     "unknown partition option": (run_with("--partition", "iid,alfa=3"), "alfa"),
