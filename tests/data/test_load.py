@@ -9,12 +9,13 @@ import struct
 import sys
 from collections import Counter
 
+import attrs
 import numpy as np
 import pytest
 import torch
 
 from core.data import Dataset, Split, available, get, load
-from core.data.arrays import as_images, as_labels
+from core.data.arrays import as_images, as_labels, halved
 from core.data.cifar_names import COARSE_OF_FINE, FINE, GROUPS
 from core.data.medical import CLASSES
 from core.data.stl10 import resize
@@ -365,3 +366,16 @@ def test_arrays_accept_every_whole_number_dtype():
     for dtype in ("u1", "i1", ">i4", "<u8", "i8"):
         assert as_labels(np.array([[1], [0]], dtype=dtype), "x", 2, 2).tolist() == [1, 0]
     assert as_images(np.zeros((2, 5, 5, 1), dtype=np.uint8), "x").shape == (2, 1, 5, 5)
+
+
+def test_half_the_size_is_the_mean_of_two_by_two_pixels() -> None:
+    data = load("digits")
+    small = halved(data, "digits_4")
+    pixels = data.train.images.numpy().astype(float)
+    means = pixels.reshape(len(pixels), 1, 4, 2, 4, 2).mean((3, 5)).round()
+    assert small.name == "digits_4" and small.size == 4
+    assert np.array_equal(small.train.images.numpy(), means.astype(np.uint8))
+    assert torch.equal(small.train.labels, data.train.labels) and small.fingerprint != data.fingerprint
+    odd = attrs.evolve(data, train=attrs.evolve(data.train, images=data.train.images[..., :7, :7]))
+    with pytest.raises(InputError, match="cannot be halved"):
+        halved(odd, "odd")
