@@ -1,0 +1,1 @@
+"""What leaks from what leaves a client, and how noise bounds it."""
