@@ -1,0 +1,170 @@
+"""The training of a generator of features, against NumPy in float64 and a plain Adam loop."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax
+
+from core.errors import InputError
+from core.models import FeatureGenerator, fresh
+from core.rng import Rng
+from core.server import (
+    GeneratorTraining,
+    Heads,
+    diversity,
+    draw_labels,
+    draw_noise,
+    ensemble_cross_entropy,
+    label_shares,
+    train_generator,
+)
+
+K, N, C, D = 3, 7, 4, 5
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def heads():
+    return Heads(torch.randn(K, C, D, generator=draws(1)), torch.randn(K, C, generator=draws(2)))
+
+
+@pytest.fixture
+def features():
+    return torch.randn(N, D, generator=draws(3))
+
+
+@pytest.fixture
+def labels():
+    return torch.randint(C, (N,), generator=draws(4))
+
+
+def test_heads_are_linear_layers(heads, features):
+    models = [{"parameters/classifier.weight": w, "parameters/classifier.bias": b, "parameters/other": w}
+              for w, b in zip(heads.weight, heads.bias, strict=True)]
+    found = Heads.of(models).logits(features)
+    for k in range(K):
+        layer = torch.nn.Linear(D, C)
+        layer.load_state_dict({"weight": heads.weight[k], "bias": heads.bias[k]})
+        torch.testing.assert_close(found[k], layer(features))
+
+
+def test_shares_of_labels():
+    counts = torch.tensor([[1, 0, 4, 0], [3, 0, 0, 5], [0, 0, 4, 5]])
+    torch.testing.assert_close(label_shares(counts), torch.tensor(
+        [[0.25, 0, 0.5, 0], [0.75, 0, 0, 0.5], [0, 0, 0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", ["logits", "losses"])
+def test_ensemble_against_numpy(heads, features, labels, form, weighted):
+    counts = torch.tensor([[1, 0, 4, 9], [3, 2, 1, 5], [2, 8, 4, 5]])
+    shares = label_shares(counts) if weighted else None
+    found = ensemble_cross_entropy(heads.logits(features), labels, form, shares)
+    z, w, b, y = (t.double().numpy() for t in (features, heads.weight, heads.bias, labels))
+    y, total = y.astype(int), 0.0
+    for n in range(N):
+        weight = [counts[k, y[n]] / counts[:, y[n]].sum() if weighted else 1 / K for k in range(K)]
+        each = [w[k] @ z[n] + b[k] for k in range(K)]
+        if form == "logits":
+            total -= log_softmax(sum(float(a) * g for a, g in zip(weight, each, strict=True)))[y[n]]
+        else:
+            total -= sum(float(a) * log_softmax(g)[y[n]] for a, g in zip(weight, each, strict=True))
+    assert float(found) == pytest.approx(total / N, rel=1e-5)
+
+
+def test_an_ensemble_of_one_is_a_cross_entropy(heads, features, labels):
+    one = Heads(heads.weight[:1], heads.bias[:1]).logits(features)
+    plain = torch.nn.functional.cross_entropy(one[0], labels)
+    for form in ("logits", "losses"):
+        torch.testing.assert_close(ensemble_cross_entropy(one, labels, form), plain)
+    with pytest.raises(InputError, match="logits"):
+        ensemble_cross_entropy(one, labels, "logit")
+
+
+def test_diversity_against_numpy_and_finite_differences(features):
+    noise = torch.rand(N, 3, generator=draws(5))
+    f, e = features.double().numpy(), noise.double().numpy()
+    pairs = [((e[i] - e[j]) ** 2).mean() * np.abs(f[i] - f[j]).mean() for i in range(N) for j in range(N)]
+    assert float(diversity(features, noise)) == pytest.approx(np.exp(-np.mean(pairs)), rel=1e-5)
+    assert torch.autograd.gradcheck(lambda x: diversity(x, noise.double()), features.double().requires_grad_())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 99))
+def test_diversity_is_one_for_equal_features_and_less_for_spread_ones(n, d, seed):
+    noise = torch.rand(n, 3, generator=draws(seed))
+    assert float(diversity(torch.ones(n, d), noise)) == 1.0
+    assert float(diversity(torch.arange(1.0, n + 1).unsqueeze(1).expand(n, d), noise)) < 1.0
+
+
+def test_noise_and_labels_have_their_distributions():
+    normal, uniform = (draw_noise(kind, (40, 1000), draws()) for kind in ("normal", "uniform"))
+    assert normal.shape == uniform.shape == (40, 1000)
+    assert abs(float(normal.mean())) < 0.02 and abs(float(normal.var()) - 1) < 0.03
+    assert float(uniform.min()) >= 0 and float(uniform.max()) <= 1 and abs(float(uniform.mean()) - 0.5) < 0.01
+    with pytest.raises(InputError, match="normal"):
+        draw_noise("gaussian", (1,), draws())
+    counts = torch.bincount(draw_labels(torch.tensor([1.0, 0.0, 3.0]), 4000, draws()), minlength=3)
+    assert counts[1] == 0 and abs(int(counts[2]) - 3000) < 120
+
+
+def generator(**options):
+    return fresh(FeatureGenerator, C, D, rng=Rng(7), **{"noise": 3, "hidden": 8} | options)
+
+
+def test_training_goes_on_where_adam_stopped(heads):
+    """Two calls with a memory in between take the steps that one plain Adam takes on the same draws."""
+    seen = []
+
+    def loss(features, labels, noise):
+        seen.append((noise, labels))
+        return ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)
+
+    options, ours, memory = GeneratorTraining(batch_size=8, steps=3, lr=0.01), generator(), None
+    for call in range(2):
+        memory = train_generator(ours, loss, torch.ones(C), options, Rng(call), memory=memory)
+    assert len(seen) == 6 and len({float(noise[0, 0]) for noise, _ in seen}) == 6
+    plain = generator().train()
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01, weight_decay=1e-2)
+    for noise, labels in seen[:6]:
+        features = plain(noise, labels)
+        adam.zero_grad()
+        (ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)).backward()
+        adam.step()
+    for (name, a), b in zip(ours.state_dict().items(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def spread_after_training(heads, eta):
+    """How often the ensemble sees the label in generated features, and how far those of one class lie apart."""
+    ours = generator(hidden=32)
+    train_generator(ours, lambda f, y, e: ensemble_cross_entropy(heads.logits(f), y) + eta * diversity(f, e),
+                    torch.ones(C), GeneratorTraining(batch_size=32, steps=100, lr=0.02), Rng(0))
+    labels = torch.arange(C).repeat(50)
+    with torch.no_grad():
+        found = ours.eval()(draw_noise("normal", (len(labels), 3), draws(9)), labels)
+        right = (heads.logits(found).mean(0).argmax(1) == labels).float().mean()
+    return float(right), float(found[labels == 0].std(0).mean())
+
+
+def test_a_trained_generator_makes_varied_features_of_the_label_it_is_given(heads):
+    (right, plain), (varied_right, varied) = spread_after_training(heads, 0.0), spread_after_training(heads, 5.0)
+    assert right > 0.9 and varied_right > 0.9
+    assert varied > 1.2 * plain
+
+
+def test_only_known_labels_are_asked_for_and_no_label_is_an_error():
+    asked = []
+    train_generator(generator(), lambda f, y, e: asked.append(y) or f.sum(), torch.tensor([0.0, 1.0, 0.0, 0.0]),
+                    GeneratorTraining(batch_size=4, steps=2), Rng(0))
+    assert torch.cat(asked).tolist() == [1] * 8
+    assert train_generator(generator(), lambda *_: None, torch.ones(C), GeneratorTraining(steps=0), Rng(0)) == {}
+    with pytest.raises(InputError, match="class to generate"):
+        train_generator(generator(), lambda *_: None, torch.zeros(C), GeneratorTraining(), Rng(0))
+    with pytest.raises(InputError, match="batch_size"):
+        GeneratorTraining(batch_size=1)
