@@ -39,6 +39,8 @@ class Record:
     metrics: dict[str, float] = attrs.field(factory=dict)
     bytes: dict[str, dict[str, int]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
+    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU; 0: not measured
+    peak_memory: int = 0
 
     def add(self, result: RoundResult) -> None:
         """Enter the next round."""

@@ -19,6 +19,7 @@ class Keeper(Protocol):
 
     status: str
     notes: list[str]
+    peak_memory: int
 
     def add(self, result: RoundResult) -> None: ...
 
@@ -53,6 +54,7 @@ def run(
             started = longest = 0.0
             for result in rounds(experiment, task=task, checkpoint=checkpoint):
                 kept.add(result)
+                kept.peak_memory = task.runtime.peak_memory()
                 if record:
                     kept.save(record)
                 _show(bar, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from contextlib import AbstractContextManager
 
 import attrs
@@ -53,6 +54,20 @@ class Runtime:
     def autocast(self) -> AbstractContextManager:
         """The context in which networks are applied."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def peak_memory(self) -> int:
+        """The most bytes held at once so far: by tensors on the GPU, or by this whole process on the CPU.
+
+        0 where the system does not say (Windows).
+        """
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        try:
+            import resource
+        except ImportError:
+            return 0
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def describe(self) -> dict[str, str | int]:
         """What a record says about the machine."""
