@@ -1,0 +1,106 @@
+"""Unlabelled images for distillation, from another data set than the task's.
+
+FedDF, FedMD and FedKD need public images beside the clients' own. Their papers take CIFAR-100 for CIFAR-10 and ImageNet
+for CIFAR-100. Any data set that `load` knows can serve; its labels are thrown away. `photographs` needs no download:
+windows cut out of the two photographs that come with scikit-learn, after Asano and Saeed (Extrapolating from a Single
+Image to a Thousand Classes using Distillation, ICLR 2023).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from core.data.dataset import Dataset
+from core.data.loading import load
+from core.data.roots import data_root
+from core.errors import InputError
+from core.rng import Rng
+
+PHOTOGRAPHS = "photographs"
+#: how many windows are kept
+WINDOWS = 5_000
+#: shorter side of a photograph, in windows, at each scale that windows are cut at
+SCALES = (2, 3, 4, 6, 8, 12)
+#: weights of red, green and blue in a grey image (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)
+#: images that are resized at once
+_CHUNK = 2_000
+
+
+def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch.Tensor:
+    """The training images of the data set `name` in the form of a task's images, uint8 (N, C, S, S) on the CPU.
+
+    Images are resized with antialiasing; colour becomes grey by luma, grey becomes colour by repetition. Equal
+    arguments give equal images, in the order of the source. The result is shared between calls: do not change it in
+    place.
+
+    Args:
+        name: `photographs`, or a name that `load` takes.
+        task: the data set that is learned. None of its images may come back, so its own name is refused.
+        root: the data folder, as in `load`.
+
+    Raises InputError when the set is unknown or missing, or is the task's own.
+    """
+    if name != PHOTOGRAPHS and _source(name) == _source(task.name):
+        raise InputError(f"auxiliary data must be another data set than the task's, {task.name}, not {name!r}; "
+                         f"{PHOTOGRAPHS!r} is always at hand")
+    return _prepared(name, task.channels, task.size, data_root(root))
+
+
+def _source(name: str) -> str:
+    """A name without what says size or kind of labels: `pneumoniamnist_224` holds the images of `pneumoniamnist`."""
+    return re.sub(r"_(\d+|coarse)$", "", name)
+
+
+@functools.lru_cache(maxsize=2)
+def _prepared(name: str, channels: int, size: int, root: Path) -> torch.Tensor:
+    if name == PHOTOGRAPHS:
+        return _windows(channels, size)
+    return resized(load(name, root).train.images, channels, size)
+
+
+def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
+    """uint8 images (N, C, H, H) with another side and number of channels (1 or 3): uint8 (N, channels, size, size)."""
+    return torch.cat([_resized(chunk.float(), channels, (size, size)) for chunk in images.split(_CHUNK)])
+
+
+def _resized(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> torch.Tensor:
+    if channels == 1 and images.shape[1] == 3:
+        images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if images.shape[-2:] != shape:
+        images = functional.interpolate(images, shape, mode="bilinear", antialias=True)
+    return images.round().clamp(0, 255).to(torch.uint8).expand(-1, channels, -1, -1).contiguous()
+
+
+def _windows(channels: int, size: int) -> torch.Tensor:
+    """Windows at every quarter of their side, of both photographs at all scales; `WINDOWS` of them at random."""
+    found = []
+    for photograph in _photographs():
+        height, width = photograph.shape[-2:]
+        for scale in SCALES:
+            factor = scale * size / min(height, width)
+            small = _resized(photograph, channels, (round(factor * height), round(factor * width)))
+            step = max(1, size // 4)
+            cut = small.unfold(2, size, step).unfold(3, size, step)  # (1, C, rows, columns, S, S)
+            found.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))
+    windows = torch.cat(found)
+    chosen = torch.randperm(len(windows), generator=Rng(0).at("photographs", size).generator())[:WINDOWS]
+    return windows[chosen]
+
+
+def _photographs() -> list[torch.Tensor]:
+    """The two photographs, float (1, 3, 427, 640) with values from 0 to 255."""
+    try:
+        from sklearn.datasets import load_sample_images
+
+        images = load_sample_images().images
+    except ImportError:
+        raise InputError("the photographs of scikit-learn need the package pillow; install it with: pip install pillow"
+                         ) from None
+    return [torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() for image in images]
