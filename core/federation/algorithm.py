@@ -32,6 +32,8 @@ class Algorithm:
     """
 
     Settings: ClassVar[type]
+    #: rounds of the whole run, for a schedule over all of them; the loop sets it
+    rounds: int = 1
 
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings

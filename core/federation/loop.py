@@ -108,6 +108,7 @@ def rounds(
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
     algorithm, rng = experiment.new_algorithm(), Rng(experiment.seed)
+    algorithm.rounds = experiment.rounds
     key = f"{experiment.id}/{task.dataset.fingerprint}"
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])

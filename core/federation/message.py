@@ -60,11 +60,11 @@ class Ledger:
         """Begin a new round; later entries belong to it."""
         self.rounds.append({"up": {}, "down": {}, "seconds": {}})
 
-    def count(self, direction: Direction, message: Message) -> Message:
-        """Enter one message and hand it on."""
+    def count(self, direction: Direction, message: Message, times: int = 1) -> Message:
+        """Enter one message and hand it on; with `times`, as many messages of that form."""
         entry = self.rounds[-1][direction]
         for kind, size in message.sizes.items():
-            entry[kind] = entry.get(kind, 0) + size
+            entry[kind] = entry.get(kind, 0) + size * times
         return message
 
     @contextmanager

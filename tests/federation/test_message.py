@@ -30,6 +30,16 @@ def test_the_ledger_adds_up_rounds_and_directions():
     assert sum(ledger.total("down").values()) == 3 * 211
 
 
+def test_many_messages_of_one_form_are_entered_at_once():
+    once, each = Ledger(), Ledger()
+    for ledger in (once, each):
+        ledger.open_round()
+    once.count("up", message(), times=5)
+    for _ in range(5):
+        each.count("up", message())
+    assert once.rounds == each.rounds
+
+
 FORMAT = {"labels": Field((None,), torch.int64, low=0, high=9, most=4), "w": Field((2, 2), torch.float32)}
 META = {"samples": Field((), torch.int64, low=1)}
 
