@@ -7,7 +7,8 @@ from core.models.classifier import Classifier
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
 from core.models.registry import build, names
+from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
-__all__ = ["Classifier", "FeatureGenerator", "ImageGenerator", "PatchDiscriminator", "build", "count_parameters",
-           "fresh", "initialise", "load", "names", "parameters_and_buffers"]
+__all__ = ["Classifier", "FeatureGenerator", "ImageGenerator", "PatchDiscriminator", "Stacked", "build",
+           "count_parameters", "fresh", "initialise", "load", "names", "parameters_and_buffers"]
