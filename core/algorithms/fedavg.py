@@ -57,13 +57,12 @@ class FedAvg(Algorithm):
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, the same for every client."""
-        return Message({name: value for name, value in state.tensors.items()
-                        if name.startswith(("parameters/", "buffers/"))})
+        return Message(weights(state.tensors))
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model of the same form, and the number of samples behind it."""
         tensors = {name: Field(tuple(value.shape), value.dtype)
-                   for name, value in self.broadcast(state, 0).tensors.items()}
+                   for name, value in weights(state.tensors).items()}
         return tensors, {"samples": Field((), torch.int64, low=1, high=math.inf)}
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
@@ -81,10 +80,16 @@ class FedAvg(Algorithm):
         return Message(pack(model), {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round."""
+        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state stays."""
         samples = [int(upload.meta["samples"]) for upload in uploads.values()]  # type: ignore[arg-type]
-        return State(state.task, weighted_average([upload.tensors for upload in uploads.values()], samples))
+        average = weighted_average([weights(upload.tensors) for upload in uploads.values()], samples)
+        return attrs.evolve(state, tensors=state.tensors | average)
 
     def model(self, state: State) -> nn.Module:
         """The global model."""
         return self.network(state.task, state.tensors)
+
+
+def weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a model among other tensors: those under `parameters/` and `buffers/`."""
+    return {name: value for name, value in tensors.items() if name.startswith(("parameters/", "buffers/"))}

@@ -52,7 +52,7 @@ class FedAvgM(fedavg.FedAvg):
                 v = self.settings.server_momentum * state.tensors[_velocity(name)] + (w - average)
                 # w <- w - lr v
                 new[name], new[_velocity(name)] = w - self.settings.server_lr * v, v
-        return State(state.task, new)
+        return attrs.evolve(state, tensors=new)
 
 
 def _velocity(name: str) -> str:

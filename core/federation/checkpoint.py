@@ -29,15 +29,20 @@ class Checkpoint:
 
 
 def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]) -> None:
-    """Write a checkpoint atomically: after a kill at any moment either the old or the new file is there, whole."""
+    """Write a checkpoint atomically: after a kill at any moment either the old or the new file is there, whole.
+
+    A tensor that the server and clients hold together, as the same object, is written once.
+    """
     tensors = {f"state/{name}": value for name, value in checkpoint.state.tensors.items()}
     for client in clients:
         tensors |= {f"client/{client.id}/{name}": value for name, value in client.memory.items()}
+    first: dict[int, str] = {}
+    same = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
     facts = {"key": key, "meta": checkpoint.state.meta, "ledger": checkpoint.ledger.rounds,
-             "history": checkpoint.history}
+             "history": checkpoint.history, "same": {name: one for name, one in same.items() if name != one}}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
     safetensors.torch.save_file(plain, part, metadata={"facts": json.dumps(facts)})
     part.replace(path)
 
@@ -53,6 +58,7 @@ def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Chec
         with safe_open(path, framework="pt", device=str(task.runtime.device)) as file:
             facts = json.loads(file.metadata()["facts"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors |= {name: tensors[one] for name, one in facts.get("same", {}).items()}
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(f"the checkpoint {path} is damaged ({error}); delete it to start the run again") from None
     if facts["key"] != key:

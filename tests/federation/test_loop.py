@@ -68,6 +68,19 @@ def test_client_memory_survives_a_checkpoint(task, tmp_path):
     assert torch.equal(fresh[2].memory["teacher/w"], torch.arange(5.0))
 
 
+def test_what_server_and_clients_share_is_written_once(task, tmp_path):
+    clients, shared = make_clients(TINY, task), torch.arange(50_000.0)
+    for client in clients:
+        client.memory |= {"shared": shared, "own": shared[:3] + client.id}
+    next(rounds(TINY, task=task, clients=clients, checkpoint=tmp_path / "c"))
+    assert 200_000 < (tmp_path / "c").stat().st_size < 400_000
+    fresh = make_clients(TINY, task)
+    next(rounds(TINY, task=task, clients=fresh, checkpoint=tmp_path / "c"))
+    for client in fresh:
+        assert torch.equal(client.memory["shared"], shared)
+        assert torch.equal(client.memory["own"], shared[:3] + client.id)
+
+
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(task, tmp_path):
     path = tmp_path / "c"
     next(rounds(TINY, task=task, checkpoint=path))
