@@ -109,6 +109,11 @@ class Draws:
         return torch.cat([torch.rand(size, count, generator=generator, device=self.device)
                           for size, generator in self._each(*purpose)])
 
+    def normal(self, count: int, *purpose: str | int) -> torch.Tensor:
+        """(G, count) standard normal numbers."""
+        return torch.cat([torch.randn(size, count, generator=generator, device=self.device)
+                          for size, generator in self._each(*purpose)])
+
     def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation:
         """One augmentation per group."""
         return Augmentation.concatenate([
@@ -174,16 +179,26 @@ class Problem:
         self, purpose: str, step: int, augmentation: Augmentation | None
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per client."""
-        real, rows = self.real, self.rows(purpose, step)
-        features, statistics = [], []
+        rows, features, statistics = self.rows(purpose, step), [], []
         for clients, groups in self.blocks():
-            some = rows[groups].flatten()
-            group = real.group[some]
-            inputs = _augment(self.prepare(real.images[some]), augmentation, group)
-            found, used = self.embed(inputs, real.owner[group] - clients.start, None, clients.stop - clients.start)
+            found, used = self.block(rows[groups], clients, groups, step, augmentation)
             features.append(found)
             statistics.append(used)
         return torch.cat(features).view(*rows.shape, -1), LatentStatistics.concatenate(statistics)
+
+    def block(
+        self, rows: torch.Tensor, clients: slice, groups: slice, step: int, augmentation: Augmentation | None
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """Features (g * B, D) of the real images `rows` (g, B) of some groups, and the statistics of their clients."""
+        real, some = self.real, rows.flatten()
+        inputs = _augment(self.prepare(real.images[some]), augmentation, real.group[some])
+        owner = real.owner[real.group[some]] - clients.start
+        return self.embed(inputs, owner, None, clients.stop - clients.start)
+
+    def loss(self, target: Target, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """L of every group, (G,), with the condensed features (G, m, D) and their weights (G, m), 0 for a gap."""
+        # L = sum_c K_BB + K_SS - 2 K_BS, for every client
+        return mmd(target.features, features, self.settings.kernel, y_weights=weights)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Runs of clients, and their groups, whose real batches are embedded at once: to save memory, at most CHUNK
@@ -305,8 +320,7 @@ def condense(
         statistics = None if problem.free else moving or target.statistics
         features, _ = problem.embed(_augment(images, augmentation, group), owner, statistics)
         padded = features.new_zeros(weights.numel(), features.shape[1]).index_copy(0, slots, features)
-        # L = sum_c K_BB + K_SS - 2 K_BS, for every client
-        loss = mmd(target.features, padded.view(*weights.shape, -1), settings.kernel, y_weights=weights)
+        loss = problem.loss(target, padded.view(*weights.shape, -1), weights)
         (images.grad,) = torch.autograd.grad(loss.sum(), [images])
         if settings.clip_norm is not None:
             _clip(images.grad, owner, problem.clients, settings.clip_norm)
