@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from core import models
 from core.algorithms import fedavg
+from core.algorithms._named import put, take
 from core.checks import number, whole
 from core.federation import Client, Message, State, Task, pack
 from core.federation.training import Objective
@@ -101,7 +102,7 @@ class MOON(fedavg.FedAvg):
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and mu times the contrastive term, from a client's second round on."""
         supervised, task, settings = super().objective(client, received, rng), client.task, self.settings
-        previous = {name.removeprefix("previous/"): value for name, value in client.memory.items()}
+        previous = take("previous/", client.memory)
         if not previous:
             return supervised
         frozen = [self.network(task, tensors).eval().requires_grad_(False) for tensors in (received.tensors, previous)]
@@ -122,7 +123,7 @@ class MOON(fedavg.FedAvg):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training; the client remembers its model as w_i^{t-1} of its next round."""
         answer = super().client_update(client, message, rng)
-        client.memory = {f"previous/{name}": value for name, value in answer.tensors.items()}
+        client.memory = put("previous/", answer.tensors)
         return answer
 
 

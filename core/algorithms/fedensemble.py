@@ -1,0 +1,67 @@
+"""FedEnsemble: FedAvg whose clients' models are tested together, in the meaning of FedGen's repository.
+
+A baseline of Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021; code:
+zhuangdizhu/FedGen (`serverpFedEnsemble.py`). Clients train and the server averages as in FedAvg. What is tested is the
+ensemble of the clients' models: the sum of their logits, without weights.
+
+The paper says "all user models". In the code the models of users who were not active in a round are copies of the
+model that the round began with, and are summed too. Here the ensemble are the models that the server received in the
+round, since no other model is anybody's. It is not the FedEnsemble of Shi et al. (2021), who train several models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from torch import nn
+
+from core.algorithms import fedavg
+from core.algorithms._named import put, take
+from core.federation import Message, State
+from core.rng import Rng
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """FedEnsemble has the hyper-parameters of local training and no other."""
+
+    @classmethod
+    def released(cls) -> Settings:
+        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the learning rate, 0.99 a
+        round, is left out)."""
+        return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0)
+
+
+class Ensemble(nn.Module):
+    """Several models as one: the mean of their logits, which has the maximum of their sum."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (N, C) in float32 of normalised images (N, C, H, W)."""
+        return torch.stack([member(images).float() for member in self.members]).mean(0)
+
+
+class FedEnsemble(fedavg.FedAvg):
+    """FedAvg, tested by the ensemble of the models that came in the last round."""
+
+    Settings = Settings
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """The average of the models, and the models themselves for the test."""
+        average = fedavg.weights(super().server_update(state, uploads, rng).tensors)
+        members: dict[str, torch.Tensor] = {}
+        for id_, upload in uploads.items():
+            members |= put(f"members/{id_}/", fedavg.weights(upload.tensors))
+        return attrs.evolve(state, tensors=average | members)
+
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
+        """The ensemble; before the first round the one model there is."""
+        owners = dict.fromkeys(name.split("/")[1] for name in state.tensors if name.startswith("members/"))
+        if not owners:
+            return super().model(state)
+        return Ensemble([self.network(state.task, take(f"members/{owner}/", state.tensors)) for owner in owners])

@@ -1,0 +1,174 @@
+"""FedGen: data-free knowledge distillation for heterogeneous federated learning.
+
+Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021, Eq. 4 and 5,
+Algorithm 1; code: zhuangdizhu/FedGen.
+
+The server trains a generator of features against the last layers of the clients' models (see `core.server.generator`)
+and sends it with the next model; a client trains its last layer on generated features as well. Only the model and the
+numbers of samples per class go up, so that the upload is FedAvg's, as FedVCK's Table 9 prints it, but for 8 bytes a
+class; its Table 10 has "Model, G" coming down.
+
+Two terms stand in the code and not in the equations, and are taken from there: the divergence of a client's outputs on
+its own images from those on features generated for their labels (`beta`), and the generator's diversity (`eta`). Eq. 4
+averages the clients' logits with equal weights; weights by label counts, as in the code, are the default, because a
+client without a class has nothing to say on it: `ensemble_weights: uniform` is Eq. 4 to the letter. As in the code the
+first round has no generated features, and all weights and the generator's learning rate shrink by `decay` in a round.
+The generator goes on with its optimiser from round to round. Its label distribution is that of the round's clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import nn
+
+from core import models, server
+from core.algorithms import fedavg
+from core.algorithms._named import put, take
+from core.checks import number, one_of, whole
+from core.distillation import kl_divergence
+from core.federation import Client, Field, Message, State, Task, pack
+from core.federation.training import Objective
+from core.models import FeatureGenerator
+from core.rng import Rng
+from core.server.generator import ENSEMBLES, NOISES
+
+WEIGHTS = ("counts", "uniform")
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """Local training, the terms of the clients, and the generator."""
+
+    #: alpha, weight of the cross-entropy on generated features: 10 in the code, Eq. 5 has 1
+    alpha: float = attrs.field(default=10.0, validator=number(0))
+    #: beta, weight of the divergence from the outputs on generated features
+    beta: float = attrs.field(default=10.0, validator=number(0))
+    #: eta, weight of the generator's diversity
+    eta: float = attrs.field(default=1.0, validator=number(0))
+    #: what alpha, beta and the generator's learning rate are multiplied by after every round
+    decay: float = attrs.field(default=0.98, validator=number(0, 1, above=True))
+    generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
+    generator_weight_decay: float = attrs.field(default=1e-2, validator=number(0))
+    #: features drawn for a step of the generator
+    generator_batch: int = attrs.field(default=128, validator=whole(2))
+    #: steps of the generator in a round
+    generator_steps: int = attrs.field(default=50, validator=whole(0))
+    #: units of the generator's hidden layer, and length of its noise
+    generator_hidden: int = attrs.field(default=256, validator=whole(1))
+    generator_noise: int = attrs.field(default=32, validator=whole(1))
+    #: "normal", N(0, 1), as printed; "uniform", U(0, 1), in the code
+    noise: str = attrs.field(default="normal", validator=one_of("noise", *NOISES))
+    #: "logits": cross-entropy of averaged logits (Eq. 4); "losses": average of cross-entropies, in the code
+    ensemble: str = attrs.field(default="logits", validator=one_of("form of the ensemble", *ENSEMBLES))
+    #: of that average: "counts", a client's share of the samples of a class, in the code; "uniform", 1/K (Eq. 4)
+    ensemble_weights: str = attrs.field(default="counts", validator=one_of("weights of the ensemble", *WEIGHTS))
+    #: labels of generated features: "counts", y ~ p(y), as printed; "uniform" over the classes that exist, in the code
+    labels: str = attrs.field(default="counts", validator=one_of("distribution of labels", *WEIGHTS))
+
+    @classmethod
+    def released(cls) -> Settings:
+        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, 32 features in a step of the
+        generator (its `ensemble_batch_size` of 128 is never read). Its decay of the local learning rate, 0.99 a round,
+        is left out."""
+        return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0, generator_batch=32, noise="uniform",
+                   ensemble="losses", labels="uniform")
+
+
+class FedGen(fedavg.FedAvg):
+    """Clients train on their images and on features that a server's generator makes for all classes.
+
+    All else is FedAvg.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model and a fresh generator."""
+        tensors = super().initialise(task, rng).tensors
+        generator = self._generator(task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator"))
+        return State(task, tensors | put("generator/", pack(generator)), {"round": 0})
+
+    def _generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
+        """A fresh generator of features of length `size`."""
+        return models.fresh(
+            FeatureGenerator, task.dataset.num_classes, size, noise=self.settings.generator_noise,
+            hidden=self.settings.generator_hidden, rng=rng, device=task.runtime.device)
+
+    def _generator_from(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
+        """The generator whose weights stand below `generator/`."""
+        weights = take("generator/", tensors)
+        generator = self._generator(task, weights["parameters/out.weight"].shape[0], Rng(0))
+        models.load(generator, {name.split("/", 1)[1]: value for name, value in weights.items()})
+        return generator
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """The global model; from the second round on also the generator and p(y), "Model, G" in FedVCK's Table 10."""
+        more = {name: value for name, value in state.tensors.items() if name.startswith(("generator/", "labels/"))}
+        return Message(fedavg.weights(state.tensors) | (more if state.meta["round"] else {}),
+                       {"round": state.meta["round"]})
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """A model, the number of samples behind it, and that of each class."""
+        tensors, meta = super().upload_format(state)
+        counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, high=math.inf)
+        return tensors | {"labels/counts": counts}, meta
+
+    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+        """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if there is a generator.
+        """
+        if "labels/distribution" not in received.tensors:
+            return super().objective(client, received, rng)
+        task, settings = client.task, self.settings
+        generator = self._generator_from(task, received.tensors).eval().requires_grad_(False)
+        distribution = received.tensors["labels/distribution"]
+        draws = rng.generator(distribution.device)
+        shrink = settings.decay ** int(received.meta["round"])  # type: ignore[arg-type]
+
+        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            samples = len(labels)
+            # y^ ~ p(y), z ~ G(y, e) for the labels of the batch and for y^
+            wanted = torch.cat([labels, server.draw_labels(distribution, samples, draws)])
+            noise = server.draw_noise(settings.noise, (2 * samples, generator.noise), draws)
+            features = generator(noise, wanted)
+            with task.runtime.autocast():
+                outputs = model(task.inputs(images))
+                on_generated = model.classifier(features)  # type: ignore[operator]
+            # KL(sigma(h(z; theta^p)) || sigma(f(x; theta))), z ~ G(y, e)
+            divergence = kl_divergence(outputs.float(), on_generated[:samples].detach().float())
+            # E_{y ~ p(y), z ~ G(y, e)} l(h(z; theta^p), y)
+            generated = task.loss(on_generated[samples:], wanted[samples:])
+            return task.loss(outputs, labels) + shrink * (settings.alpha * generated + settings.beta * divergence)
+
+        return objective
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """Local training; the numbers of samples per class go along."""
+        answer = super().client_update(client, message, rng)
+        return Message(answer.tensors | {"labels/counts": client.class_counts}, answer.meta)
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """The average of the models, and a generator trained against all of them."""
+        state, settings = super().server_update(state, uploads, rng), self.settings
+        counts = torch.stack([upload.tensors["labels/counts"] for upload in uploads.values()])
+        heads = server.Heads.of([upload.tensors for upload in uploads.values()])
+        shares = server.label_shares(counts) if settings.ensemble_weights == "counts" else None
+        total = counts.sum(0)
+        distribution = total / total.sum() if settings.labels == "counts" else (total > 0) / (total > 0).sum()
+
+        def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            # J(w) = E_{y ~ p(y)} E_{z ~ G(y, e)} l(sigma(1/K sum_k g(z; theta_k^p)), y) (Eq. 4), and the diversity
+            agreed = server.ensemble_cross_entropy(heads.logits(features), labels, settings.ensemble, shares)
+            return agreed + settings.eta * server.diversity(features, noise)
+
+        generator, number_ = self._generator_from(state.task, state.tensors), state.meta["round"]
+        moments = server.train_generator(
+            generator, loss, distribution, server.GeneratorTraining(
+                lr=settings.generator_lr * settings.decay**number_, weight_decay=settings.generator_weight_decay,
+                batch_size=settings.generator_batch, steps=settings.generator_steps),
+            rng.at("generator"), noise=settings.noise, memory=take("adam/", state.tensors))
+        new = {"labels/distribution": distribution} | put("generator/", pack(generator)) | put("adam/", moments)
+        return attrs.evolve(state, tensors=state.tensors | new, meta={"round": number_ + 1})
