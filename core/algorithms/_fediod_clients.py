@@ -1,0 +1,230 @@
+"""The clients' side of FedIOD's second stage: frozen teachers, discriminators that learn, and what both answer.
+
+All clients are served together, for speed; nothing here lets one client see what another one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+import torch
+from torch import nn
+
+from core import distillation, models
+from core.errors import InputError
+from core.federation import Client, Task, UploadError, pack, supervised, train
+from core.models import PatchDiscriminator, Stacked
+from core.privacy.differential import clip_and_noise
+from core.rng import Rng
+from core.training import optimiser_state, restore_optimiser
+
+if TYPE_CHECKING:
+    from core.algorithms.fediod import Settings
+
+
+@attrs.frozen(eq=False)
+class Answers:
+    """What K clients say of N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,), where they are sent."""
+
+    logits: torch.Tensor
+    generated: torch.Tensor | None = None
+    real: torch.Tensor | None = None
+
+    def of(self, position: int) -> dict[str, torch.Tensor]:
+        """What one client uploads."""
+        sent = {"logits": self.logits[position]}
+        if self.generated is not None and self.real is not None:
+            sent |= {"discriminator/generated": self.generated[position],
+                     "discriminator/real": self.real[position:position + 1]}
+        return sent
+
+
+@attrs.frozen(eq=False)
+class Pull:
+    """The gradient of the server's losses with respect to what the clients answered; None where there is none."""
+
+    logits: torch.Tensor | None = None
+    generated: torch.Tensor | None = None
+
+    def of(self, position: int) -> dict[str, torch.Tensor]:
+        """What the server sends to one client."""
+        both = {"gradients/logits": self.logits, "gradients/generated": self.generated}
+        return {name: value[position] for name, value in both.items() if value is not None}
+
+
+@attrs.frozen(eq=False)
+class Graph:
+    """What the clients computed for the last images, kept until the server has answered: it never leaves them."""
+
+    images: torch.Tensor
+    logits: torch.Tensor
+    generated: torch.Tensor
+    #: L_gan^k as D_k minimises it, and as it enters the generator's loss, (K,) each
+    judging: torch.Tensor
+    fooling: torch.Tensor
+
+
+def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
+    """The task with the architecture of a client's teacher."""
+    if not settings.teacher_models:
+        return task
+    options = dict(settings.teacher_models[client_id % len(settings.teacher_models)])
+    return attrs.evolve(task, model=options.pop("model"), model_options=options)
+
+
+def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
+    """Stage one: train T_k on the client's data to completion, and keep it in the client's memory."""
+    task = teacher_task(client.task, settings, client.id)
+    model = task.new_model(rng.at("teacher"))
+    train(model, client.images, client.labels, settings, settings.steps(len(client)), supervised(task),
+          rng.at("local"))
+    client.memory |= {f"teacher/{name}": value for name, value in pack(model).items()}
+
+
+def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
+    """The clients' teachers, frozen, in evaluation mode. Raises InputError before stage one."""
+    found: list[nn.Module] = []
+    for client in clients:
+        kept = below("teacher/", client.memory)
+        if not kept:
+            raise InputError(f"client {client.id} has no teacher yet")
+        found.append(teacher_task(client.task, settings, client.id).model_from(kept).eval().requires_grad_(False))
+    return found
+
+
+class Locals:
+    """K clients with their teachers T_k and discriminators D_k, and how the discriminators learn."""
+
+    def __init__(self, clients: Sequence[Client], settings: Settings, gan_weights: torch.Tensor,
+                 multiplier: float, rng: Rng) -> None:
+        """`gan_weights` (K,) are pi_k of Eq. 2; `multiplier` is that of the noise, 0 for none; `rng` the run's root."""
+        self.clients, self.settings, self.gan_weights, self.rng = clients, settings, gan_weights, rng
+        self.multiplier = multiplier
+        self.task = clients[0].task
+        self.teachers = Stacked(teachers(clients, settings))
+        self.judges = [self._judge(client) for client in clients]
+        self.judge = Stacked(self.judges)
+        self.optimisers = [torch.optim.Adam(judge.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999))
+                           for judge in self.judges]
+        for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
+            restore_optimiser(optimiser, judge, below("judge_optimiser/", client.memory))
+        #: (K,) bool, clients that said something that is no number
+        self.bad = torch.zeros(len(clients), dtype=torch.bool, device=self.task.runtime.device)
+
+    def _judge(self, client: Client) -> nn.Module:
+        """D_k as the client remembers it, or a fresh one."""
+        data, device = self.task.dataset, self.task.runtime.device
+        judge = models.fresh(PatchDiscriminator, data.channels, width=self.settings.discriminator_width,
+                             rng=self.rng.at("discriminator", client.id), device=device)
+        if kept := below("judge/", client.memory):
+            models.load(judge, kept)
+        return judge
+
+    def _inputs(self, images: torch.Tensor) -> torch.Tensor:
+        """Images in [0, 1], (K, N, C, S, S), as the networks take them."""
+        return self.task.dataset.standardise(images.flatten(0, 1)).unflatten(0, images.shape[:2])
+
+    def _real(self, step: int) -> torch.Tensor:
+        """x'_k, randomly sampled from X'_k with replacement: (K, N, C, S, S), normalised."""
+        size, device = self.settings.distill_batch, self.task.runtime.device
+        drawn = [torch.randint(len(client), (size,), generator=self.rng.at("real", client.id, step).generator())
+                 for client in self.clients]
+        picked = [client.images[rows.to(device, non_blocking=True)]
+                  for client, rows in zip(self.clients, drawn, strict=True)]
+        return self.task.inputs(torch.cat(picked)).unflatten(0, (len(picked), size))
+
+    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Graph]:
+        """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that `pull_back` needs."""
+        many = images.repeat(len(self.clients), 1, 1, 1).contiguous(memory_format=torch.channels_last)
+        leaf = many.unflatten(0, (len(self.clients), -1)).requires_grad_()
+        inputs = self._inputs(leaf)
+        with self.task.runtime.autocast():
+            logits, fake = self.teachers.each(inputs).float(), self.judge.each(inputs)
+            real = self.judge.each(self._real(step))
+        # L_gan^k(G, D_k) <- D_k(x'_k), D_k(x)
+        judging, fooling = distillation.gan_losses(
+            fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted)
+        graph = Graph(leaf, logits, self._says(fake), judging, fooling)
+        return self._sent(logits, graph.generated, self._says(real).mean(1), ("logits", step)), graph
+
+    @torch.no_grad()
+    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+        """The answers on images that the student alone learns from: nobody else does."""
+        inputs = self._inputs(images.expand(len(self.clients), *images.shape))
+        with self.task.runtime.autocast():
+            logits = self.teachers.each(inputs).float()
+            if not self.settings.sends_judgements:
+                return self._sent(logits, None, None, ("logits", step, part))
+            fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
+        return self._sent(logits, self._says(fake), self._says(real).mean(1), ("logits", step, part))
+
+    def _says(self, logits: torch.Tensor) -> torch.Tensor:
+        """D_k(x) of Eq. 8, (K, N)."""
+        return distillation.generated(logits if self.settings.input_ratio == "generated" else -logits)
+
+    def _sent(self, logits: torch.Tensor, generated: torch.Tensor | None, real: torch.Tensor | None,
+              purpose: tuple[str | int, ...]) -> Answers:
+        """What leaves the clients: cut off from their graphs, and noised where the run is private."""
+        logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
+        self.bad |= ~torch.isfinite(logits).flatten(1).all(1)
+        if generated is None or real is None or not self.settings.sends_judgements:
+            return Answers(logits)
+        return Answers(logits, generated.detach(), real.detach())
+
+    def pull_back(self, graph: Graph, pull: Pull, step: int) -> torch.Tensor | None:
+        """The gradients of the generator's loss with respect to the images, (K, N, C, S, S), one for each client.
+
+        Each client multiplies what the server sent with the derivatives of its own networks and adds its part of the
+        adversarial loss; then D_k takes its step. Both use the D_k that answered, as Alg. 1 has it. None where the
+        generator's loss has no term that a client knows.
+        """
+        wanted = [(output, direction) for output, direction in
+                  ((graph.logits, pull.logits), (graph.generated, pull.generated)) if direction is not None]
+        if self.settings.gan:
+            # - sum_k L_gan^k of the generator's loss
+            wanted.append((graph.fooling, torch.full_like(graph.fooling, self.settings.gan)))
+        parameters = [parameter for judge in self.judges for parameter in judge.parameters()]
+        slopes = torch.autograd.grad(graph.judging.sum(), parameters, retain_graph=bool(wanted))
+        gradients = None
+        if wanted:
+            outputs, directions = zip(*wanted, strict=True)
+            (gradients,) = torch.autograd.grad(outputs, graph.images, directions)
+            gradients = self._private(gradients, self.settings.clip_norm, ("gradients", step))
+            self.bad |= ~torch.isfinite(gradients).flatten(1).all(1)
+        # update D_k by descending its stochastic gradient
+        for parameter, slope in zip(parameters, slopes, strict=True):
+            parameter.grad = slope
+        for optimiser in self.optimisers:
+            optimiser.step()
+        return gradients
+
+    def _private(self, rows: torch.Tensor, bound: float, purpose: tuple[str | int, ...]) -> torch.Tensor:
+        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each client."""
+        if not self.multiplier:
+            return rows
+        return torch.stack([
+            clip_and_noise(mine, bound, self.multiplier,
+                           self.rng.at("private", client.id, *purpose).generator(mine.device))
+            for client, mine in zip(self.clients, rows, strict=True)])
+
+    def check(self) -> None:
+        """Look once at what was gathered on the device; raise UploadError for a client whose values are no numbers."""
+        if bool(self.bad.any()):
+            first = self.clients[int(self.bad.int().argmax())]
+            raise UploadError(f"the upload of client {first.id} was refused: its logits or gradients hold values that "
+                              "are not finite (did its teacher or the distillation diverge?)")
+
+    def remember(self) -> None:
+        """Keep discriminators and their optimisers in the clients' memories."""
+        for client, judge, optimiser in zip(self.clients, self.judges, self.optimisers, strict=True):
+            parameters, _ = models.parameters_and_buffers(judge)
+            client.memory |= {f"judge/{name}": value for name, value in parameters.items()}
+            client.memory |= {f"judge_optimiser/{name}": value
+                              for name, value in optimiser_state(optimiser, judge).items()}
+
+
+def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

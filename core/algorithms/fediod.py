@@ -1,0 +1,342 @@
+"""FedIOD: one-way distillation with learnt inputs.
+
+Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann. Federated Learning via Input-Output Collaborative Distillation.
+AAAI 2024, Algorithm 1.
+
+Stage one: every client trains a teacher T_k to completion. Stage two: a generator G and a student S on the server and a
+discriminator D_k at each client learn together; in each step all of them answer the same synthetic images.
+
+"One-way" means that no network is ever sent, not that the server is silent. In each step these cross the network, for
+each client, and all are counted: the synthetic images down; the teacher's logits up, with D_k(x) and E D_k(x'_k) where
+the weights of Eq. 8 need them; the gradient of the server's losses with respect to these answers down, because the
+Jensen-Shannon divergence and the ensemble depend on all clients and only the server can form them; the gradient with
+respect to the images up, because the client alone can differentiate its networks. Before the first step a client says
+how many samples of each class it has, and hears its weight pi_k.
+
+The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps from T (r - 1) / R
+to T r / R. A step draws the same numbers whichever round it falls into, so R changes neither the result nor the bytes
+of the distillation, only how often the run is tested and can be resumed.
+
+Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most (`epoch_of`);
+local SGD has the momentum of all methods here; D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken
+as printed, which makes D_k(x) the probability that x was generated, as Eq. 7 needs it; the gradient of L_mimic flows
+through the weights of Eq. 8 too; teachers start from different weights.
+
+Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator, so the weights must
+be class ratios; what it does send in a step, logits and gradients with respect to images, goes through the Gaussian
+mechanism, and both are accounted together. This protects each upload by itself. The paper names PATE for the logits,
+whose noise protects the sum of the clients' votes; but Eq. 3 and 4 need each client's answer. How many samples a client
+has of each class is sent as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import attrs
+import torch
+from torch import nn
+
+from core.algorithms._fediod_clients import Locals, below, train_teacher
+from core.algorithms._fediod_server import Centre, generator_from, new_generator, stored
+from core.checks import number, one_of, whole
+from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
+from core.distillation.ensemble import CLASS_RATIOS
+from core.errors import InputError
+from core.federation import Algorithm, Client, Field, Ledger, LocalTraining, Message, State, Task, check_upload
+from core.privacy.differential import affordable_steps, noise_multiplier, spent_epsilon
+from core.rng import Rng
+
+#: images that are the same to one grey level in each pixel are one image
+LEVEL = 1 / 255
+
+
+def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    right = isinstance(value, (list, tuple)) and all(isinstance(one, dict) and "model" in one for one in value)
+    if value is not None and not (right and value):
+        raise InputError("teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
+                         f"not {value!r}")
+
+
+def _optional(check: Callable) -> Callable:
+    return attrs.validators.optional(check)
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """Stage one has the settings of local training; all others are of stage two."""
+
+    lr: float = attrs.field(default=0.0025, validator=number(0, above=True))
+    batch_size: int = attrs.field(default=16, validator=whole(1))
+    local_epochs: int = attrs.field(default=500, validator=whole(1))
+    #: architectures of the teachers, dealt out to the clients in turn: a list of {model: NAME, option: value};
+    #: None: the student's
+    teacher_models: list[dict[str, Any]] | None = attrs.field(default=None, validator=_architectures)
+
+    #: length of the noise w
+    noise: int = attrs.field(default=100, validator=whole(1))
+    generator_width: int = attrs.field(default=64, validator=whole(1))
+    discriminator_width: int = attrs.field(default=64, validator=whole(1))
+
+    distill_batch: int = attrs.field(default=64, validator=whole(1))
+    distill_epochs: int = attrs.field(default=300, validator=whole(1))
+    #: steps of stage two; when given they take the place of `distill_epochs`
+    distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
+    epoch_of: str = attrs.field(default="largest", validator=one_of("client", "largest", "smallest"))
+
+    #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
+    gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
+    gan_beta: float = attrs.field(default=0.9, validator=number(0, 0.999))
+    #: "adam", or "sgd" with momentum 0.9
+    student_optimiser: str = attrs.field(default="adam", validator=one_of("optimiser", "adam", "sgd"))
+    student_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    student_last_lr: float = attrs.field(default=0.0, validator=number(0))
+    student_weight_decay: float = attrs.field(default=0.0, validator=number(0))
+    #: 1: on the generator's own images, as in Alg. 1; more: so many on fresh images after the generator's step
+    student_steps: int = attrs.field(default=1, validator=whole(1))
+
+    #: factors of the terms of the generator's loss, 0: without; the student always minimises L_mimic
+    gan: float = attrs.field(default=1.0, validator=number(0))
+    confidence: float = attrs.field(default=1.0, validator=number(0))
+    uniqueness: float = attrs.field(default=1.0, validator=number(0))
+    mimic: float = attrs.field(default=1.0, validator=number(0))
+    #: factor of `core.distillation.balance_loss`, which the paper does not have
+    balance: float = attrs.field(default=0.0, validator=number(0))
+
+    #: see `core.distillation.gan_losses`
+    gan_loss: str = attrs.field(default="linear", validator=one_of("adversarial loss", *GAN_LOSSES))
+    gan_weighted: str = attrs.field(default="real", validator=one_of("place of the weights", *WEIGHTED))
+    #: pi_k of Eq. 2: "size", the clients' shares of all samples, or "uniform", 1/K
+    gan_weights: str = attrs.field(default="size", validator=one_of("weighting of Eq. 2", "size", "uniform"))
+    #: "printed": Eq. 5; "released": see `core.distillation.reversed_divergence`
+    uniqueness_form: str = attrs.field(default="printed", validator=one_of("form", "printed", "released"))
+    #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
+    tau: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
+    importance: str = attrs.field(
+        default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio"))
+    #: see `core.distillation.class_input_importance`
+    class_ratio: str = attrs.field(default="count", validator=one_of("class ratio", *CLASS_RATIOS))
+    #: what D_k(x) of Eq. 8 is the probability of: "generated", as Eq. 2 prints it, or "real"
+    input_ratio: str = attrs.field(default="generated", validator=one_of("meaning of D_k", "generated", "real"))
+
+    #: whether all that leaves a client in a step is clipped and noised
+    private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    delta: float = attrs.field(default=1e-5, validator=number(0, 1, above=True))
+    #: what all steps together would spend; it fixes the noise
+    full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
+    #: stage two stops where this budget would be spent, private or not; None: it runs to its end
+    epsilon: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    #: bounds on the gradient with respect to one image, and on the logits of one image
+    clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
+    logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
+            raise InputError("the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
+                             "above 0")
+        if self.private and self.importance != "class_ratio":
+            raise InputError("a private client does not send its discriminator's outputs: private needs importance "
+                             "'class_ratio'")
+
+    @classmethod
+    def released(cls) -> Self:
+        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except stage one.
+
+        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they are trained as
+        printed. It stops at the best test accuracy, which nothing here does.
+        """
+        return cls(
+            gan_lr=1e-4, gan_beta=0.5, student_optimiser="sgd", student_lr=5e-3, student_last_lr=1e-5,
+            student_weight_decay=3e-5, student_steps=5, distill_epochs=500, uniqueness=5.0, mimic=0.2, balance=10.0,
+            gan_loss="non_saturating", gan_weighted="generator", uniqueness_form="released", tau=10001.0,
+            importance="class_ratio")
+
+    @property
+    def sends_judgements(self) -> bool:
+        """Whether the clients' discriminators tell the server what they think of an image."""
+        return self.importance == "class_and_input"
+
+    @property
+    def releases(self) -> int:
+        """Noisy uploads of a private client in a step: logits for each batch, gradients for the generator's."""
+        return 2 if self.student_steps == 1 else 2 + self.student_steps
+
+    def all_steps(self, samples: Sequence[int]) -> int:
+        """Steps of stage two for clients with so many samples."""
+        one = max(samples) if self.epoch_of == "largest" else min(samples)
+        return self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
+
+    def cosine(self, first: float, last: float, done: float) -> float:
+        """A learning rate when the share `done` of the steps is behind."""
+        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+
+
+class FedIOD(Algorithm):
+    """Clients' networks answer synthetic images; a student on the server learns from the answers."""
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh student and a fresh generator."""
+        return State(task, stored("student", task.new_model(rng.at("student")))
+                     | stored("generator", new_generator(task, self.settings, rng.at("generator"))),
+                     {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}})
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Teachers for the clients that have none, then this round's part of stage two."""
+        root = Rng(rng.seed, ("fediod",))  # not below the round: a step is the same step in whichever round it falls
+        with ledger.timed("clients"):
+            for client in clients:
+                if not below("teacher/", client.memory):
+                    train_teacher(client, self.settings, root.at("client", client.id))
+        state = self._introduced(state, clients, ledger)
+        meta = state.meta | {"round": state.meta["round"] + 1}
+        until = meta["last"] * min(meta["round"], self.rounds) // self.rounds
+        with ledger.timed("distillation"):
+            tensors, measures = self._distil(state, clients, ledger, until, root)
+        spent = {"spent_epsilon": spent_epsilon(meta["noise"], 1.0, until * self.settings.releases,
+                                                self.settings.delta)} if self.settings.private else {}
+        return State(state.task, tensors, meta | {"step": until, "measures": meta["measures"] | measures | spent})
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """The tensors that a client sends in a step, some in one message and some in the next."""
+        data, batch = state.task.dataset, self.settings.distill_batch
+        return {"logits": Field((batch, data.num_classes), torch.float32),
+                "discriminator/generated": Field((batch,), torch.float32, low=0, high=1),
+                "discriminator/real": Field((1,), torch.float32, low=0, high=1),
+                "gradients/images": Field((batch, data.channels, data.size, data.size), torch.float32)}, {}
+
+    def _introduced(self, state: State, clients: Sequence[Client], ledger: Ledger) -> State:
+        """Class counts of the clients that are new to the server, and how long stage two is when it begins."""
+        tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
+        classes = state.task.dataset.num_classes
+        for client in clients:
+            if f"counts/{client.id}" not in tensors:
+                form = {"counts": Field((classes,), torch.int64, low=0)}
+                upload = check_upload(Message({"counts": client.class_counts}), form, {}, client.id)
+                tensors[f"counts/{client.id}"] = ledger.count("up", upload).tensors["counts"]
+        counts = _counts(clients, tensors)
+        for share in (counts.sum(1) / counts.sum()).tolist():
+            ledger.count("down", Message({}, {"weight": share}))
+        if not meta["all"]:
+            meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
+            releases = meta["all"] * settings.releases
+            if settings.private or settings.epsilon is not None:
+                meta["noise"] = noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
+            if settings.epsilon is not None:
+                affordable = affordable_steps(settings.epsilon, settings.delta, meta["noise"], 1.0, releases)
+                meta["last"] = affordable // settings.releases
+                if not meta["last"]:
+                    raise InputError(f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation")
+        return State(state.task, tensors, meta)
+
+    def _distil(
+        self, state: State, clients: Sequence[Client], ledger: Ledger, until: int, root: Rng
+    ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+        """Steps of stage two up to `until`; the new tensors of the state and what the last step measured."""
+        settings, step = self.settings, state.meta["step"]
+        if until <= step:
+            return state.tensors, {}
+        counts = _counts(clients, state.tensors)
+        centre = Centre(state.task, settings, state.tensors, counts, root)
+        gan_weights = centre.weights if settings.gan_weights == "size" else torch.full_like(
+            centre.weights, 1 / len(clients))
+        locals_ = Locals(clients, settings, gan_weights, state.meta["noise"] if settings.private else 0.0, root)
+        messages: list[_Exchange] = []
+        for now in range(step, until):
+            self._set_rates(centre, locals_, now / state.meta["all"])
+            messages = self._step(centre, locals_, now)
+            if now == step:
+                _check_forms(messages, clients, self.upload_format(state)[0])
+        locals_.check()
+        for message in messages:
+            for position in range(len(clients)):
+                ledger.count(message.direction, message.of(position), times=until - step)
+        measures = centre.measures()
+        if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
+            raise InputError(f"the generator collapsed before step {until}: all its images are the same; a smaller "
+                             "gan_lr, a smaller mimic or a balance above 0 may keep it from that")
+        locals_.remember()
+        kept = {name: value for name, value in state.tensors.items() if name.startswith("counts/")}
+        return kept | centre.tensors(), measures
+
+    def _set_rates(self, centre: Centre, locals_: Locals, done: float) -> None:
+        """Learning rates of all optimisers for the next step."""
+        s = self.settings
+        rate = s.cosine(s.gan_lr, s.gan_last_lr, done)
+        for optimiser in (centre.generator_optimiser, *locals_.optimisers):
+            optimiser.param_groups[0]["lr"] = rate
+        centre.student_optimiser.param_groups[0]["lr"] = s.cosine(s.student_lr, s.student_last_lr, done)
+
+    def _step(self, centre: Centre, locals_: Locals, now: int) -> list[_Exchange]:
+        """One distillation step of Alg. 1, and what crossed the network in it."""
+        images = centre.images(now)
+        sent = images.detach()
+        answers, graph = locals_.answer(sent, now)
+        pull, through_student = centre.learn(answers, sent)
+        gradients = locals_.pull_back(graph, pull, now)
+        exchanged = [_down(sent), _Exchange("up", answers.of)]
+        if pull.of(0):
+            exchanged.append(_Exchange("down", pull.of))
+        if gradients is not None:
+            exchanged.append(_Exchange("up", lambda k: {"gradients/images": gradients[k]}))
+        parts = [part for part in (None if gradients is None else gradients.sum(0), through_student)
+                 if part is not None]
+        centre.generator_step(images, torch.stack(parts).sum(0))
+        for part in range(1, self.settings.student_steps + 1 if self.settings.student_steps > 1 else 1):
+            with torch.no_grad():
+                fresh = centre.images(now, part)
+            more = locals_.answer_only(fresh, now, part)
+            centre.learn_only(more, fresh)
+            exchanged += [_down(fresh), _Exchange("up", more.of)]
+        return exchanged
+
+    def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
+        """Images of the trained generator, (count, C, S, S) in [0, 1], with its running statistics."""
+        generator = generator_from(state.task, self.settings, state.tensors).eval()
+        device = state.task.runtime.device
+        noise = torch.randn(count, self.settings.noise, generator=rng.generator(device), device=device)
+        with torch.no_grad(), state.task.runtime.autocast():
+            return torch.cat([generator(part).float() for part in noise.split(500)])
+
+    def model(self, state: State) -> nn.Module:
+        """The student."""
+        return state.task.model_from(below("student/", state.tensors))
+
+    def measures(self, state: State) -> dict[str, float]:
+        """How the last step of stage two stood, and, for a private run, the epsilon that was spent."""
+        return dict(state.meta["measures"])
+
+
+@attrs.frozen(eq=False)
+class _Exchange:
+    """One message of a step for every client: from a client's position to the tensors."""
+
+    direction: Any
+    tensors: Callable[[int], dict[str, torch.Tensor]]
+
+    def of(self, position: int) -> Message:
+        """The message of one client."""
+        return Message(self.tensors(position))
+
+
+def _down(images: torch.Tensor) -> _Exchange:
+    return _Exchange("down", lambda _: {"images": images})
+
+
+def _check_forms(messages: Sequence[_Exchange], clients: Sequence[Client], fields: Mapping[str, Field]) -> None:
+    """Check the uploads of a round's first step as any upload is checked; the later ones are looked at as a whole."""
+    for message in (message for message in messages if message.direction == "up"):
+        for position, client in enumerate(clients):
+            upload = message.of(position)
+            check_upload(upload, {name: fields[name] for name in upload.tensors}, {}, client.id)
+
+
+def _counts(clients: Sequence[Client], tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(K, classes) as the server knows them."""
+    return torch.stack([tensors[f"counts/{client.id}"] for client in clients])
