@@ -7,13 +7,17 @@ from pathlib import Path
 
 import attrs
 
-from core.data import cifar, digits, imagenette, medical, mnist, stl10, svhn
+from core.data import cifar, digits, imagenette, isic, medical, melanoma, mnist, stl10, svhn
 from core.data.arrays import halved
 from core.data.dataset import Dataset
 from core.data.npz import load_npz
 from core.errors import InputError
 
 Files = tuple[str, ...]
+
+HAM10000_BY_HAND = (
+    "pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the module core.data.npz describes"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -28,9 +32,12 @@ class Source:
     #: by size, one or more sets of paths under the data folder: one of them complete means that the data are there
     layouts: Callable[[int], tuple[Files, ...]]
     read: Callable[[Path, int], Dataset]
-    #: None where no program can download the set; `by_hand` then says how it is had
+    #: downloads the set, or prepares what was downloaded by hand; None where there is nothing to do for a program
     fetch: Callable[[Path, int], None] | None = None
+    #: how the set is had where no program can download it
     by_hand: str = ""
+    #: whether `fetch` has something to do even where the data are there: it packs a folder of images into one file
+    packs: bool = False
 
     def title(self, size: int) -> str:
         """The name that `load` takes for this set at `size`."""
@@ -47,7 +54,7 @@ class Source:
 
     def how_to_get(self, size: int) -> str:
         """A command or a short instruction."""
-        return f"python -m core data get {self.title(size)}" if self.fetch else self.by_hand
+        return self.by_hand or f"python -m core data get {self.title(size)}"
 
 
 def _torchvision(kind: str, *variants: dict[str, str | bool]) -> Callable[[Path, int], None]:
@@ -127,6 +134,10 @@ def _fetch_imagenette(root: Path, size: int) -> None:
     imagenette.pack(root, size)
 
 
+def _melanoma(root: Path, size: int) -> Dataset:
+    return melanoma.melanoma_or_not(_ham10000(root, size), f"ham10000_melanoma_{size}", root / "ham10000_64.npz")
+
+
 def _ham10000(root: Path, size: int) -> Dataset:
     """At 64 pixels as the file holds it; at 32 the means of 2x2 pixels."""
     full = load_npz(root / "ham10000_64.npz", "ham10000_64", size=64)
@@ -199,6 +210,7 @@ _SOURCES = (
         layouts=imagenette.layouts,
         read=imagenette.load_imagenette,
         fetch=_fetch_imagenette,
+        packs=True,
     ),
     *(_medical(name) for name in medical.CLASSES),
     Source(
@@ -208,7 +220,27 @@ _SOURCES = (
         licence="CC BY-NC 4.0",
         layouts=lambda size: (("ham10000_64.npz",),),
         read=_ham10000,
-        by_hand="pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the module core.data.npz describes",
+        by_hand=HAM10000_BY_HAND,
+    ),
+    Source(
+        name="ham10000_melanoma",
+        sizes=(64, 32),
+        origin="HAM10000 (Tschandl et al. 2018, doi:10.7910/DVN/DBW86T), melanoma against the rest",
+        licence="CC BY-NC 4.0",
+        layouts=lambda size: (("ham10000_64.npz",),),
+        read=_melanoma,
+        by_hand=HAM10000_BY_HAND,
+    ),
+    Source(
+        name="isic2020",
+        sizes=(224, 64),
+        origin="ISIC 2020 (Rotemberg et al. 2021, doi:10.34970/2020-ds01)",
+        licence="CC BY-NC 4.0",
+        layouts=isic.layouts,
+        read=isic.load_isic,
+        fetch=isic.pack,
+        by_hand=isic.HOW,
+        packs=True,
     ),
 )
 

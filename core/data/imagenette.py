@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import numpy as np
 import torch
 
 from core.data.arrays import assemble
 from core.data.dataset import Dataset, Split
-from core.data.npz import load_npz
+from core.data.npz import load_npz, save_npz
 from core.data.stl10 import IMAGENET_MEAN, IMAGENET_STD
 from core.errors import InputError
 
@@ -100,16 +101,4 @@ def pack(root: Path, size: int) -> None:
     if target.is_file():
         return
     data = load_imagenette(root, size)
-    part = target.with_name(f".{target.stem}.part.npz")
-    try:
-        np.savez(
-            part,
-            classes=np.array(tuple(CLASSES)),
-            train_images=data.train.images.permute(0, 2, 3, 1).numpy(),
-            train_labels=data.train.labels.numpy().astype(np.uint8)[:, None],
-            test_images=data.test.images.permute(0, 2, 3, 1).numpy(),
-            test_labels=data.test.labels.numpy().astype(np.uint8)[:, None],
-        )
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    save_npz(target, attrs.evolve(data, classes=tuple(CLASSES)))

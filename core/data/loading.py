@@ -91,7 +91,7 @@ def load(name: str, root: str | Path | None = None, size: int | None = None, dow
 
 
 def _advice(source: Source, size: int) -> str:
-    return ("get it with: " if source.fetch else "to have it, ") + source.how_to_get(size)
+    return ("to have it, " if source.by_hand else "get it with: ") + source.how_to_get(size)
 
 
 def get(name: str, root: str | Path | None = None, size: int | None = None) -> Path:
@@ -110,7 +110,7 @@ def get(name: str, root: str | Path | None = None, size: int | None = None) -> P
         raise InputError(f"{source.name} cannot be downloaded by a program; {_advice(source, pixels)}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if source.name == "imagenette" or not source.has(folder, pixels):
+        if source.packs or not source.has(folder, pixels):
             source.fetch(folder, pixels)
     except InputError:
         raise

@@ -83,6 +83,21 @@ def _split(arrays: Mapping[str, np.ndarray], word: str, path: Path, classes: int
     return Split(images, labels, centre)
 
 
+def save_npz(path: Path, data: Dataset) -> None:
+    """Write a set of colour images with up to 256 classes to `path`, whole or not at all."""
+    arrays = {"classes": np.array(data.classes)}
+    for word, split in (("train", data.train), ("val", data.val), ("test", data.test)):
+        if len(split):
+            arrays[f"{word}_images"] = split.images.permute(0, 2, 3, 1).numpy()
+            arrays[f"{word}_labels"] = split.labels.numpy().astype(np.uint8)[:, None]
+    unfinished = path.with_name(f".{path.stem}.part.npz")
+    try:
+        np.savez(unfinished, **arrays)  # type: ignore[arg-type]
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def load_npz(
     path: Path,
     name: str,
