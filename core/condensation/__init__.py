@@ -1,6 +1,19 @@
-"""Condensation of data sets: matching losses, latent statistics, selection of real samples, siamese augmentation."""
+"""Condensation of data sets: matching losses, latent statistics, selection of real samples, siamese augmentation, and
+bi-level condensation."""
 
 from core.condensation.augment import Augmentation, augment, draw_augmentation, siamese_augment
+from core.condensation.bilevel import (
+    BilevelStep,
+    Extraction,
+    KnowledgeNetwork,
+    Source,
+    bilevel_step,
+    class_balanced_weights,
+    descend,
+    dynamic_weights,
+    extract,
+    network_losses,
+)
 from core.condensation.initial import initial_images
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import class_means, mmd
@@ -9,16 +22,26 @@ from core.condensation.wire import from_wire, to_wire
 
 __all__ = [
     "Augmentation",
+    "BilevelStep",
+    "Extraction",
+    "KnowledgeNetwork",
     "LatentEncoder",
     "LatentStatistics",
+    "Source",
     "augment",
+    "bilevel_step",
+    "class_balanced_weights",
     "class_means",
+    "descend",
     "draw",
     "draw_augmentation",
+    "dynamic_weights",
+    "extract",
     "from_wire",
     "importance",
     "initial_images",
     "mmd",
+    "network_losses",
     "selection_probabilities",
     "siamese_augment",
     "smoothed_error",

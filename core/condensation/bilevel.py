@@ -1,0 +1,263 @@
+"""Bi-level condensation: images on which a network learns what it would learn from real ones (FedMK, Eq. 3-8).
+
+Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. The inner loop takes gradient steps on the made-up
+images, the meta knowledge; the outer loop moves the images down the loss that the network then has on real data, and
+its gradient goes through the inner steps.
+
+The paper is silent on what batch normalisation does in the outer loss. A network that was trained on knowledge is
+tested with the statistics of knowledge, so by default real images are normalised by the statistics of the knowledge
+of the inner step, and the gradient knows it (`statistics="knowledge"`); `"batch"` is plain training mode.
+
+All clients run as one program: `torch.func.vmap` over stacked weights, or over shared ones as long as these are the
+same for all. That pays on a GPU. On a CPU stacked weights make grouped convolutions, which are slower than one client
+after the other, so there the same function runs client by client; the results are the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.nn import functional as F
+
+from core.checks import number, one_of, whole
+from core.models import Classifier
+from core.rng import Rng
+
+Weights = dict[str, torch.Tensor]
+#: from a network's weights, a client's knowledge (M, ...) and whatever else the loss looks at to a scalar
+Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
+
+STATISTICS = ("knowledge", "batch")
+STARTS = ("server", "moving")
+
+
+def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
+    """phi = 1 / (1 + exp(-tau * l)) of each sample's loss, (N,); in [1/2, 1), as a loss is not negative (Eq. 7)."""
+    return torch.sigmoid(tau * loss)
+
+
+def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
+    """N / (classes that occur * samples of the class) of each label (N,): every class weighs the same, the mean is 1.
+
+    FedMK compares with it in Table 6 and gives no formula; this is the usual one.
+    """
+    counts = torch.bincount(labels, minlength=classes)
+    return len(labels) / ((counts > 0).sum() * counts[labels])
+
+
+@attrs.frozen(eq=False)
+class BilevelStep:
+    """What one step gives for K clients.
+
+    `gradient` of the outer loss with respect to the knowledge, (K, M, ...); `loss`, the outer loss, (K,); `weights`
+    after the inner steps, (K, ...) each. None of them carries a graph.
+    """
+
+    gradient: torch.Tensor
+    loss: torch.Tensor
+    weights: Weights
+
+
+def descend(loss: Loss, weights: Weights, knowledge: torch.Tensor, data: Any, lr: float, steps: int) -> Weights:
+    """w*: the weights after `steps` plain gradient steps down `loss`, as a differentiable function of `knowledge`."""
+    for _ in range(steps):
+        # w <- w - eta grad_w L(w, D^)   (Eq. 5)
+        slope = grad(loss)(weights, knowledge, data)
+        weights = {name: weight - lr * slope[name] for name, weight in weights.items()}
+    return weights
+
+
+def bilevel_step(
+    inner: Loss, outer: Loss, weights: Weights, knowledge: torch.Tensor, data: Mapping[str, torch.Tensor], *,
+    lr: float, steps: int = 1, shared: bool = False, batched: bool | None = None,
+) -> BilevelStep:
+    """The gradient grad_D^ L(w*(D^), D) of Eq. 6 for K clients, through the inner steps.
+
+    Args:
+        inner: L(w, D^), from the weights, the knowledge and the data of one client to a scalar.
+        outer: L(w*, D), with the same arguments.
+        weights: named tensors (K, ...), one set per client; with `shared` one set without that dimension for all.
+        knowledge: (K, M, ...).
+        data: what the losses look at beside that: named tensors (K, ...).
+        lr: eta; steps: inner steps.
+        batched: all clients by vmap, or one after the other; None: by vmap on a GPU.
+    """
+
+    def objective(knowledge: torch.Tensor, weights: Weights, data: Any) -> tuple[torch.Tensor, Weights]:
+        adapted = descend(inner, weights, knowledge, data, lr, steps)
+        return outer(adapted, knowledge, data), adapted
+
+    one = grad_and_value(objective, has_aux=True)
+    if knowledge.is_cuda if batched is None else batched:
+        gradient, (loss, adapted) = vmap(one, in_dims=(0, None if shared else 0, 0))(knowledge, weights, dict(data))
+        return BilevelStep(gradient, loss, adapted)
+    each = [one(knowledge[k], weights if shared else {name: weight[k] for name, weight in weights.items()},
+                {name: value[k] for name, value in data.items()}) for k in range(len(knowledge))]
+    return BilevelStep(
+        torch.stack([gradient for gradient, _ in each]), torch.stack([loss for _, (loss, _) in each]),
+        {name: torch.stack([adapted[name] for _, (_, adapted) in each]) for name in weights})
+
+
+class KnowledgeNetwork(nn.Module):
+    """A copy of a network as a function of its weights, whose batch normalisation can look at some images only.
+
+    It keeps no running statistics, so it can be differentiated twice, and by vmap.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model)
+        self._lead = _Lead()
+        for name, layer in list(self.model.named_modules()):
+            if isinstance(layer, nn.BatchNorm2d):
+                parent, _, attribute = name.rpartition(".")
+                setattr(self.model.get_submodule(parent), attribute, _LeadingNorm(layer, self._lead))
+
+    def weights(self) -> Weights:
+        """The weights of the network, by the names of its parameters, detached."""
+        return {name: value.detach() for name, value in self.model.named_parameters()}
+
+    def logits(self, weights: Weights, images: torch.Tensor, lead: int | None = None) -> torch.Tensor:
+        """Logits (N, C) of images (N, ...); the first `lead` of them give the statistics of normalisation (all)."""
+        self._lead.rows = lead
+        return functional_call(self.model, weights, (images,))
+
+
+@attrs.define
+class _Lead:
+    """How many images of the batch that runs through a network are looked at."""
+
+    rows: int | None = None
+
+
+class _LeadingNorm(nn.Module):
+    """Batch normalisation by the statistics of the first images of a batch."""
+
+    def __init__(self, layer: nn.BatchNorm2d, lead: _Lead) -> None:
+        super().__init__()
+        # named as in the layer: weights are given by name
+        self.weight, self.bias, self.eps, self._lead = layer.weight, layer.bias, layer.eps, lead
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The normalised maps (N, C, H, W)."""
+        if self._lead.rows is None:
+            return F.batch_norm(maps, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        variance, mean = torch.var_mean(maps[: self._lead.rows], (0, 2, 3), unbiased=False)
+        scale = (variance + self.eps).rsqrt() * self.weight
+        return maps * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+
+def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:
+    """The inner and the outer loss of a classifier, for `bilevel_step`.
+
+    Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,) of a batch of real
+    images. The inner loss is the mean cross-entropy on the knowledge, the outer one that on the real images, weighted.
+    """
+
+    def inner(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
+        # L(w, D^)
+        return F.cross_entropy(network.logits(weights, knowledge), data["knowledge_labels"])
+
+    def outer(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
+        if statistics == "knowledge":
+            lead = len(knowledge)
+            logits = network.logits(weights, torch.cat([knowledge, data["images"]]), lead)[lead:]
+        else:
+            logits = network.logits(weights, data["images"])
+        # L(w*, Phi, D) = 1/N sum_i phi_i l(w*, x_i, y_i)   (Eq. 8)
+        return (data["weights"] * F.cross_entropy(logits, data["labels"], reduction="none")).mean()
+
+    return inner, outer
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Extraction:
+    """Hyper-parameters of a client's extraction of knowledge in a round. FedMK prints none of them."""
+
+    #: outer iterations
+    iterations: int = attrs.field(default=50, validator=whole(1))
+    #: alpha of Eq. 6 and 8
+    image_lr: float = attrs.field(default=1000.0, validator=number(0, above=True))
+    #: eta of Eq. 5
+    inner_lr: float = attrs.field(default=0.1, validator=number(0, above=True))
+    #: inner steps per outer iteration; the paper's formulas are written for one
+    inner_steps: int = attrs.field(default=1, validator=whole(1))
+    #: images of the knowledge in an inner step
+    inner_batch: int = attrs.field(default=64, validator=whole(1))
+    #: real images in an outer step
+    real_batch: int = attrs.field(default=64, validator=whole(1))
+    #: where the inner steps of an iteration start: at the "server"'s model w^c, as in Eq. 3, or where those of the last
+    #: iteration ended ("moving"), as Eq. 5 can be read
+    inner_start: str = attrs.field(default="server", validator=one_of("start of the inner steps", *STARTS))
+    #: what real images are normalised by
+    statistics: str = attrs.field(default="knowledge", validator=one_of("kind of statistics", *STATISTICS))
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """One client: its real images (N, C, H, W) uint8 with labels (N,) and weights phi (N,), the knowledge (M, C, H, W)
+    float32 that it starts from with labels (M,), and the stream that its batches are drawn from."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+    knowledge: torch.Tensor
+    knowledge_labels: torch.Tensor
+    rng: Rng
+
+
+def extract(
+    model: Classifier, sources: Sequence[Source], settings: Extraction, prepare: Callable[[torch.Tensor], torch.Tensor],
+    batched: bool | None = None,
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Extract the knowledge of clients that start from the same model: Eq. 5 and 8, again and again.
+
+    A client's batches come from its own stream, so it gets the same knowledge alone as in company.
+
+    Args:
+        prepare: from uint8 images to network inputs.
+        batched: see `bilevel_step`.
+
+    Returns: every client's knowledge (M, C, H, W), and the outer loss of every iteration, (iterations, clients).
+    """
+    network = KnowledgeNetwork(model)
+    inner, outer = network_losses(network, settings.statistics)
+    real, made = _batches(sources, settings)
+    images, labels, phi, knowledge, knowledge_labels = (
+        torch.cat([getattr(source, name) for source in sources])
+        for name in ("images", "labels", "weights", "knowledge", "knowledge_labels"))
+    weights, shared, losses = network.weights(), True, []
+    for here, mine in zip(real.unbind(1), made.unbind(1), strict=True):
+        data = {"knowledge_labels": knowledge_labels[mine], "labels": labels[here], "weights": phi[here],
+                "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape)}
+        step = bilevel_step(inner, outer, weights, knowledge[mine], data, lr=settings.inner_lr,
+                            steps=settings.inner_steps, shared=shared, batched=batched)
+        # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
+        knowledge.index_add_(0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr)
+        losses.append(step.loss)
+        if settings.inner_start == "moving":
+            weights, shared = step.weights, False
+    return list(knowledge.split([len(source.knowledge) for source in sources])), torch.stack(losses)
+
+
+def _batches(sources: Sequence[Source], settings: Extraction) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all clients."""
+    found: list[torch.Tensor] = []
+    for purpose, size, tensor in (("real", settings.real_batch, "labels"),
+                                  ("knowledge", settings.inner_batch, "knowledge_labels")):
+        first, rows = 0, []
+        for source in sources:
+            number_ = len(getattr(source, tensor))
+            draws = source.rng.at(purpose).generator()
+            order = torch.cat([torch.randperm(number_, generator=draws)
+                               for _ in range(-(-settings.iterations * size // number_))])
+            rows.append(first + order[: settings.iterations * size].view(settings.iterations, size))
+            first += number_
+        found.append(torch.stack(rows).to(sources[0].labels.device))
+    return found[0], found[1]
