@@ -1,0 +1,138 @@
+"""Inception score and Fréchet distance against closed forms, SciPy and the classes of a real classifier."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import sqrtm
+
+from core.data import load
+from core.errors import InputError
+from core.metrics.image_quality import (
+    INCEPTION_FILE,
+    RandomFeatures,
+    adapted_inception_score,
+    fid,
+    frechet_distance,
+    inception,
+    inception_probabilities,
+    inception_score,
+)
+from core.rng import Rng
+
+
+def draw(*shape, key="x") -> np.ndarray:
+    return Rng(0).at("quality", key).numpy().standard_normal(shape)
+
+
+def covariance(size: int, key: str) -> np.ndarray:
+    root = draw(size, 2 * size, key=key)
+    return root @ root.T / (2 * size)
+
+
+def test_the_score_of_uniform_answers_is_one_and_of_all_classes_their_number():
+    assert inception_score(torch.full((12, 7), 1 / 7)) == pytest.approx(1.0, abs=1e-6)
+    assert inception_score(torch.eye(10).repeat(3, 1)) == pytest.approx(10.0)
+    assert inception_score(torch.eye(10)[torch.zeros(30, dtype=torch.int64)]) == pytest.approx(1.0)
+
+
+def test_the_score_is_the_exponential_of_the_mutual_information():
+    """Two classes with the joint law p(x, y): I(x; y) = H(x) + H(y) - H(x, y), from the table itself."""
+    p = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    joint = p / 3
+
+    def entropy(q):
+        return -(q * np.log(q)).sum()
+    information = entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint)
+    assert inception_score(torch.tensor(p)) == pytest.approx(math.exp(information), rel=1e-12)
+
+
+def test_splits_are_averaged_and_bound_the_score():
+    rows = torch.cat([torch.eye(4), torch.full((4, 4), 0.25)])
+    assert inception_score(rows, splits=2) == pytest.approx((4 + 1) / 2)
+    assert inception_score(torch.eye(10), splits=5) == pytest.approx(2.0)  # two images a part
+
+
+def test_the_adapted_score_is_the_mean_over_local_models():
+    local = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4)[[0, 1, 0, 1]]])
+    assert adapted_inception_score(local) == pytest.approx((4 + 1 + 2) / 3)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: inception_score(torch.zeros(0, 4)), lambda: inception_score(torch.ones(3, 4)),
+    lambda: inception_score(torch.tensor([[1.5, -0.5]])), lambda: inception_score(torch.eye(4), splits=5),
+    lambda: inception_score(torch.full((2, 2), math.nan)), lambda: adapted_inception_score(torch.eye(4)),
+    lambda: fid(torch.rand(1, 1, 8, 8), torch.rand(5, 1, 8, 8), RandomFeatures(1)),
+    lambda: fid(torch.rand(5, 1, 8, 8), torch.rand(5, 1, 8, 8), lambda images: images.flatten(1) * math.nan),
+])
+def test_bad_input_is_refused(call):
+    with pytest.raises(InputError):
+        call()
+
+
+def test_the_distance_of_gaussians_in_closed_form():
+    """With commuting covariances d^2 = |m - w|^2 + sum (s - t)^2 of the standard deviations; in one dimension too."""
+    s, t, m, w = draw(5, key="s") ** 2, draw(5, key="t") ** 2, draw(5, key="m"), draw(5, key="w")
+    turn = np.linalg.qr(draw(5, 5, key="turn"))[0]
+    a, b = (turn @ np.diag(d**2) @ turn.T for d in (s, t))
+    assert frechet_distance((m, a), (w, b)) == pytest.approx(((m - w) ** 2).sum() + ((s - t) ** 2).sum(), rel=1e-10)
+    one = frechet_distance((np.array([1.0]), np.array([[4.0]])), (np.array([3.0]), np.array([[9.0]])))
+    assert one == pytest.approx((1 - 3) ** 2 + (2 - 3) ** 2)
+
+
+@pytest.mark.parametrize("rank", [12, 3])
+def test_the_distance_is_that_of_scipys_root(rank):
+    """Also where the covariances are singular, as of fewer images than features."""
+    a, b = (np.cov(draw(rank + 1, 12, key=key), rowvar=False) for key in "ab")
+    m, w = draw(12, key="m"), draw(12, key="w")
+    root = np.trace(np.real(sqrtm(a @ b + 1e-13 * np.eye(12))))
+    theirs = ((m - w) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * root
+    assert frechet_distance((m, a), (w, b)) == pytest.approx(theirs, rel=1e-4)
+    assert frechet_distance((m, a), (w, b)) == pytest.approx(frechet_distance((w, b), (m, a)), rel=1e-9)
+    assert frechet_distance((m, a), (m, a)) == pytest.approx(0, abs=1e-6)
+
+
+def test_fid_takes_the_moments_of_the_features():
+    real, synthetic = torch.rand(40, 1, 2, 2, dtype=torch.float64), torch.rand(30, 1, 2, 2, dtype=torch.float64) / 2
+    moments = [(x.flatten(1).numpy().mean(0), np.cov(x.flatten(1).numpy().T)) for x in (real, synthetic)]
+    assert fid(real, synthetic, lambda x: x.flatten(1), batch_size=7) == pytest.approx(frechet_distance(*moments))
+    bytes_ = (255 * real).round().to(torch.uint8)
+    assert fid(bytes_, bytes_.float() / 255, lambda x: x.flatten(1)) == pytest.approx(0, abs=1e-6)
+
+
+def test_random_features_are_fixed_and_put_worse_images_further_away():
+    digits = load("digits").train.images
+    features = RandomFeatures(1)
+    before = torch.random.get_rng_state()
+    assert torch.equal(RandomFeatures(1)(digits[:5].float() / 255), features(digits[:5].float() / 255))
+    assert torch.equal(before, torch.random.get_rng_state())
+    half, other = digits[:600:2], digits[1:600:2]
+    noise = torch.randint(0, 256, half.shape, generator=Rng(0).generator(), dtype=torch.uint8)
+    mixed = (half.float() * 0.7 + noise.float() * 0.3).to(torch.uint8)
+    distances = [fid(half, images, features) for images in (other, mixed, noise)]
+    assert distances == sorted(distances) and distances[2] > 5 * distances[0]
+
+
+def test_inception_without_weights_says_where_they_belong(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    for make in (inception, inception_probabilities):
+        with pytest.raises(InputError, match=INCEPTION_FILE):
+            make()
+
+
+def test_inception_runs_where_its_weights_are(monkeypatch, tmp_path):
+    """A file of zeros in the place of the weights: then probabilities are uniform and features zero."""
+    models = pytest.importorskip("torchvision.models")
+    with torch.random.fork_rng():
+        network = models.inception_v3(weights=None, init_weights=False)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({name: torch.zeros_like(value) for name, value in network.state_dict().items()},
+               tmp_path / "checkpoints" / INCEPTION_FILE)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    images, before = torch.rand(1, 1, 8, 8), torch.random.get_rng_state()
+    with torch.no_grad():
+        features, probabilities = inception()(images), inception_probabilities()(images)
+    assert features.shape == (1, 2048) and bool((features == 0).all())
+    torch.testing.assert_close(probabilities, torch.full((1, 1000), 1e-3))
+    assert torch.equal(before, torch.random.get_rng_state())
