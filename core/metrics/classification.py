@@ -15,14 +15,23 @@ from core.errors import InputError
 def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     """Measures of the predictions `logits.argmax(1)`, in [0, 1] except for the cross-entropy (nats).
 
-    `accuracy`, `cross_entropy` (mean over samples), `balanced_accuracy`, `precision_macro`, `recall_macro`, `f1_macro`
-    and `auc_macro` (area under the ROC curve of one class against the rest, from probabilities; for two classes that
-    of class 1).
+    `accuracy`, `cross_entropy` (mean over samples), `balanced_accuracy`, `auc_macro` (area under the ROC curve of one
+    class against the rest, from probabilities; for two classes that of class 1), and precision, recall and F1 with the
+    averaging in their names:
 
-    Macro measures are means over the classes that occur in `labels`, each with the same weight. A class that does not
+        precision_macro, recall_macro, f1_macro            means over classes, each with the same weight
+        precision_weighted, recall_weighted, f1_weighted   means over classes, weighted by their numbers of samples
+        f1_of_weighted                                     harmonic mean of precision_weighted and recall_weighted
+        precision_binary, recall_binary, f1_binary         those of class 1 alone; only for two classes
+
+    `recall_weighted` is always the accuracy. The weighted F1 is the mean of the classes' F1 and no harmonic mean of
+    anything; GDD-FL prints `f1_of_weighted` (see `core.metrics.averaging`).
+
+    Means over classes are over those that occur in `labels`. A class that does not
     occur has no recall and no curve, and is left out of all of them; so `recall_macro` is always the balanced accuracy.
     The precision of a class that is never predicted counts as 0. When only one class occurs there is no AUC: then
-    `auc_macro` is not in the result, because any number would be made up.
+    `auc_macro` is not in the result, because any number would be made up. Nor are the binary measures when class 1
+    does not occur.
 
     Args:
         logits: (N, C) floating point, C >= 2, any device.
@@ -36,7 +45,9 @@ def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, floa
     present = np.unique(truth)
     measures = {"accuracy": float((predictions == labels).double().mean()),
                 "cross_entropy": float(functional.cross_entropy(logits, labels))}
-    measures |= _macro(truth, predictions.numpy(), present)
+    measures |= _averages(truth, predictions.numpy(), present)
+    if logits.shape[1] == 2 and present[-1] == 1:
+        measures |= _scores(truth, predictions.numpy(), [1], "macro", "binary")
     if len(present) > 1:
         measures["auc_macro"] = _auc(truth, logits.softmax(1).numpy(), present)
     return measures
@@ -57,13 +68,24 @@ def _checked(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, 
     return logits, labels
 
 
-def _macro(truth: np.ndarray, predictions: np.ndarray, present: np.ndarray) -> dict[str, float]:
+def _averages(truth: np.ndarray, predictions: np.ndarray, present: np.ndarray) -> dict[str, float]:
+    macro, weighted = (_scores(truth, predictions, present, average, average) for average in ("macro", "weighted"))
+    precision, recall = weighted["precision_weighted"], weighted["recall_weighted"]
+    both = precision + recall
+    return {"balanced_accuracy": macro["recall_macro"], **macro, **weighted,
+            "f1_of_weighted": 2 * precision * recall / both if both else 0.0}
+
+
+def _scores(
+    truth: np.ndarray, predictions: np.ndarray, classes: Sequence[int] | np.ndarray, average: str, name: str
+) -> dict[str, float]:
+    """Precision, recall and F1 averaged over some classes, under the averaging's name."""
     from sklearn.metrics import precision_recall_fscore_support
 
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        truth, predictions, labels=present, average="macro", zero_division=0)
-    return {"balanced_accuracy": float(recall), "precision_macro": float(precision), "recall_macro": float(recall),
-            "f1_macro": float(f1)}
+    values = precision_recall_fscore_support(
+        truth, predictions, labels=classes, average=average, zero_division=0)
+    return {f"{measure}_{name}": float(value) for measure, value in zip(("precision", "recall", "f1"), values[:3],
+                                                                       strict=True)}
 
 
 def _auc(truth: np.ndarray, probabilities: np.ndarray, present: np.ndarray) -> float:

@@ -17,7 +17,9 @@ from sklearn import metrics as reference
 from core.errors import InputError
 from core.metrics import classification, mean_and_std
 
-NAMES = {"accuracy", "balanced_accuracy", "f1_macro", "precision_macro", "recall_macro", "auc_macro", "cross_entropy"}
+NAMES = {"accuracy", "balanced_accuracy", "f1_macro", "precision_macro", "recall_macro", "auc_macro", "cross_entropy",
+         "f1_weighted", "precision_weighted", "recall_weighted", "f1_of_weighted"}
+BINARY = {"precision_binary", "recall_binary", "f1_binary"}
 
 
 def random_case(samples: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,7 +36,11 @@ def test_agrees_with_scikit_learn(classes: int) -> None:
     logits, labels = random_case(300, classes)
     truth, probabilities = labels.numpy(), logits.double().softmax(1).numpy()
     predicted = probabilities.argmax(1)
-    assert classification(logits, labels) == pytest.approx({
+    weighted = {f"{name}_weighted": score(truth, predicted, average="weighted") for name, score in (
+        ("precision", reference.precision_score), ("recall", reference.recall_score), ("f1", reference.f1_score))}
+    precision, recall = weighted["precision_weighted"], weighted["recall_weighted"]
+    assert classification(logits, labels) == pytest.approx(weighted | {
+        "f1_of_weighted": 2 / (1 / precision + 1 / recall),
         "accuracy": reference.accuracy_score(truth, predicted),
         "balanced_accuracy": reference.balanced_accuracy_score(truth, predicted),
         "f1_macro": reference.f1_score(truth, predicted, average="macro"),
@@ -48,8 +54,15 @@ def test_agrees_with_scikit_learn(classes: int) -> None:
 def test_two_classes_agree_with_scikit_learn() -> None:
     logits, labels = random_case(200, 2)
     difference = (logits[:, 1] - logits[:, 0]).double().numpy()
-    assert classification(logits, labels)["auc_macro"] == pytest.approx(
-        reference.roc_auc_score(labels.numpy(), difference))
+    found = classification(logits, labels)
+    assert set(found) == NAMES | BINARY
+    assert found["auc_macro"] == pytest.approx(reference.roc_auc_score(labels.numpy(), difference))
+    truth, predicted = labels.numpy(), (difference > 0).astype(int)
+    for name, score in (("precision", reference.precision_score), ("recall", reference.recall_score),
+                        ("f1", reference.f1_score)):
+        assert found[f"{name}_binary"] == pytest.approx(score(truth, predicted))
+        assert found[f"{name}_weighted"] == pytest.approx(score(truth, predicted, average="weighted"))
+    assert found["recall_weighted"] == pytest.approx(found["accuracy"])
 
 
 def test_by_hand() -> None:
@@ -61,7 +74,23 @@ def test_by_hand() -> None:
         "accuracy": 3 / 4, "balanced_accuracy": 3 / 4, "recall_macro": 3 / 4, "precision_macro": (1 + 2 / 3) / 2,
         "f1_macro": (2 / 3 + 4 / 5) / 2,
         "auc_macro": 3 / 4,  # of the four pairs only (sample 1, sample 3) is in the wrong order
-        "cross_entropy": loss})
+        "cross_entropy": loss,
+        # both classes have two samples: weighted is macro
+        "precision_weighted": (1 + 2 / 3) / 2, "recall_weighted": 3 / 4, "f1_weighted": (2 / 3 + 4 / 5) / 2,
+        "f1_of_weighted": 2 * (5 / 6) * (3 / 4) / (5 / 6 + 3 / 4),
+        "precision_binary": 2 / 3, "recall_binary": 1, "f1_binary": 4 / 5})
+
+
+def test_weighted_by_hand() -> None:
+    # truth 0 0 0 1, predicted 0 0 1 0: class 0 has precision and recall 2/3, class 1 has none
+    logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    found = classification(logits, torch.tensor([0, 0, 0, 1]))
+    assert found["precision_weighted"] == pytest.approx(3 / 4 * 2 / 3)
+    assert found["recall_weighted"] == pytest.approx(1 / 2)
+    assert found["f1_weighted"] == found["f1_of_weighted"] == pytest.approx(1 / 2)
+    assert found["precision_binary"] == found["recall_binary"] == found["f1_binary"] == 0
+    # all wrong: nothing to divide by
+    assert classification(-logits[:3], torch.tensor([0, 0, 1]))["f1_of_weighted"] == 0
 
 
 def test_a_class_that_does_not_occur_is_left_out() -> None:
@@ -89,8 +118,11 @@ def test_one_class_alone_has_no_auc() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = classification(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1]))
-    assert set(found) == NAMES - {"auc_macro"}
+    assert set(found) == NAMES - {"auc_macro"} | BINARY
     assert found["recall_macro"] == 1 / 2
+    # without positives nothing is said about them
+    other = classification(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    assert set(other) == NAMES - {"auc_macro"}
 
 
 def test_probabilities_near_one_stay_apart() -> None:
@@ -109,7 +141,9 @@ def test_any_labels_give_finite_fractions(classes: int, samples: int, seed: int)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = classification(logits, labels)
-    assert (set(found) == NAMES) == (len(labels.unique()) > 1)
+    assert ("auc_macro" in found) == (len(labels.unique()) > 1)
+    assert BINARY.isdisjoint(found) or (classes == 2 and bool((labels == 1).any()))
+    assert NAMES - {"auc_macro"} <= set(found) <= NAMES | BINARY
     assert all(0 <= value <= 1 for name, value in found.items() if name != "cross_entropy")
     assert math.isfinite(found["cross_entropy"])
     order = torch.randperm(samples, generator=generator)
