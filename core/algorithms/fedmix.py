@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from core.algorithms import fedavg
 from core.checks import number, whole
-from core.federation import Client, Field, Ledger, Message, State, Task, check_upload
+from core.federation import Client, Field, Ledger, Message, State, Task, UploadError, check_upload
 from core.federation.training import Objective
 from core.rng import Rng
 
@@ -70,6 +70,8 @@ class FedMix(fedavg.FedAvg):
                        for client in clients if client.id not in state.meta["averaged"]}
         for id_, answer in answers.items():
             ledger.count("up", check_upload(answer, form, {}, id_))
+            if len({len(value) for value in answer.tensors.values()}) > 1:
+                raise UploadError(f"the upload of client {id_} was refused: it has not as many labels as averages")
         pool = {name: torch.cat([state.tensors[name], *(answer.tensors[name] for answer in answers.values())])
                 for name in form}
         for client in clients:

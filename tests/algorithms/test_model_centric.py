@@ -1,4 +1,5 @@
-"""FedAvg, FedProx, FedAvgM, centralized and standalone training against closed forms."""
+"""FedAvg, FedProx, FedAvgM, centralized and standalone training against closed forms; what all methods have in common
+that are FedAvg with another objective."""
 
 import attrs
 import pytest
@@ -104,6 +105,91 @@ def test_without_momentum_the_server_of_fedavgm_is_that_of_fedavg(task):
         torch.testing.assert_close(runs[1][0].state.tensors[name], w, rtol=1e-4, atol=1e-5)
 
 
+#: settings that leave a method nothing but FedAvg
+OFF = [("fedprox", {"mu": 0.0}), ("moon", {"mu": 0.0, "projection": 0}), ("fedmix", {"mixup": 0.0}),
+       ("fedgen", {"alpha": 0.0, "beta": 0.0, "generator_steps": 2}), ("feddistill", {"weight": 0.0}),
+       ("fedensemble", {})]
+
+
+@pytest.mark.parametrize(("name", "off"), OFF)
+def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off):
+    """Three rounds with two of three clients active, so that memories, averages and generators have come into play."""
+    plain = attrs.evolve(TINY, rounds=3, active=2)
+    method = attrs.evolve(plain, algorithm=name, settings=TINY.settings | off)
+    for a, b in zip(rounds(plain, task=task), rounds(method, task=task), strict=True):
+        for key, w in a.state.tensors.items():
+            assert torch.equal(b.state.tensors[key], w), (a.round, key)
+
+
+ON = [("fedprox", {"mu": 1.0}), ("moon", {"projection": 0}), ("fedmix", {}), ("fedgen", {"generator_steps": 2}),
+      ("feddistill", {})]
+
+
+@pytest.mark.parametrize(("name", "on"), ON)
+def test_with_its_own_term_it_is_not(task, name, on):
+    plain, method = (attrs.evolve(TINY, algorithm=which, rounds=3, settings=TINY.settings | more)
+                     for which, more in (("fedavg", {}), (name, on)))
+    (*_, a), (*_, b) = rounds(plain, task=task), rounds(method, task=task)
+    assert not torch.equal(a.state.tensors["parameters/classifier.weight"],
+                           b.state.tensors["parameters/classifier.weight"])
+
+
+REMEMBERING = [("moon", {"projection": 6}), ("fedmix", {}), ("fedgen", {"generator_steps": 2}), ("feddistill", {}),
+               ("feddistill", {"sharing": "logits", "tracking": "run"}), ("fedensemble", {})]
+
+
+@pytest.mark.parametrize(("name", "settings"), REMEMBERING)
+def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(task, tmp_path, name, settings):
+    experiment = attrs.evolve(TINY, algorithm=name, rounds=3, active=2, settings=TINY.settings | settings)
+    whole = list(rounds(experiment, task=task))
+    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
+    next(broken), next(broken)
+    broken.close()
+    *_, resumed = rounds(experiment, task=task, checkpoint=tmp_path / "c")
+    assert resumed.row() | {"seconds": 0} == whole[-1].row() | {"seconds": 0}
+    assert resumed.state.tensors.keys() == whole[-1].state.tensors.keys()
+    for key, value in whole[-1].state.tensors.items():
+        assert torch.equal(value, resumed.state.tensors[key]), key
+
+
+@pytest.mark.parametrize(("name", "settings"), [*REMEMBERING, ("fedprox", {}), ("fedavgm", {})])
+def test_clients_with_one_class_one_image_or_none_are_served(task, clients, name, settings):
+    one_class = attrs.evolve(clients[0], images=clients[0].images[clients[0].labels == 3][:5],
+                             labels=clients[0].labels[clients[0].labels == 3][:5], memory={})
+    one = attrs.evolve(clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1], memory={})
+    empty = attrs.evolve(clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0], memory={})
+    experiment = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | settings)
+    *_, last = rounds(experiment, task=task, clients=[one_class, one, empty])
+    assert all(torch.isfinite(value).all() for value in last.state.tensors.values() if value.is_floating_point())
+    assert last.metrics
+
+
+ALONE = attrs.evolve(TINY, clients=1, rounds=5, evaluate_every=5, partition={"name": "iid"},
+                     model_options={"width": 8, "depth": 2}, settings={"local_steps": 30, "batch_size": 32, "lr": 0.02})
+GENTLE = [("fedavg", {}), ("fedprox", {}), ("fedavgm", {"server_momentum": 0.3}), ("moon", {}), ("fedmix", {}),
+          ("fedgen", {"alpha": 1.0, "beta": 1.0, "generator_steps": 10}), ("feddistill", {}), ("fedensemble", {})]
+
+
+def accuracies(experiment, task, seeds):
+    return torch.tensor([[*rounds(attrs.evolve(experiment, seed=seed), task=task)][-1].metrics["accuracy"]
+                         for seed in seeds])
+
+
+@pytest.fixture(scope="module")
+def alone():
+    task = make_task(ALONE, Runtime())
+    return task, accuracies(attrs.evolve(ALONE, algorithm="centralized"), task, range(3))
+
+
+@pytest.mark.parametrize(("name", "settings"), GENTLE)
+def test_one_client_learns_what_centralized_training_learns(alone, name, settings):
+    """With one client and IID data there is nothing to correct: within seed noise all methods are equal."""
+    task, centralized = alone
+    (found,) = accuracies(attrs.evolve(ALONE, algorithm=name, settings=ALONE.settings | settings), task, [0])
+    assert centralized.mean() > 0.9
+    assert abs(found - centralized.mean()) < 3 * centralized.std() + 0.02
+
+
 def test_centralized_sends_all_data_once(task, clients):
     experiment = attrs.evolve(TINY, algorithm="centralized")
     first, second = (result.up for result in rounds(experiment, task=task))
@@ -127,10 +213,12 @@ def test_standalone_sends_nothing_and_ignores_the_others(task, clients):
         assert torch.equal(pack(models[1])[name], w)
 
 
-@pytest.mark.parametrize("name", ["centralized", "fedavg", "fedavgm", "fedprox", "standalone"])
+@pytest.mark.parametrize("name", ["centralized", "fedavg", "fedavgm", "feddistill", "fedensemble", "fedgen", "fedmix",
+                                  "fedprox", "moon", "standalone"])
 def test_each_method_beats_chance_on_digits(name):
     experiment = Experiment(algorithm=name, dataset="digits", model_options={"width": 16}, clients=4, rounds=5,
                             partition={"name": "dirichlet", "alpha": 0.5}, evaluate_every=5,
-                            settings={"local_steps": 10, "batch_size": 32})
+                            settings={"local_steps": 10, "batch_size": 32}
+                            | ({"generator_steps": 10} if name == "fedgen" else {}))
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10
