@@ -1,8 +1,9 @@
 """Which averaging over classes can lie behind a printed precision and recall.
 
-A paper that prints precision, recall and AUC of two classes leaves open how they are averaged. But the numbers belong to
-one table of hits and misses, so not every averaging can give them. This is how the averaging of GDD-FL's Table 1 (MICCAI
-2023) is found: 97.23% precision beside 91.11% recall on 1.8% positives can only be means weighted by class size.
+A paper that prints precision, recall and AUC of two classes may leave open how they are averaged. But the numbers
+belong to one table of hits and misses, so not every averaging can give them. This is how the averaging of GDD-FL's
+Table 1 (MICCAI 2023) is found: 97.23% precision beside 91.11% recall and an AUC of 80.97 on 1.8% positives can only be
+means weighted by class size.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Fit:
 def fit(averaging: str, precision: float, recall: float, positives: int, negatives: int) -> Fit:
     """The nearest table for one averaging; every recall has some.
 
-    A score of true positive rate a and false positive rate b at its threshold has an AUC of at least a (1 - b), when all
-    other pairs are in the wrong order, and of at most 1 - (1 - a) b, when all are in the right one.
+    A score of true positive rate a and false positive rate b at its threshold has an AUC of at least a (1 - b), when
+    all other pairs are in the wrong order, and of at most 1 - (1 - a) b, when all are in the right one.
 
     Args:
         averaging: one of `AVERAGINGS`; precision, recall: fractions; positives, negatives: samples of each class.
