@@ -85,7 +85,7 @@ class FedAvg(Algorithm):
         average = weighted_average([weights(upload.tensors) for upload in uploads.values()], samples)
         return attrs.evolve(state, tensors=state.tensors | average)
 
-    def model(self, state: State) -> nn.Module | list[nn.Module]:
+    def model(self, state: State) -> nn.Module:
         """The global model."""
         return self.network(state.task, state.tensors)
 

@@ -144,7 +144,7 @@ class FedDistill(fedavg.FedAvg):
             known = known | state.tensors["logits/known"]
         return attrs.evolve(state, tensors=state.tensors | {"logits/mean": mean, "logits/known": known})
 
-    def model(self, state: State) -> nn.Module | list[nn.Module]:
+    def model(self, state: State) -> nn.Module | list[nn.Module]:  # type: ignore[override]
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)

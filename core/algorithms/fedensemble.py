@@ -59,7 +59,7 @@ class FedEnsemble(fedavg.FedAvg):
             members |= put(f"members/{id_}/", fedavg.weights(upload.tensors))
         return attrs.evolve(state, tensors=average | members)
 
-    def model(self, state: State) -> nn.Module | list[nn.Module]:
+    def model(self, state: State) -> nn.Module:
         """The ensemble; before the first round the one model there is."""
         owners = dict.fromkeys(name.split("/")[1] for name in state.tensors if name.startswith("members/"))
         if not owners:

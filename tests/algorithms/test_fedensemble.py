@@ -1,0 +1,62 @@
+"""FedEnsemble: training is FedAvg's, the test is that of the clients' models together."""
+
+import attrs
+import pytest
+import torch
+
+from core.algorithms.fedensemble import Ensemble
+from core.experiments import Experiment
+from core.federation import Runtime, make_clients, make_task, rounds
+from core.metrics import classification
+
+TINY = Experiment(algorithm="fedensemble", dataset="digits", model_options={"width": 8}, clients=4, rounds=2, active=3,
+                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 4, "batch_size": 16})
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+def test_the_models_of_the_last_round_are_tested_together(task):
+    uploaded = {}
+
+    class Spy(type(TINY.new_algorithm())):
+        def server_update(self, state, uploads, rng):
+            uploaded.clear()
+            uploaded.update(uploads)
+            return super().server_update(state, uploads, rng)
+
+    class Spied(Experiment):
+        def new_algorithm(self):
+            return Spy(super().new_algorithm().settings)
+
+    *_, last = rounds(Spied(**TINY.to_dict()), task=task)
+    assert len(uploaded) == 3
+    images, labels = task.dataset.test.images, task.dataset.test.labels
+    summed = sum(task.outputs(task.model_from(upload.tensors), images).double() for upload in uploaded.values())
+    assert last.metrics["accuracy"] == pytest.approx(float((summed.argmax(1) == labels).double().mean()))
+    alone = [classification(task.outputs(task.model_from(upload.tensors), images), labels)["accuracy"]
+             for upload in uploaded.values()]
+    assert last.metrics["accuracy"] not in alone
+
+
+def test_training_is_that_of_fedavg_and_so_is_the_traffic(task):
+    *_, ours = rounds(TINY, task=task)
+    *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg"), task=task)
+    for name, value in plain.state.tensors.items():
+        assert torch.equal(ours.state.tensors[name], value)
+    assert (ours.up, ours.down) == (plain.up, plain.down)
+    assert len({name.split("/")[1] for name in ours.state.tensors if name.startswith("members/")}) == 3
+
+
+def test_the_ensemble_is_the_mean_of_logits_and_starts_as_one_model(task):
+    clients = make_clients(TINY, task)
+    first, second = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(Ensemble([first, second])(x), (first(x) + second(x)) / 2)
+    method = TINY.new_algorithm()
+    state = next(rounds(attrs.evolve(TINY, rounds=1), task=task, clients=clients)).state
+    start = attrs.evolve(state, tensors={n: v for n, v in state.tensors.items() if not n.startswith("members/")})
+    torch.testing.assert_close(task.outputs(method.model(start), clients[0].images[:4]),
+                               task.outputs(task.model_from(state.tensors), clients[0].images[:4]))
