@@ -2,8 +2,8 @@
 
 FedDF, FedMD and FedKD need public images beside the clients' own. Their papers take CIFAR-100 for CIFAR-10 and ImageNet
 for CIFAR-100. Any data set that `load` knows can serve; its labels are thrown away. `photographs` needs no download:
-windows cut out of the two photographs that come with scikit-learn, after Asano and Saeed (Extrapolating from a Single
-Image to a Thousand Classes using Distillation, ICLR 2023).
+windows cut out of the two photographs that come with scikit-learn, each stretched to the full range of values, after
+Asano and Saeed (Extrapolating from a Single Image to a Thousand Classes using Distillation, ICLR 2023).
 """
 
 from __future__ import annotations
@@ -91,7 +91,13 @@ def _windows(channels: int, size: int) -> torch.Tensor:
             found.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))
     windows = torch.cat(found)
     chosen = torch.randperm(len(windows), generator=Rng(0).at("photographs", size).generator())[:WINDOWS]
-    return windows[chosen]
+    return _stretched(windows[chosen])
+
+
+def _stretched(images: torch.Tensor) -> torch.Tensor:
+    """Every image with its darkest value moved to 0 and its brightest to 255: most windows are flat otherwise."""
+    dark, bright = (edge(images.float(), (1, 2, 3), keepdim=True) for edge in (torch.amin, torch.amax))
+    return ((images - dark) * (255 / (bright - dark).clamp_min(1))).round().to(torch.uint8)
 
 
 def _photographs() -> list[torch.Tensor]:
