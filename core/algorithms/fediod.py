@@ -220,7 +220,7 @@ class FedIOD(Algorithm):
                 form = {"counts": Field((classes,), torch.int64, low=0)}
                 upload = check_upload(Message({"counts": client.class_counts}), form, {}, client.id)
                 tensors[f"counts/{client.id}"] = ledger.count("up", upload).tensors["counts"]
-        counts = _counts(clients, tensors)
+        counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
         for share in (counts.sum(1) / counts.sum()).tolist():
             ledger.count("down", Message({}, {"weight": share}))
         if not meta["all"]:
@@ -242,11 +242,7 @@ class FedIOD(Algorithm):
         settings, step = self.settings, state.meta["step"]
         if until <= step:
             return state.tensors, {}
-        counts = _counts(clients, state.tensors)
-        centre = Centre(state.task, settings, state.tensors, counts, root)
-        gan_weights = centre.weights if settings.gan_weights == "size" else torch.full_like(
-            centre.weights, 1 / len(clients))
-        locals_ = Locals(clients, settings, gan_weights, state.meta["noise"] if settings.private else 0.0, root)
+        centre, locals_ = self._sides(state, clients, root)
         messages: list[_Exchange] = []
         for now in range(step, until):
             self._set_rates(centre, locals_, now / state.meta["all"])
@@ -264,6 +260,15 @@ class FedIOD(Algorithm):
         locals_.remember()
         kept = {name: value for name, value in state.tensors.items() if name.startswith("counts/")}
         return kept | centre.tensors(), measures
+
+    def _sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Locals]:
+        """What the server has, and what the clients have, when stage two begins or goes on."""
+        settings = self.settings
+        counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
+        centre = Centre(state.task, settings, state.tensors, counts, root)
+        uniform = torch.full_like(centre.weights, 1 / len(clients))
+        return centre, Locals(clients, settings, centre.weights if settings.gan_weights == "size" else uniform,
+                              state.meta["noise"] if settings.private else 0.0, root)
 
     def _set_rates(self, centre: Centre, locals_: Locals, done: float) -> None:
         """Learning rates of all optimisers for the next step."""
@@ -335,8 +340,3 @@ def _check_forms(messages: Sequence[_Exchange], clients: Sequence[Client], field
         for position, client in enumerate(clients):
             upload = message.of(position)
             check_upload(upload, {name: fields[name] for name in upload.tensors}, {}, client.id)
-
-
-def _counts(clients: Sequence[Client], tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-    """(K, classes) as the server knows them."""
-    return torch.stack([tensors[f"counts/{client.id}"] for client in clients])

@@ -1,0 +1,317 @@
+"""FedIOD: the exchange of messages against one objective written out, resuming, bytes, what can go wrong."""
+
+import math
+
+import attrs
+import pytest
+import torch
+from torch.nn import functional
+
+from core import algorithms
+from core.algorithms import _fediod_clients as clients_side
+from core.algorithms._fediod_clients import below
+from core.errors import InputError
+from core.experiments import Experiment
+from core.federation import Ledger, Runtime, UploadError, make_clients, make_task, rounds
+from core.models import Stacked
+from core.rng import Rng
+
+FAST = {"local_steps": 2, "distill_steps": 6, "distill_batch": 8, "noise": 7, "generator_width": 4,
+        "discriminator_width": 4}
+TINY = Experiment(algorithm="fediod", dataset="digits", model_options={"width": 4}, clients=3, rounds=3,
+                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
+K, B, CLASSES, PIXELS = 3, 8, 10, 64
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+@pytest.fixture(scope="module")
+def handed_out(task):
+    """Clients that have trained their teachers."""
+    clients = make_clients(TINY, task)
+    for client in clients:
+        clients_side.train_teacher(client, fediod().settings, Rng(4).at(client.id))
+    return clients
+
+
+@pytest.fixture
+def clients(handed_out):
+    return [attrs.evolve(client, memory=dict(client.memory)) for client in handed_out]
+
+
+def fediod(**settings):
+    return algorithms.create("fediod", FAST | settings)
+
+
+def play(task, clients, algorithm, steps=1):
+    """Server's and clients' side after some steps from the same start."""
+    state = algorithm.initialise(task, Rng(0))
+    state.tensors.update({f"counts/{client.id}": client.class_counts for client in clients})
+    centre, locals_ = algorithm._sides(state, clients, Rng(1))
+    for step in range(steps):
+        algorithm._step(centre, locals_, step)
+    return centre, locals_
+
+
+def entropy(q):
+    return -(q * q.log()).sum(-1)
+
+
+def written_out(centre, locals_, settings):
+    """-L_G of Alg. 1 and L_mimic for the images of step 0, in one graph, from the formulas of the paper."""
+    task, images = centre.task, centre.images(0)
+    inputs, real = task.dataset.standardise(images), locals_._real(0)
+    pi = [len(client) / sum(map(len, locals_.clients)) for client in locals_.clients]
+    z = torch.stack([teacher(inputs) for teacher in locals_.teachers.networks])
+    d_fake, d_real = (torch.stack([1 - judge(x).sigmoid().mean((1, 2, 3)) for judge, x in zip(
+        locals_.judges, those, strict=True)]) for those in ([inputs] * K, real))
+    gan = [pi[k] * d_real[k].mean() + 1 - d_fake[k].mean() for k in range(K)]
+    q = z.softmax(-1)
+    conf = sum(pi[k] * entropy(q[k]).mean() for k in range(K))
+    jsd = (entropy(sum(pi[k] * q[k] for k in range(K))) - sum(pi[k] * entropy(q[k]) for k in range(K))).mean()
+    weight = torch.stack([client.class_counts for client in locals_.clients])[:, None].float()
+    if settings.importance == "class_and_input":
+        weight = weight * (d_fake / d_real.mean(1, keepdim=True).detach())[..., None]
+    present = weight.sum((0, 1)) > 0
+    weight = torch.where(present, weight / weight.sum(0).clamp_min(1e-30), 1 / K)
+    ensemble = (weight * z).sum(0)
+    student = centre.student(inputs)
+    if settings.tau is None:
+        mimic = (student - ensemble).square().sum(1).mean()
+    else:
+        mimic = settings.tau ** 2 * functional.kl_div(
+            (student / settings.tau).log_softmax(1), (ensemble / settings.tau).softmax(1), reduction="batchmean")
+    objective = (settings.confidence * conf - settings.uniqueness * jsd - settings.mimic * mimic
+                 - settings.gan * sum(gan))
+    return objective, mimic, sum(gan)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"importance": "class_ratio"}, {"tau": 2.0}, {"mimic": 0.0}, {"gan": 0.0, "uniqueness": 0.0},
+    {"confidence": 0.0, "uniqueness": 3.0, "mimic": 0.5}], ids=str)
+def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients, settings):
+    """Algorithm 1: the gradients that arrive at G, S and D_k are those of one objective in one graph."""
+    algorithm = fediod(**settings)
+    centre, locals_ = play(task, clients, algorithm, 0)
+    objective, mimic, gan = written_out(centre, locals_, algorithm.settings)
+    judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
+    wanted = [torch.autograd.grad(loss, list(parameters), retain_graph=True) for loss, parameters in (
+        (objective, centre.generator.parameters()), (mimic, centre.student.parameters()), (gan, judges))]
+
+    centre, locals_ = play(task, clients, algorithm, 0)
+    algorithm._step(centre, locals_, 0)
+    judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
+    for parameters, gradients in zip((centre.generator.parameters(), centre.student.parameters(), judges), wanted,
+                                     strict=True):
+        scale = max(float(gradient.abs().max()) for gradient in gradients)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-4 * scale)
+
+
+def test_all_networks_go_down_their_gradients(task, clients):
+    """Adam's first step moves every parameter by its learning rate against the sign of its gradient."""
+    before, after = (play(task, clients, fediod(), steps) for steps in (0, 1))
+    for was, is_ in zip(weights(*before), weights(*after), strict=True):
+        clear = is_.grad.abs() > 1e-5
+        torch.testing.assert_close((is_ - was)[clear], -1e-3 * is_.grad.sign()[clear], rtol=0.02, atol=1e-6)
+
+
+def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, clients):
+    algorithm = fediod()
+    before = [below("teacher/", client.memory) for client in clients]
+    centre, locals_ = play(task, clients, algorithm, 2)
+    sent = {(message.direction, name) for message in algorithm._step(centre, locals_, 2)
+            for name in message.of(0).tensors}
+    assert sent == {("down", "images"), ("up", "logits"), ("up", "discriminator/generated"),
+                    ("up", "discriminator/real"), ("down", "gradients/logits"), ("down", "gradients/generated"),
+                    ("up", "gradients/images")}
+    for client, tensors in zip(clients, before, strict=True):
+        assert all(torch.equal(below("teacher/", client.memory)[name], value) for name, value in tensors.items())
+
+
+SWITCHES = [
+    {"gan": 0.5}, {"confidence": 0.0}, {"uniqueness": 0.0}, {"mimic": 0.0}, {"balance": 1.0},
+    {"gan_loss": "non_saturating"}, {"gan_weighted": "generator"}, {"gan_weights": "uniform"},
+    {"uniqueness_form": "released"}, {"tau": 1.0}, {"tau": 10001.0}, {"importance": "class_ratio"},
+    {"class_ratio": "share"}, {"input_ratio": "real"}, {"student_steps": 2}, {"student_optimiser": "sgd"},
+    {"student_lr": 0.1}, {"gan_lr": 0.1}, {"gan_beta": 0.5}, {"generator_width": 5}, {"discriminator_width": 5},
+    {"distill_batch": 4}, {"noise": 5}, {"student_weight_decay": 0.5}]
+
+
+@pytest.fixture(scope="module")
+def plain(task, handed_out):
+    return weights(*play(task, handed_out, fediod(), 2))
+
+
+def weights(centre, locals_):
+    return [parameter for network in (centre.generator, centre.student, *locals_.judges)
+            for parameter in network.parameters()]
+
+
+@pytest.mark.parametrize("settings", SWITCHES, ids=str)
+def test_every_setting_of_stage_two_has_an_effect(task, clients, plain, settings):
+    """After two steps at least one of the networks is another one."""
+    changed = weights(*play(task, clients, fediod(**settings), 2))
+    assert any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
+
+
+def test_clients_are_the_same_in_one_batched_program_and_one_by_one(task, clients, monkeypatch):
+    found = []
+    for batched in (True, False):
+        monkeypatch.setattr(clients_side, "Stacked", lambda networks, batched=batched: Stacked(networks, batched))
+        found.append(weights(*play(task, clients, fediod(), 2)))
+    apart = torch.cat([(a - b).abs().flatten() for a, b in zip(*found, strict=True)])
+    assert apart.quantile(0.99) < 1e-4  # Adam makes a gradient of rounding errors as large as any other
+
+
+def test_two_architectures_of_teachers(task):
+    """Convolutional and residual teachers, dealt out in turn; the student is the task's network."""
+    experiment = attrs.evolve(TINY, rounds=1, settings=FAST | {
+        "teacher_models": [{"model": "resnet8", "width": 4, "grid": 1}, {"model": "convnet", "width": 4}]})
+    clients = make_clients(experiment, task)
+    (result,) = rounds(experiment, task=task, clients=clients)
+    settings = experiment.new_algorithm().settings
+    assert Stacked(clients_side.teachers(clients, settings)).groups == [[0, 2], [1]]
+    kinds = [type(network).__name__ for network in clients_side.teachers(clients, settings)]
+    assert kinds == ["ResNet8", "ConvNet", "ResNet8"]
+    assert type(experiment.new_algorithm().model(result.state)).__name__ == "ConvNet"
+    assert math.isfinite(result.metrics["accuracy"])
+
+
+def row(result):
+    return {key: value for key, value in result.row().items() if key != "seconds"}
+
+
+def test_the_number_of_rounds_only_cuts_the_same_distillation(task):
+    (once,) = rounds(attrs.evolve(TINY, rounds=1), task=task)
+    *_, parts = rounds(attrs.evolve(TINY, rounds=4), task=task)  # 6 steps in 1 + 2 + 1 + 2
+    for name, value in once.state.tensors.items():
+        assert torch.equal(value, parts.state.tensors[name]), name
+    assert once.metrics["accuracy"] == parts.metrics["accuracy"]
+    for direction in ("up", "down"):
+        assert once.ledger.total(direction)["gradients"] == parts.ledger.total(direction)["gradients"]
+
+
+def test_killed_in_the_middle_of_stage_two_and_resumed(task, tmp_path):
+    whole = list(rounds(TINY, task=task))
+    path, done = tmp_path / "checkpoint", []
+    for _ in range(3):  # one round each time, then a new start with nothing but the file
+        running = rounds(TINY, task=task, checkpoint=path)
+        done = [next(running) for _ in range(len(done) + 1)]
+        running.close()
+    assert [row(result) for result in done] == [row(result) for result in whole]
+    for name, value in whole[-1].state.tensors.items():
+        assert torch.equal(value, done[-1].state.tensors[name]), name
+
+
+@pytest.mark.parametrize(("settings", "up", "down"), [
+    ({}, B * CLASSES + B + 1 + B * PIXELS, B * PIXELS + B * CLASSES + B),
+    ({"importance": "class_ratio"}, B * CLASSES + B * PIXELS, B * PIXELS + B * CLASSES),
+    ({"confidence": 0.0, "uniqueness": 0.0, "mimic": 0.0}, B * CLASSES + B + 1 + B * PIXELS, B * PIXELS),
+    ({"gan": 0.0, "importance": "class_ratio"}, B * CLASSES + B * PIXELS, B * PIXELS + B * CLASSES),
+    ({"student_steps": 3, "importance": "class_ratio"}, 4 * B * CLASSES + B * PIXELS, 4 * B * PIXELS + B * CLASSES),
+], ids=str)
+def test_bytes_by_arithmetic(task, settings, up, down):
+    """Numbers of 4 bytes in a step, for each of 3 clients and 6 steps; class counts once, weights as JSON."""
+    results = list(rounds(attrs.evolve(TINY, settings=FAST | settings), task=task))
+    ledger = results[-1].ledger
+    assert [result.up for result in results] == [2 * K * 4 * up + (K * CLASSES * 8 if n == 0 else 0) for n in range(3)]
+    assert sum(v for kind, v in ledger.total("down").items() if kind != "meta") == 6 * K * 4 * down
+    assert ledger.total("up").get("counts") == K * CLASSES * 8 and set(ledger.total("up")) <= {
+        "counts", "logits", "discriminator", "gradients"}
+
+
+def alter(clients, number, **fields):
+    return [attrs.evolve(client, **fields) if client.id == number else client for client in clients]
+
+
+def test_a_client_with_one_image_one_with_one_class_and_one_with_none(task):
+    clients = make_clients(attrs.evolve(TINY, clients=4), task)
+    first = clients[0]
+    one_class = first.labels == first.labels[0]
+    clients[0] = attrs.evolve(first, images=first.images[one_class], labels=first.labels[one_class])
+    clients[1] = attrs.evolve(clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1])
+    clients[2] = attrs.evolve(clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0])
+    *_, last = rounds(attrs.evolve(TINY, clients=4), task=task, clients=clients)
+    assert all(torch.isfinite(value).all() for value in last.state.tensors.values())
+    assert last.ledger.total("up")["counts"] == 3 * CLASSES * 8  # the empty one takes no part
+    assert last.metrics["teacher_entropy"] >= 0
+
+
+@pytest.mark.parametrize("name", ["teacher/parameters/classifier.bias", "teacher/buffers/norms.0.running_var"])
+def test_a_teacher_that_answers_with_nan_is_named(task, clients, name):
+    known = [key for key in clients[1].memory if key.startswith(name.rsplit("/", 1)[0])]
+    name = name if name in known else known[0]
+    clients[1].memory[name] = torch.full_like(clients[1].memory[name], float("nan"))
+    with pytest.raises(UploadError, match="client 1 was refused"):
+        list(rounds(TINY, task=task, clients=clients))
+
+
+def test_nan_in_the_middle_of_a_round_is_found_at_its_end(task, clients):
+    """The first step is sound, then the learning rate throws everything out of range."""
+    with pytest.raises(InputError, match="not finite"):
+        list(rounds(attrs.evolve(TINY, settings=FAST | {"gan_lr": 1e30, "student_lr": 1e30, "distill_steps": 30}),
+                    task=task, clients=clients))
+
+
+def test_a_generator_that_makes_one_image_only_is_an_error(task, clients):
+    algorithm = fediod()
+    state = algorithm.initialise(task, Rng(0))
+    state.tensors["generator/parameters/out.weight"].zero_()
+    state.tensors["generator/parameters/out.bias"].fill_(-200.0)
+    ledger = Ledger()
+    ledger.open_round()
+    with pytest.raises(InputError, match="collapsed before step 6"):
+        algorithm.round(state, clients, ledger, Rng(0))
+
+
+def test_measures_say_how_the_last_step_stood(task):
+    *_, last = rounds(TINY, task=task)
+    assert 0 <= last.metrics["teacher_entropy"] <= math.log(CLASSES)
+    assert 0 <= last.metrics["teacher_jsd"] <= math.log(K)
+    assert 1 <= last.metrics["synthetic_classes"] <= CLASSES
+    assert 0 < last.metrics["synthetic_spread"] <= 0.5 and last.metrics["student_gap"] > 0
+
+
+def test_synthetic_images(task):
+    *_, last = rounds(TINY, task=task)
+    algorithm = TINY.new_algorithm()
+    images = algorithm.synthetic(last.state, 5, Rng(0))
+    assert images.shape == (5, 1, 8, 8) and images.min() >= 0 and images.max() <= 1
+    assert torch.equal(images[:2], algorithm.synthetic(last.state, 5, Rng(0))[:2])
+
+
+@pytest.mark.parametrize(("samples", "settings", "steps"), [
+    ([130, 5], {}, 3 * 300), ([130, 5], {"epoch_of": "smallest"}, 300), ([130, 5], {"distill_steps": 7}, 7),
+    ([1], {"distill_batch": 4, "distill_epochs": 2}, 2)])
+def test_an_epoch_is_a_pass_over_one_clients_data(samples, settings, steps):
+    assert algorithms.create("fediod", settings).settings.all_steps(samples) == steps
+
+
+def test_the_cosine_goes_from_the_first_rate_to_the_last():
+    settings = algorithms.create("fediod").settings
+    assert [settings.cosine(1.0, 0.2, done) for done in (0, 0.5, 1)] == pytest.approx([1, 0.6, 0.2])
+
+
+def test_printed_and_released_values():
+    printed, released = (algorithms.create("fediod", variant=variant).settings for variant in ("printed", "released"))
+    assert (printed.lr, printed.batch_size, printed.local_epochs) == (0.0025, 16, 500)
+    assert (printed.gan_lr, printed.student_lr, printed.gan_last_lr, printed.distill_batch, printed.distill_epochs,
+            printed.noise) == (1e-3, 1e-3, 0, 64, 300, 100)
+    differing = {field.name for field in attrs.fields(type(printed))
+                 if getattr(printed, field.name) != getattr(released, field.name)}
+    assert differing == {"gan_lr", "gan_beta", "student_optimiser", "student_lr", "student_last_lr",
+                         "student_weight_decay", "student_steps", "distill_epochs", "uniqueness", "mimic", "balance",
+                         "gan_loss", "gan_weighted", "uniqueness_form", "tau", "importance"}
+
+
+@pytest.mark.parametrize("settings", [
+    {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"tau": 0}, {"importance": "eq8"}, {"gan_loss": "hinge"},
+    {"teacher_models": []}, {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"epsilon": 0},
+    {"delta": 1.5}, {"private": True}, {"student_steps": 0}, {"class_ratio": "sizes"}], ids=str)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(InputError):
+        algorithms.create("fediod", settings)
