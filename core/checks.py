@@ -44,3 +44,9 @@ def one_of(kind: str, *names: str) -> Callable:
             raise unknown(kind, value, names)
 
     return check
+
+
+def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{attribute.name} must be true or false, not {value!r}")

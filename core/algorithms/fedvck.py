@@ -19,22 +19,15 @@ from torch import nn
 from core import condensation, server
 from core.algorithms import _condensing as condensing
 from core.algorithms._condensing import Knowledge
-from core.checks import number, one_of, whole
+from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, condensed_counts, strategy
-from core.errors import InputError
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
 from core.rng import Rng
 
 #: what the released code multiplies con_beta by, half way through every round
 FADE = 0.1
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
-
-
-def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    """Validator: true or false."""
-    if not isinstance(value, bool):
-        raise InputError(f"{attribute.name} must be true or false, not {value!r}")
 
 
 def switch() -> Any:

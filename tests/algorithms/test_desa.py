@@ -1,0 +1,226 @@
+"""DESA: the contrastive loss, the exchange of anchors, the objective, the mutual teachers, resuming."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core import algorithms
+from core.algorithms import desa as module
+from core.algorithms.desa import anchors, collect, redraw, supervised_contrastive
+from core.condensation import LatentEncoder
+from core.errors import InputError
+from core.experiments import Experiment
+from core.federation import Ledger, Message, Runtime, UploadError, check_upload, make_clients, make_task, pack, rounds
+from core.rng import Rng
+
+ANCHORS = {"ipc": 2, "iterations": 3, "real_batch": 8, "pool": 2, "estimator": "expectation"}
+LOCAL = {"local_steps": 2, "batch_size": 16}
+TINY = Experiment(algorithm="desa", dataset="digits", model_options={"width": 8}, clients=3, rounds=3,
+                  partition={"name": "dirichlet", "alpha": 0.3}, evaluate_every=9, settings=LOCAL | ANCHORS)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+@pytest.fixture
+def clients(task):
+    return make_clients(TINY, task)
+
+
+def desa(**settings):
+    return algorithms.create("desa", TINY.settings | settings)
+
+
+def test_the_contrastive_loss_is_that_of_khosla():
+    features = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.tensor([0, 0, 1, 1, 1, 2, 0, 1, 0])  # the only one of class 2 has no positive
+    z, tau, total = features.numpy(), 0.07, 0.0
+    z = z / np.linalg.norm(z, axis=1, keepdims=True)
+    for i in range(9):
+        positives = [p for p in range(9) if p != i and labels[p] == labels[i]]
+        below = sum(np.exp(z[i] @ z[a] / tau) for a in range(9) if a != i)
+        total += -sum(np.log(np.exp(z[i] @ z[p] / tau) / below) for p in positives) / max(len(positives), 1)
+    assert float(supervised_contrastive(features, labels, tau)) == pytest.approx(total / 9, rel=1e-10)
+
+
+def test_the_contrastive_loss_pulls_a_class_together():
+    together, apart = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]])
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
+    assert supervised_contrastive(features, together, 0.07) < 1e-3 < supervised_contrastive(features, apart, 0.07)
+    assert float(supervised_contrastive(features[:1], together[:1], 0.07)) == 0
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "expectation"])
+def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients, estimator, monkeypatch):
+    algorithm = desa(estimator=estimator)
+    together = algorithm._anchors(clients, Rng(3))
+    assert len(list(module.blocks(clients, 2))) == 1
+    monkeypatch.setattr(module, "CHUNK", 1)
+    assert [len(block) for block in module.blocks(clients, 2)] == [1, 1, 1]
+    for client in clients:
+        (alone,) = algorithm._anchors([client], Rng(3)).values()
+        assert alone.tensors["anchors/classes"].tolist() == client.labels.unique().tolist()
+        assert alone.tensors["anchors/classes"].equal(together[client.id].tensors["anchors/classes"])
+        apart = (alone.tensors["anchors/images"].int() - together[client.id].tensors["anchors/images"].int()).abs()
+        assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
+
+
+def test_every_number_stands_for_another_random_network(task):
+    encoder = LatentEncoder(task.new_model(Rng(0)))
+    images = torch.rand(4, 1, 8, 8)
+    seen = []
+    for number in (0, 1, 0):
+        redraw(encoder, task, Rng(7).at(number))
+        seen.append(encoder(images, torch.zeros(4, dtype=torch.int64))[0])
+    torch.testing.assert_close(seen[0], seen[2], rtol=0, atol=0)
+    assert not torch.allclose(seen[0], seen[1])
+    drawn = task.new_model(Rng(7).at(1))
+    torch.testing.assert_close(seen[1], drawn.train().embed(images), rtol=1e-4, atol=1e-5)
+
+
+def given(classes, value, shape=(2, 1, 8, 8)):
+    images = torch.full((len(classes), *shape), value, dtype=torch.uint8)
+    return Message({"anchors/images": images, "anchors/classes": torch.tensor(classes, dtype=torch.uint8)})
+
+
+def test_anchors_are_averaged_over_the_clients_that_have_the_class(task):
+    state = desa().initialise(task, Rng(0))
+    state = attrs.evolve(state, tensors=collect(state, {0: given([1, 4], 10), 1: given([4, 9], 200)}))
+    found = anchors(state)
+    assert found["anchors/labels"].tolist() == [1, 1, 4, 4, 9, 9]
+    assert found["anchors/images"].flatten(1).float().mean(1).tolist() == [10, 10, 105, 105, 200, 200]
+    again = attrs.evolve(state, tensors=collect(state, {2: given([1], 40)}))
+    assert anchors(again)["anchors/images"][0, 0, 0, 0] == 25
+
+
+@pytest.mark.parametrize("bad", [
+    given([1, 1], 0), Message(given([1, 2], 0).tensors | {"anchors/classes": torch.tensor([1], dtype=torch.uint8)})])
+def test_anchors_that_do_not_fit_their_classes_are_refused(task, bad):
+    state = desa().initialise(task, Rng(0))
+    with pytest.raises(UploadError, match="client 7"):
+        collect(state, {7: bad})
+
+
+@pytest.mark.parametrize("bad", [given([10], 0), given([1], 0, (3, 1, 8, 8)), given([1], 0, (2, 1, 8, 7))])
+def test_anchors_of_another_form_are_refused(task, bad):
+    form = module.anchors_format(desa().initialise(task, Rng(0)))
+    with pytest.raises(UploadError):
+        check_upload(bad, form, {}, 0)
+
+
+def test_anchors_cross_the_network_once(task, clients):
+    *_, last = rounds(TINY, task=task)
+    owned = sum(len(client.labels.unique()) for client in clients)
+    everything = len(torch.cat([client.labels for client in clients]).unique())
+    up, down = ([entry[way] for entry in last.ledger.rounds] for way in ("up", "down"))
+    assert up[0]["anchors"] == owned * (2 * 64 + 1) and down[0]["anchors"] == 3 * everything * 2 * (64 + 1)
+    assert all("anchors" not in entry for way in (up, down) for entry in way[1:])
+    assert [entry.keys() - {"anchors"} for entry in up] == 3 * [{"parameters", "buffers", "meta"}]
+    assert ["logits" in entry for entry in down] == [False, True, True]
+    assert down[1]["logits"] == 3 * everything * 2 * 10 * 4
+
+
+def test_a_client_that_comes_later_gives_and_gets_anchors(task, clients):
+    algorithm, ledger = desa(kd=0.0), Ledger()
+    state = algorithm.initialise(task, Rng(0))
+    for number, those in enumerate((clients[:2], clients[2:], clients)):
+        ledger.open_round()
+        state = algorithm.round(state, those, ledger, Rng(number))
+    assert [entry["up"].get("anchors", 0) > 0 for entry in ledger.rounds] == [True, True, False]
+    # clients 0 and 1 get what has changed while they were away; client 2 has it
+    size = sum(value.numel() for value in anchors(state).values())
+    assert [entry["down"].get("anchors", 0) for entry in ledger.rounds][1:] == [size, 2 * size]
+    for client in clients:
+        assert client.memory["anchors/images"].equal(anchors(state)["anchors/images"])
+
+
+def test_the_teacher_is_the_mean_of_the_other_models(task, clients):
+    algorithm, ledger = desa(), Ledger()
+    state = algorithm.initialise(task, Rng(0))
+    ledger.open_round()
+    state = algorithm._exchange(state, clients, ledger, Rng(0))
+    uploads = {c.id: Message(pack(task.new_model(Rng(c.id))), {"samples": len(c)}) for c in clients}
+    assert "logits/others" not in algorithm.broadcast(state, 0).tensors
+    new = algorithm.server_update(state, uploads, Rng(0))
+    outputs = {id_: task.outputs(task.model_from(upload.tensors), anchors(state)["anchors/images"])
+               for id_, upload in uploads.items()}
+    for id_ in outputs:
+        mean = torch.stack([value for other, value in outputs.items() if other != id_]).mean(0)
+        torch.testing.assert_close(algorithm.broadcast(new, id_).tensors["logits/others"], mean)
+
+
+@pytest.mark.parametrize(("reg", "kd"), [(0.7, 0.0), (0.0, 1.3), (0.7, 1.3)])
+def test_the_objective_is_the_sum_of_the_three_losses(task, clients, reg, kd):
+    algorithm, client = desa(reg=reg, kd=kd, kd_temperature=4.0, reg_temperature=0.5), clients[0]
+    images, labels = task.dataset.val.images[:6], task.dataset.val.labels[:6]
+    if not len(images):
+        images, labels = task.dataset.test.images[:6], task.dataset.test.labels[:6]
+    client.memory = {"anchors/images": images, "anchors/labels": labels.to(torch.uint8)}
+    teacher = torch.randn(6, 10, generator=torch.Generator().manual_seed(1))
+    model, batch, y = task.new_model(Rng(0)), client.images[:5], client.labels[:5]
+    received = Message({"logits/others": teacher})
+    found = algorithm.objective(client, received, Rng(2))(model, batch, y)
+    torch.autograd.grad(found, model.blocks[0].conv.weight)
+
+    rows = torch.randint(6, (16,), generator=Rng(2).generator())
+    features = model.embed(task.inputs(torch.cat([batch, images[rows]])))
+    logits = model.classifier(features).double()
+    ce = torch.nn.functional.cross_entropy(logits[:5], y)
+    contrast = supervised_contrastive(features.double(), torch.cat([y, labels[rows]]), 0.5)
+    p, q = ((each / 4).softmax(1) for each in (teacher[rows].double(), logits[5:]))
+    expected = ce + reg * contrast + kd * 16 * (p * (p / q).log()).sum(1).mean()
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
+
+
+def test_anchors_are_fixed_in_the_regularisation(task, clients):
+    """A batch of zeros of the gradient with respect to anchors: only the features of the batch are moved."""
+    own, held = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss = supervised_contrastive(torch.cat([own, held.detach()]), torch.arange(8) % 2, 0.07)
+    gradients = torch.autograd.grad(loss, [own, held], allow_unused=True)
+    assert gradients[0].abs().sum() > 0 and gradients[1] is None
+
+
+def test_with_all_terms_off_it_is_fedavg_bit_for_bit(task):
+    *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=LOCAL), task=task)
+    off = {"reg": 0.0, "kd": 0.0, "learn_anchors": False}
+    *_, ours = rounds(attrs.evolve(TINY, settings=TINY.settings | off), task=task)
+    assert all(ours.state.tensors[name].equal(value) for name, value in plain.state.tensors.items())
+    assert ours.ledger.rounds[0]["up"] == plain.ledger.rounds[0]["up"]
+    for term in off:
+        *_, on = rounds(attrs.evolve(TINY, settings=TINY.settings | off | {term: True if off[term] is False else 1.0}),
+                        task=task)
+        assert not on.state.tensors["parameters/classifier.weight"].equal(
+            plain.state.tensors["parameters/classifier.weight"]), term
+
+
+def test_a_single_client_has_no_teacher(task):
+    alone = attrs.evolve(TINY, clients=1, partition={"name": "iid"}, rounds=2)
+    *_, last = rounds(alone, task=task)
+    assert "logits" not in last.ledger.rounds[1]["down"]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(task, tmp_path):
+    some = attrs.evolve(TINY, active=2)
+    *_, whole = rounds(some, task=task)
+    next(rounds(some, task=task, checkpoint=tmp_path / "half"))
+    *_, resumed = rounds(some, task=task, checkpoint=tmp_path / "half")
+    assert whole.state.meta == resumed.state.meta and whole.ledger.total("down") == resumed.ledger.total("down")
+    assert all(resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items())
+
+
+@pytest.mark.parametrize("settings", [
+    {"ipc": 0}, {"reg": -1}, {"learn_anchors": 1}, {"estimator": "all"}, {"kd_temperature": 0}], ids=str)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(InputError):
+        desa(**settings)
+
+
+def test_it_beats_chance_on_digits():
+    experiment = attrs.evolve(TINY, model_options={"width": 16}, clients=4, rounds=6, evaluate_every=6,
+                              partition={"name": "dirichlet", "alpha": 0.5},
+                              settings=ANCHORS | {"local_steps": 10, "batch_size": 32, "iterations": 50})
+    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
+    assert last.metrics["accuracy"] > 0.25  # chance is 0.10
