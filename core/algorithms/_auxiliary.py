@@ -1,0 +1,85 @@
+"""What FedDF, FedMD and FedKD share: public images without labels, and networks that learn from answers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import torch
+from torch import nn
+
+from core.data.auxiliary import PHOTOGRAPHS, auxiliary
+from core.errors import InputError
+from core.federation import LocalTraining, Task, train
+from core.models import Stacked
+from core.rng import Rng
+
+#: images that teachers are asked about at once
+_BATCH = 500
+
+#: from outputs of a network (N, C), in float32, and the answers it should come close to, to a scalar
+Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@attrs.frozen(kw_only=True, slots=False)  # so that a class with slots can be a second base
+class PublicData:
+    """Which public images a method uses; the name stands in the record."""
+
+    #: a name of `core.data.auxiliary`. The papers take CIFAR-100 for CIFAR-10 and ImageNet for CIFAR-100
+    auxiliary: str = attrs.field(default=PHOTOGRAPHS)
+
+    @auxiliary.validator
+    def _named(self, attribute: attrs.Attribute, value: str) -> None:
+        if not isinstance(value, str) or not value:
+            raise InputError(f"{attribute.name} must be the name of a data set, not {value!r}")
+
+
+def public_images(task: Task, settings: PublicData) -> torch.Tensor:
+    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU. Raises InputError as `auxiliary`."""
+    return auxiliary(settings.auxiliary, task.dataset)
+
+
+def drawn(images: torch.Tensor, count: int | None, rng: Rng, device: torch.device) -> torch.Tensor:
+    """`count` of the images at random, or all where there are no more, in random order, on the device."""
+    order = torch.randperm(len(images), generator=rng.generator())
+    return images[order[:count]].to(device)
+
+
+def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> torch.Tensor:
+    """Logits (K, N, C) in float32 of K teachers, which end frozen and in evaluation mode, for images (N, C, H, W)."""
+    stacked = Stacked([teacher.eval().requires_grad_(False) for teacher in teachers])
+    with torch.no_grad(), task.runtime.autocast():
+        return torch.cat([stacked(task.inputs(batch)).float() for batch in images.split(_BATCH)], 1)
+
+
+def adam(model: nn.Module, lr: float, steps: int | None = None, clip_norm: float | None = None) -> torch.optim.Adam:
+    """Adam; its learning rate falls to 0 along a cosine in `steps` steps, where they are given.
+
+    `clip_norm` bounds the norm of all gradients together.
+    """
+    parameters = list(model.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=lr)
+    if clip_norm is not None:
+        def clip(*_: object) -> None:
+            nn.utils.clip_grad_norm_(parameters, clip_norm)
+
+        optimiser.register_step_pre_hook(clip)
+    if steps is not None:
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        optimiser.register_step_post_hook(lambda *_: cosine.step())
+    return optimiser
+
+
+def mimic(
+    task: Task, student: nn.Module, images: torch.Tensor, targets: torch.Tensor, divergence: Divergence,
+    optimiser: torch.optim.Optimizer, batch_size: int, steps: int, rng: Rng,
+) -> None:
+    """Take `steps` steps that bring the student's outputs for public images closer to the targets (N, ...)."""
+
+    def objective(model: nn.Module, batch: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        with task.runtime.autocast():
+            outputs = model(task.inputs(batch))
+        return divergence(outputs.float(), wanted)
+
+    # with an optimiser given, the loop reads nothing but the batch size
+    train(student, images, targets, LocalTraining(batch_size=batch_size), steps, objective, rng, [optimiser])

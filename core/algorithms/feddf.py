@@ -1,0 +1,109 @@
+"""FedDF: ensemble distillation for model fusion.
+
+Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020, Algorithm 1
+(homogeneous clients). The paper stops early by the accuracy on labelled images that the server holds. Here the server
+has no labels: it stops by the divergence from the ensemble on auxiliary images that it keeps apart. As in the released
+code the student ends with its last weights, not its best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import attrs
+import torch
+from torch import nn
+
+from core.algorithms import _auxiliary as public
+from core.algorithms import fedavg
+from core.checks import number, whole
+from core.distillation import kl_divergence
+from core.federation import Message, State, Task, pack
+from core.rng import Rng
+
+
+def positive_or_none(instance: object, attribute: attrs.Attribute, value: float | None) -> None:
+    """Validator: a number above 0, or None."""
+    if value is not None:
+        number(0, above=True)(instance, attribute, value)
+
+
+@attrs.frozen(kw_only=True)
+class Settings(public.PublicData, fedavg.Settings):
+    """Local training without momentum, weight decay or decay of the rate; then distillation on the server."""
+
+    lr: float = attrs.field(default=0.1, validator=number(0, above=True))
+    local_epochs: int = attrs.field(default=40, validator=whole(1))
+    momentum: float = attrs.field(default=0.0, validator=number(0, 1))
+    weight_decay: float = attrs.field(default=0.0, validator=number(0))
+    #: N: batches of distillation in a round, at most; with 0 the method is FedAvg
+    distill_steps: int = attrs.field(default=10_000, validator=whole(0))
+    distill_batch: int = attrs.field(default=128, validator=whole(1))
+    #: of Adam at the start; it falls to 0 along a cosine
+    distill_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    temperature: float = attrs.field(default=1.0, validator=number(0, above=True))
+    #: stop when so many batches brought nothing; with `distill_steps` or more it is never looked at
+    patience: int = attrs.field(default=1_000, validator=whole(1))
+    #: batches between two looks
+    check_every: int = attrs.field(default=100, validator=whole(1))
+    #: share of the auxiliary images that is kept apart to look at
+    kept_apart: float = attrs.field(default=0.1, validator=number(0, 1, above=True))
+    #: auxiliary images in a round, drawn anew; None: all
+    pool: int | None = attrs.field(default=None, validator=whole(2, optional=True))
+    #: bound on the norm of the student's gradient
+    clip_norm: float | None = attrs.field(default=None, validator=positive_or_none)
+
+    @classmethod
+    def released(cls) -> Self:
+        """The authors' code bounds the gradient."""
+        return cls(clip_norm=5.0)
+
+
+class FedDF(fedavg.FedAvg):
+    """FedAvg, whose average then learns from the ensemble of the clients' models on unlabelled images.
+
+    The traffic is FedAvg's: the auxiliary images lie on the server, which also asks the clients' models.
+    """
+
+    Settings = Settings
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """Average, then distil (Algorithm 1, lines 6 to 10)."""
+        # x_{t,0} = sum_k |X_k| / sum_k |X_k| x_t^k
+        fused = super().server_update(state, uploads, rng)
+        if not self.settings.distill_steps:
+            return fused
+        task, student = state.task, self.model(fused)
+        images = public.drawn(public.public_images(task, self.settings), self.settings.pool, rng.at("pool"),
+                              task.runtime.device)
+        teachers = [self.network(task, upload.tensors) for upload in uploads.values()]
+        # 1/|S_t| sum_k f(x_t^k, d)
+        ensemble = public.answers(task, teachers, images).mean(0)
+        self._distil(task, student, images, ensemble, rng.at("distil"))
+        return State(task, pack(student))
+
+    def _divergence(self, outputs: torch.Tensor, ensemble: torch.Tensor) -> torch.Tensor:
+        """KL(sigma(1/|S_t| sum_k f(x_t^k, d)), sigma(f(x_{t,j-1}, d))), sigma the softmax at a temperature."""
+        return kl_divergence(outputs, ensemble, self.settings.temperature)
+
+    def _distil(self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng) -> None:
+        """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands still."""
+        settings = self.settings
+        optimiser = public.adam(student, settings.distill_lr, settings.distill_steps, settings.clip_norm)
+        patient = settings.patience >= settings.distill_steps
+        apart = 0 if patient else max(1, int(settings.kept_apart * len(images)))
+        seen, heard, images, ensemble = images[:apart], ensemble[:apart], images[apart:], ensemble[apart:]
+        every = settings.distill_steps if patient else settings.check_every
+        best, best_at = float("inf"), 0
+        for done in range(0, settings.distill_steps, every):
+            steps = min(every, settings.distill_steps - done)
+            public.mimic(task, student, images, ensemble, self._divergence, optimiser, settings.distill_batch, steps,
+                         rng.at("from", done))
+            if patient:
+                return
+            divergence = float(self._divergence(task.outputs(student, seen), heard))
+            if divergence < best:
+                best, best_at = divergence, done + steps
+            if done + steps - best_at >= settings.patience:
+                return
