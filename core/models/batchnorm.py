@@ -1,0 +1,103 @@
+"""Batch normalisation whose second derivative is quick on a CPU.
+
+PyTorch takes this second derivative apart into some thirty passes over the maps, which then cost more than all
+convolutions of a small network together. Here it is one formula. Values and first derivatives come from PyTorch's own
+kernels, so they are the same numbers.
+
+In a channel of n numbers with mean m, inverse deviation r and x^ = (x - m) r, let P(v) = v - mean(v) - x^ mean(v x^).
+Backward gives dx = w r P(dy), dw = sum dy x^, db = sum dy. For G = <g, dx> + g_w dw + g_b db and a = mean(g x^),
+b = mean(dy x^), s = mean(g P(dy)):
+
+    dG/d dy = w r P(g) + g_w x^ + g_b
+    dG/dw = n r s
+    dG/dx = -w r (b r P(g) + a r P(dy) + s r x^) + g_w r P(dy)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def quicken(model: nn.Module) -> nn.Module:
+    """Give every `nn.BatchNorm2d` of a network, in place, a quick second derivative; hands the network on."""
+    for layer in model.modules():
+        if type(layer) is nn.BatchNorm2d and layer.affine and layer.momentum is not None:
+            layer.__class__ = QuickBatchNorm2d
+    return model
+
+
+class QuickBatchNorm2d(nn.BatchNorm2d):
+    """`nn.BatchNorm2d` with scale, shift and a momentum; in evaluation mode and on a GPU it is just that."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Normalised maps (N, C, H, W)."""
+        if not self.training or maps.device.type != "cpu":
+            return super().forward(maps)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return _Forward.apply(
+            maps, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *rest: Any) -> torch.Tensor:
+        running_mean, running_var, momentum, eps = rest
+        y, mean, rate = torch.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+        ctx.save_for_backward(x, weight, mean, rate)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        x, weight, mean, rate = ctx.saved_tensors
+        return (*_Backward.apply(dy, x, weight, mean, rate), None, None, None, None)
+
+
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor,
+                rate: torch.Tensor) -> Tensors:
+        dy = _laid_out_as(x, dy)
+        dx, dw, db = _kernel(dy, x, weight, mean, rate)
+        ctx.save_for_backward(dy, x, weight, mean, rate, dw)
+        ctx.set_materialize_grads(True)
+        return dx, dw, db
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, g_w: torch.Tensor, g_b: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        dy, x, w, m, r, dw = ctx.saved_tensors
+        n, one = x.numel() // x.shape[1], torch.ones_like(w)
+        g = _laid_out_as(x, g)
+        # with a unit scale the kernel gives r P(v), and sum v x^
+        p_g, g_x, _ = _kernel(g, x, one, m, r)
+        p_dy, _, _ = _kernel(dy, x, one, m, r)
+        a, b = g_x / n, dw / n
+        # s = mean(g P(dy)); the channels come last, because there the sum runs along the memory
+        s = (g * p_dy).permute(0, 2, 3, 1).flatten(0, 2).sum(0, dtype=w.dtype) / (n * r)
+
+        def channels(values: torch.Tensor) -> torch.Tensor:
+            return values.to(x.dtype).view(1, -1, 1, 1)
+
+        # -w r (b r P(g) + a r P(dy) + s r x^) + g_w r P(dy), with x^ = (x - m) r
+        slope = w * r.pow(3) * s
+        d_x = (x * channels(-slope)).add_(channels(slope * m))
+        d_x.addcmul_(p_g, channels(-w * r * b)).addcmul_(p_dy, channels(g_w - w * r * a))
+        # w r P(g) + g_w x^ + g_b
+        d_dy = (p_g * channels(w)).addcmul_(x, channels(g_w * r)).add_(channels(g_b - g_w * r * m))
+        return d_dy, d_x, n * r * s, None, None
+
+
+def _kernel(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rate: torch.Tensor) -> Tensors:
+    """dx, dw and db of batch normalisation by PyTorch's own kernel."""
+    return torch.ops.aten.native_batch_norm_backward(
+        dy, x, w, None, None, mean, rate, True, 0.0, [True, True, True])
+
+
+def _laid_out_as(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    return value.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
