@@ -37,6 +37,9 @@ SEEDS = 3
 POINTS, SHARE = 2.0, 0.02
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
+#: kinds of content that are exchanged once, before training, and that a cost per round leaves out, as FedVCK's Tables 5
+#: and 9 do (column "Initialization" of its Table 10): averaged images and anchors
+ONCE = ("anchors", "averages")
 #: what one unit of a record's value is in the unit of print
 _SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
 #: the last digits of a float must not decide
@@ -81,15 +84,17 @@ def measured(record: Record, cell: Cell) -> float | None:
     """A record's value for a cell, in the unit of print; None when the record does not hold it.
 
     Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round` is their mean over
-    the rounds, `upload_mb` that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a
-    metric of the last round.
+    the rounds, without what is exchanged once beforehand (`ONCE`), `upload_mb` that of the whole run.
+    `condensation_ratio_percent` is the setting `share`. All else is a metric of the last round.
     """
     if cell.metric == "condensation_ratio_percent":
         share = record.settings.get("share")
         return None if share is None else in_printed_unit(share, "percent")
     if cell.metric in ("upload_mb", "upload_mb_per_round"):
-        total = sum(record.bytes["up"].values())
-        return in_printed_unit(total / (len(record.rounds) if cell.metric.endswith("round") else 1), "MB")
+        up = record.bytes["up"]
+        if cell.metric == "upload_mb":
+            return in_printed_unit(sum(up.values()), "MB")
+        return in_printed_unit(sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB")
     value = record.metrics.get(cell.record_metric)
     return None if value is None else in_printed_unit(value, cell.unit)
 

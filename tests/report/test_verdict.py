@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -221,6 +222,8 @@ def test_values_come_from_records(spec):
     assert measured(one, cells["A", "accuracy"]) == 62.5
     assert measured(one, cells["A", "upload_mb_per_round"]) == 6       # 12 MB in two rounds
     assert measured(one, cells["A", "upload_mb"]) == 12
+    once = attrs.evolve(one, bytes={"up": one.bytes["up"] | {"averages": 2**22, "anchors": 2**21}, "down": {}})
+    assert measured(once, cells["A", "upload_mb_per_round"]) == 6 and measured(once, cells["A", "upload_mb"]) == 18
     assert measured(one, cells["B", "condensation_ratio_percent"]) == 5
     assert measured(record(run), cells["B", "condensation_ratio_percent"]) is None
     assert measured(one, cells["A", "mia_auc_max"]) is None
