@@ -1,0 +1,32 @@
+"""DSA: condensation by gradient matching under siamese augmentation, in one communication.
+
+Zhao, Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021. It is DC, where real and
+condensed images of a class get the same random transform before their gradients are compared.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import attrs
+
+from core.algorithms import dc
+from core.condensation.engine import strategy
+
+
+@attrs.frozen(kw_only=True)
+class Settings(dc.Settings):
+    """Hyper-parameters of DSA: those of DC."""
+
+    augmentation: str = attrs.field(default="color_crop_cutout_flip_scale_rotate", validator=strategy)
+
+    @classmethod
+    def released(cls) -> Self:
+        """The commands in the authors' repository start from real images."""
+        return cls(init="real")
+
+
+class DSA(dc.DC):
+    """Gradient matching of augmented images."""
+
+    Settings = Settings

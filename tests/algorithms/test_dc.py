@@ -1,0 +1,56 @@
+"""DC and DSA: their budgets, what augmentation changes, and that they learn."""
+
+import pytest
+import torch
+
+from core import algorithms
+from core.experiments import Experiment
+from core.federation import Runtime, make_clients, make_task, rounds
+from core.rng import Rng
+
+SMALL = {"images_per_class": 1, "iterations": 2, "real_batch": 4, "encoder_width": 4, "encoder_depth": 2,
+         "image_lr": 10.0}
+TINY = Experiment(algorithm="dc", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
+
+
+def uploaded(task, name, **more):
+    algorithm = algorithms.create(name, SMALL | more)
+    client = make_clients(TINY, task)[0]
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
+
+
+@pytest.mark.parametrize("name", ["dc", "dsa"])
+def test_the_defaults_are_those_of_the_authors_code(name):
+    settings = algorithms.create(name).settings
+    assert (settings.iterations, settings.image_lr, settings.network_lr, settings.real_batch) == (1000, 0.1, 0.01, 256)
+    assert settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
+
+
+@pytest.mark.parametrize(("images", "loops"), [(1, (1, 1)), (10, (10, 50)), (50, (50, 10))])
+def test_how_often_images_and_network_take_turns(images, loops):
+    matching = algorithms.create("dc", {"images_per_class": images}).settings.matching
+    assert (matching.matches, matching.network_steps) == loops
+    own = algorithms.create("dc", {"images_per_class": images, "matches": 3, "network_steps": 2}).settings.matching
+    assert (own.matches, own.network_steps) == (3, 2)
+    some = algorithms.create("dsa", {"images_per_class": images, "matches": 3}).settings.matching
+    assert (some.matches, some.network_steps) == (3, loops[1])
+
+
+def test_dsa_is_dc_with_augmentation():
+    task = make_task(TINY, Runtime())
+    assert torch.equal(uploaded(task, "dsa", augmentation="none"), uploaded(task, "dc"))
+    assert not torch.equal(uploaded(task, "dsa"), uploaded(task, "dc"))
+    assert not torch.equal(uploaded(task, "dc", matches=2, network_lr=1.0), uploaded(task, "dc"))
+
+
+@pytest.mark.parametrize("name", ["dc", "dsa"])
+def test_each_beats_chance_on_digits(name):
+    settings = {"images_per_class": 1, "iterations": 15, "real_batch": 8, "encoder_width": 8, "encoder_depth": 2,
+                "image_lr": 2.0, "server_steps": 100}
+    if name == "dsa":
+        settings["augmentation"] = "crop_scale"
+    experiment = Experiment(algorithm=name, dataset="digits", model_options={"width": 16}, clients=3, rounds=1,
+                            settings=settings)
+    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
+    assert last.metrics["accuracy"] > 0.25  # chance is 0.10

@@ -1,0 +1,77 @@
+"""DM: another random network in every iteration, the step in closed form, and that it learns."""
+
+import torch
+
+from core import algorithms
+from core.algorithms import _condensing
+from core.algorithms._one_shot import starts
+from core.condensation import LatentEncoder
+from core.condensation.engine import condense
+from core.experiments import Experiment
+from core.federation import Runtime, make_clients, make_task, rounds
+from core.models import initialise
+from core.rng import Rng
+
+SMALL = {"images_per_class": 1, "iterations": 3, "real_batch": 8, "encoder_width": 4, "encoder_depth": 2,
+         "augmentation": "none"}
+TINY = Experiment(algorithm="dm", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
+
+
+def pieces(**more):
+    """A problem, its start and the rest of what a client computes, step by step."""
+    task = make_task(TINY, Runtime())
+    clients, rngs = make_clients(TINY, task), [Rng(1), Rng(2)]
+    algorithm = algorithms.create("dm", SMALL | more)
+    real, _ = _condensing.gather(clients, rngs)
+    return algorithm, task, real, rngs, starts(real, algorithm.settings, task, rngs)
+
+
+def test_the_defaults_are_those_of_the_authors_code():
+    settings = algorithms.create("dm").settings
+    assert (settings.iterations, settings.real_batch) == (20_000, 256)
+    assert (settings.image_lr, settings.image_momentum) == (1, 0.5)
+    assert settings.init == "noise" and algorithms.create("dm", variant="released").settings.init == "real"
+
+
+def test_every_iteration_matches_mean_features_at_another_random_network():
+    """Three steps with momentum by autograd on the formula, at networks made anew."""
+    algorithm, task, real, rngs, start = pieces()
+    problem = algorithm.problem(task, real, Rng(7), rngs)
+    group = torch.arange(real.groups)
+    images, _ = condense(problem, start.flatten(0, 1), group)
+    s, velocity = start.flatten(0, 1), 0.0
+    weights = []
+    for step in range(3):
+        encoder = LatentEncoder(algorithm.settings.encoder(task, Rng(0)))
+        initialise(encoder.model, Rng(7).at("network", step))
+        weights.append(encoder.model.classifier.weight.clone())
+        psi = encoder.model.embed
+        rows = problem.rows("batch", step)
+        real_mean = torch.stack([psi(task.inputs(real.images[rows[g]])).mean(0) for g in range(real.groups)])
+        s = s.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad((psi(s) - real_mean).square().sum(), s)
+        velocity = 0.5 * velocity + gradient
+        s = s - 1.0 * velocity
+    torch.testing.assert_close(images, s.detach(), rtol=1e-3, atol=1e-4)
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_images_start_from_noise_or_from_real_images():
+    _, task, real, _, noise = pieces(images_per_class=40)
+    assert noise.shape[:2] == (real.groups, 40)
+    assert abs(float(noise.mean())) < 0.02 and abs(float(noise.std()) - 1) < 0.02
+    *_, start = pieces(init="real", images_per_class=2)
+    inputs = task.inputs(real.images)
+    for group in range(real.groups):
+        mine = inputs[real.group == group]
+        for image in start[group]:
+            assert (mine == image).flatten(1).all(1).any()
+
+
+def test_it_beats_chance_on_digits():
+    settings = {"images_per_class": 2, "iterations": 40, "real_batch": 16, "encoder_width": 16, "encoder_depth": 2,
+                "augmentation": "none", "image_lr": 10.0, "server_steps": 100}
+    experiment = Experiment(algorithm="dm", dataset="digits", model_options={"width": 16}, clients=4, rounds=1,
+                            settings=settings)
+    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
+    assert last.metrics["accuracy"] > 0.3  # chance is 0.10
