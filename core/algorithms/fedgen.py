@@ -9,11 +9,12 @@ numbers of samples per class go up, so that the upload is FedAvg's, as FedVCK's 
 class; its Table 10 has "Model, G" coming down.
 
 Two terms stand in the code and not in the equations, and are taken from there: the divergence of a client's outputs on
-its own images from those on features generated for their labels (`beta`), and the generator's diversity (`eta`). Eq. 4
-averages the clients' logits with equal weights; weights by label counts, as in the code, are the default, because a
-client without a class has nothing to say on it: `ensemble_weights: uniform` is Eq. 4 to the letter. As in the code the
-first round has no generated features, and all weights and the generator's learning rate shrink by `decay` in a round.
-The generator goes on with its optimiser from round to round. Its label distribution is that of the round's clients.
+its own images from those on features generated for their labels (`beta`), and the generator's diversity (`eta`); an
+adversarial third one has weight 0 there and is left out. Eq. 4 averages the clients' logits with equal weights; weights
+by label counts, as in the code, are the default, because a client without a class has nothing to say on it:
+`ensemble_weights: uniform` is Eq. 4 to the letter. As in the code the first round has no generated features, and alpha,
+beta and the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser from round
+to round. Its labels are distributed as those of the round's clients; the code counts those of their batches.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, 32 features in a step of the
-        generator (its `ensemble_batch_size` of 128 is never read). Its decay of the local learning rate, 0.99 a round,
-        is left out."""
+        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, and 32 features in a step of the
+        generator, which does not use the `ensemble_batch_size` of 128. The decay of the local learning rate, 0.99 a
+        round, is left out."""
         return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0, generator_batch=32, noise="uniform",
                    ensemble="losses", labels="uniform")
 

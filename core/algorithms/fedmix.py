@@ -2,7 +2,7 @@
 
 Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR 2021, Eq. 3 and
 4, Algorithms 1 and 2. No code of the authors is at hand. Two public programs (smduan/FedMix, and the FedMix baseline of
-adap/flower) take the Taylor term 1/B times too small in a batch of B, because they average over the batch twice.
+adap/flower) make the Taylor term B times too small in a batch of B, because they average over the batch twice.
 
 Before training, every client sends averages of its images and of their one-hot labels, and receives those of all
 clients, its own among them (Algorithm 1). A batch is mixed with one average. The first-order term follows Algorithm 2,
@@ -39,7 +39,8 @@ class Settings(fedavg.Settings):
 
     #: lambda, the share of an average in a mixed image: 0.05 on CIFAR-10, 0.1 on CIFAR-100, 0.2 on FEMNIST
     mixup: float = attrs.field(default=0.05, validator=number(0, 1))
-    #: M_k, the least number of images behind an average; None: all images of a client, so that it sends one
+    #: M_k, the least number of images behind an average: 5 in smduan/FedMix. None: all images of a client, so that it
+    #: sends one, which is the paper's own default
     mean_batch: int | None = attrs.field(default=5, validator=whole(2, optional=True))
 
 
