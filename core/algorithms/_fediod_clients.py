@@ -5,7 +5,7 @@ All clients are served together, for speed; nothing here lets one client see wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from core import distillation, models
+from core.algorithms._named import put, take
 from core.errors import InputError
 from core.federation import Client, Task, UploadError, pack, supervised, train
 from core.models import PatchDiscriminator, Stacked
@@ -80,14 +81,14 @@ def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
     model = task.new_model(rng.at("teacher"))
     train(model, client.images, client.labels, settings, settings.steps(len(client)), supervised(task),
           rng.at("local"))
-    client.memory |= {f"teacher/{name}": value for name, value in pack(model).items()}
+    client.memory |= put("teacher/", pack(model))
 
 
 def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
     """The clients' teachers, frozen, in evaluation mode. Raises InputError before stage one."""
     found: list[nn.Module] = []
     for client in clients:
-        kept = below("teacher/", client.memory)
+        kept = take("teacher/", client.memory)
         if not kept:
             raise InputError(f"client {client.id} has no teacher yet")
         found.append(teacher_task(client.task, settings, client.id).model_from(kept).eval().requires_grad_(False))
@@ -109,7 +110,7 @@ class Locals:
         self.optimisers = [torch.optim.Adam(judge.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999))
                            for judge in self.judges]
         for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
-            restore_optimiser(optimiser, judge, below("judge_optimiser/", client.memory))
+            restore_optimiser(optimiser, judge, take("judge_optimiser/", client.memory))
         #: (K,) bool, clients that said something that is no number
         self.bad = torch.zeros(len(clients), dtype=torch.bool, device=self.task.runtime.device)
 
@@ -118,7 +119,7 @@ class Locals:
         data, device = self.task.dataset, self.task.runtime.device
         judge = models.fresh(PatchDiscriminator, data.channels, width=self.settings.discriminator_width,
                              rng=self.rng.at("discriminator", client.id), device=device)
-        if kept := below("judge/", client.memory):
+        if kept := take("judge/", client.memory):
             models.load(judge, kept)
         return judge
 
@@ -209,6 +210,13 @@ class Locals:
                            self.rng.at("private", client.id, *purpose).generator(mine.device))
             for client, mine in zip(self.clients, rows, strict=True)])
 
+    @torch.no_grad()
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """q_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all teachers."""
+        inputs = self.task.dataset.standardise(images)
+        with self.task.runtime.autocast():
+            return torch.cat([self.teachers(part).float().softmax(-1) for part in inputs.split(500)], 1)
+
     def check(self) -> None:
         """Look once at what was gathered on the device; raise UploadError for a client whose values are no numbers."""
         if bool(self.bad.any()):
@@ -220,11 +228,4 @@ class Locals:
         """Keep discriminators and their optimisers in the clients' memories."""
         for client, judge, optimiser in zip(self.clients, self.judges, self.optimisers, strict=True):
             parameters, _ = models.parameters_and_buffers(judge)
-            client.memory |= {f"judge/{name}": value for name, value in parameters.items()}
-            client.memory |= {f"judge_optimiser/{name}": value
-                              for name, value in optimiser_state(optimiser, judge).items()}
-
-
-def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            client.memory |= put("judge/", parameters) | put("judge_optimiser/", optimiser_state(optimiser, judge))

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from core import distillation, models
-from core.algorithms._fediod_clients import Answers, Pull, below
+from core.algorithms._fediod_clients import Answers, Pull
+from core.algorithms._named import put, take
 from core.federation import Task, pack
 from core.models import ImageGenerator
 from core.rng import Rng
@@ -33,13 +34,13 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
 
 def stored(kind: str, network: nn.Module) -> dict[str, torch.Tensor]:
     """A network's tensors as they stand in a state."""
-    return {f"{kind}/{name}": value for name, value in pack(network).items()}
+    return put(f"{kind}/", pack(network))
 
 
 def generator_from(task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor]) -> ImageGenerator:
     """The generator that a state holds."""
     generator = new_generator(task, settings, Rng(0))
-    models.load(generator, {name.split("/", 1)[1]: value for name, value in below("generator/", tensors).items()
+    models.load(generator, {name.split("/", 1)[1]: value for name, value in take("generator/", tensors).items()
                             if name.startswith(("parameters/", "buffers/"))})
     return generator
 
@@ -54,12 +55,12 @@ class Centre:
         # pi_k = |X'_k| / sum_k' |X'_k'|
         self.weights = (counts.sum(1) / counts.sum()).float()
         self.generator = generator_from(task, settings, tensors).train()
-        self.student = task.model_from(below("student/", tensors)).train()
+        self.student = task.model_from(take("student/", tensors)).train()
         self.generator_optimiser = torch.optim.Adam(
             self.generator.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999))
         self.student_optimiser = self._student_optimiser()
-        restore_optimiser(self.generator_optimiser, self.generator, below("generator/optimiser/", tensors))
-        restore_optimiser(self.student_optimiser, self.student, below("student/optimiser/", tensors))
+        restore_optimiser(self.generator_optimiser, self.generator, take("generator/optimiser/", tensors))
+        restore_optimiser(self.student_optimiser, self.student, take("student/optimiser/", tensors))
         #: what the last step saw, for `measures`
         self.seen: dict[str, torch.Tensor] = {}
 
@@ -75,7 +76,7 @@ class Centre:
         found = stored("generator", self.generator) | stored("student", self.student)
         for kind, optimiser, network in (("generator", self.generator_optimiser, self.generator),
                                          ("student", self.student_optimiser, self.student)):
-            found |= {f"{kind}/optimiser/{name}": value for name, value in optimiser_state(optimiser, network).items()}
+            found |= put(f"{kind}/optimiser/", optimiser_state(optimiser, network))
         return found
 
     def images(self, step: int, part: int = 0) -> torch.Tensor:

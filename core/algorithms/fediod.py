@@ -39,13 +39,15 @@ import attrs
 import torch
 from torch import nn
 
-from core.algorithms._fediod_clients import Locals, below, train_teacher
+from core.algorithms._fediod_clients import Locals, train_teacher
 from core.algorithms._fediod_server import Centre, generator_from, new_generator, stored
+from core.algorithms._named import take
 from core.checks import number, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
 from core.federation import Algorithm, Client, Field, Ledger, LocalTraining, Message, State, Task, check_upload
+from core.metrics.image_quality import adapted_inception_score, inception_probabilities, inception_score
 from core.privacy.differential import affordable_steps, noise_multiplier, spent_epsilon
 from core.rng import Rng
 
@@ -135,6 +137,9 @@ class Settings(LocalTraining):
     clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
     logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
 
+    #: synthetic images whose inception scores are taken at the end (Table 7); 0: none
+    scored_images: int = attrs.field(default=1000, validator=whole(0))
+
     def __attrs_post_init__(self) -> None:
         if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
             raise InputError("the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
@@ -192,7 +197,7 @@ class FedIOD(Algorithm):
         root = Rng(rng.seed, ("fediod",))  # not below the round: a step is the same step in whichever round it falls
         with ledger.timed("clients"):
             for client in clients:
-                if not below("teacher/", client.memory):
+                if not take("teacher/", client.memory):
                     train_teacher(client, self.settings, root.at("client", client.id))
         state = self._introduced(state, clients, ledger)
         meta = state.meta | {"round": state.meta["round"] + 1}
@@ -257,9 +262,27 @@ class FedIOD(Algorithm):
         if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
             raise InputError(f"the generator collapsed before step {until}: all its images are the same; a smaller "
                              "gan_lr, a smaller mimic or a balance above 0 may keep it from that")
+        if until == state.meta["last"] and settings.scored_images:
+            measures |= self._scores(state, centre, locals_, root)
         locals_.remember()
         kept = {name: value for name, value in state.tensors.items() if name.startswith("counts/")}
         return kept | centre.tensors(), measures
+
+    def _scores(self, state: State, centre: Centre, locals_: Locals, root: Rng) -> dict[str, float]:
+        """Inception scores of synthetic images: by the teachers, and by Inception where its weights are on disk.
+
+        This is a test, not a part of the method, and like every test it does not count as traffic.
+        """
+        current = State(state.task, centre.tensors())
+        images = self.synthetic(current, self.settings.scored_images, root.at("scored"))
+        scores = {"adapted_inception_score": adapted_inception_score(locals_.probabilities(images))}
+        try:
+            judge = inception_probabilities(state.task.runtime.device)
+        except InputError:
+            return scores
+        with torch.no_grad():
+            found = torch.cat([judge(part) for part in images.split(100)])
+        return scores | {"inception_score": inception_score(found)}
 
     def _sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Locals]:
         """What the server has, and what the clients have, when stage two begins or goes on."""
@@ -311,10 +334,10 @@ class FedIOD(Algorithm):
 
     def model(self, state: State) -> nn.Module:
         """The student."""
-        return state.task.model_from(below("student/", state.tensors))
+        return state.task.model_from(take("student/", state.tensors))
 
     def measures(self, state: State) -> dict[str, float]:
-        """How the last step of stage two stood, and, for a private run, the epsilon that was spent."""
+        """How the last step of stage two stood, scores of synthetic images, and what a private run spent of epsilon."""
         return dict(state.meta["measures"])
 
 

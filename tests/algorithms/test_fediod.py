@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from core import algorithms
 from core.algorithms import _fediod_clients as clients_side
-from core.algorithms._fediod_clients import below
+from core.algorithms._named import take
 from core.errors import InputError
 from core.experiments import Experiment
 from core.federation import Ledger, Runtime, UploadError, make_clients, make_task, rounds
@@ -17,7 +17,7 @@ from core.models import Stacked
 from core.rng import Rng
 
 FAST = {"local_steps": 2, "distill_steps": 6, "distill_batch": 8, "noise": 7, "generator_width": 4,
-        "discriminator_width": 4}
+        "discriminator_width": 4, "scored_images": 20}
 TINY = Experiment(algorithm="fediod", dataset="digits", model_options={"width": 4}, clients=3, rounds=3,
                   partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
 K, B, CLASSES, PIXELS = 3, 8, 10, 64
@@ -121,7 +121,7 @@ def test_all_networks_go_down_their_gradients(task, clients):
 
 def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, clients):
     algorithm = fediod()
-    before = [below("teacher/", client.memory) for client in clients]
+    before = [take("teacher/", client.memory) for client in clients]
     centre, locals_ = play(task, clients, algorithm, 2)
     sent = {(message.direction, name) for message in algorithm._step(centre, locals_, 2)
             for name in message.of(0).tensors}
@@ -129,7 +129,7 @@ def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, client
                     ("up", "discriminator/real"), ("down", "gradients/logits"), ("down", "gradients/generated"),
                     ("up", "gradients/images")}
     for client, tensors in zip(clients, before, strict=True):
-        assert all(torch.equal(below("teacher/", client.memory)[name], value) for name, value in tensors.items())
+        assert all(torch.equal(take("teacher/", client.memory)[name], value) for name, value in tensors.items())
 
 
 SWITCHES = [
@@ -273,6 +273,7 @@ def test_measures_say_how_the_last_step_stood(task):
     assert 0 <= last.metrics["teacher_entropy"] <= math.log(CLASSES)
     assert 0 <= last.metrics["teacher_jsd"] <= math.log(K)
     assert 1 <= last.metrics["synthetic_classes"] <= CLASSES
+    assert 1 <= last.metrics["adapted_inception_score"] <= CLASSES
     assert 0 < last.metrics["synthetic_spread"] <= 0.5 and last.metrics["student_gap"] > 0
 
 

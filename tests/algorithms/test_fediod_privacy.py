@@ -16,7 +16,7 @@ from core.rng import Rng
 accountants = pytest.importorskip("opacus.accountants", reason="the accountant is an extra")
 
 PRIVATE = {"local_steps": 2, "distill_steps": 40, "distill_batch": 4, "noise": 7, "generator_width": 4,
-           "discriminator_width": 4, "importance": "class_ratio", "private": True}
+           "discriminator_width": 4, "importance": "class_ratio", "private": True, "scored_images": 0}
 TINY = Experiment(algorithm="fediod", dataset="digits", model_options={"width": 4}, clients=3, rounds=2,
                   partition={"name": "dirichlet", "alpha": 0.5}, settings=PRIVATE, evaluate_every=9)
 B = 4
