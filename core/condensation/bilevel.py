@@ -9,8 +9,8 @@ tested with the statistics of knowledge, so by default real images are normalise
 of the inner step, and the gradient knows it (`statistics="knowledge"`); `"batch"` is plain training mode.
 
 All clients run as one program: `torch.func.vmap` over stacked weights, or over shared ones as long as these are the
-same for all. That pays on a GPU. On a CPU stacked weights make grouped convolutions, which are slower than one client
-after the other, so there the same function runs client by client; the results are the same.
+same for all. That pays where many small kernels cost more to start than to run: on a GPU, and on a CPU with small
+batches. On a CPU with large ones the same function runs client by client; the numbers are the same.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ Weights = dict[str, torch.Tensor]
 #: from a network's weights, a client's knowledge (M, ...) and whatever else the loss looks at to a scalar
 Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 
+#: images per client, made-up and real ones, up to which vmap pays on a CPU (`python -m core bench bilevel`)
+SMALL = 256
 STATISTICS = ("knowledge", "batch")
-STARTS = ("server", "moving")
 
 
 def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
@@ -86,7 +87,7 @@ def bilevel_step(
         knowledge: (K, M, ...).
         data: what the losses look at beside that: named tensors (K, ...).
         lr: eta; steps: inner steps.
-        batched: all clients by vmap, or one after the other; None: by vmap on a GPU.
+        batched: all clients by vmap, or one after the other; None: what is faster, see the head of this file.
     """
 
     def objective(knowledge: torch.Tensor, weights: Weights, data: Any) -> tuple[torch.Tensor, Weights]:
@@ -94,7 +95,10 @@ def bilevel_step(
         return outer(adapted, knowledge, data), adapted
 
     one = grad_and_value(objective, has_aux=True)
-    if knowledge.is_cuda if batched is None else batched:
+    if batched is None:
+        seen = knowledge.shape[1] + max((value.shape[1] for value in data.values() if value.ndim > 2), default=0)
+        batched = knowledge.is_cuda or seen <= SMALL
+    if batched:
         gradient, (loss, adapted) = vmap(one, in_dims=(0, None if shared else 0, 0))(knowledge, weights, dict(data))
         return BilevelStep(gradient, loss, adapted)
     each = [one(knowledge[k], weights if shared else {name: weight[k] for name, weight in weights.items()},
@@ -192,9 +196,10 @@ class Extraction:
     inner_batch: int = attrs.field(default=64, validator=whole(1))
     #: real images in an outer step
     real_batch: int = attrs.field(default=64, validator=whole(1))
-    #: where the inner steps of an iteration start: at the "server"'s model w^c, as in Eq. 3, or where those of the last
-    #: iteration ended ("moving"), as Eq. 5 can be read
-    inner_start: str = attrs.field(default="server", validator=one_of("start of the inner steps", *STARTS))
+    #: iterations after which the inner steps start at the received model w^c again; in between they go on from where
+    #: those of the last iteration ended. 1: every iteration starts at w^c, as in Eq. 3; as many as iterations: w^c moves
+    #: all the time, as Eq. 5 can be read
+    horizon: int = attrs.field(default=10, validator=whole(1))
     #: what real images are normalised by
     statistics: str = attrs.field(default="knowledge", validator=one_of("kind of statistics", *STATISTICS))
 
@@ -232,8 +237,10 @@ def extract(
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(source, name) for source in sources])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels"))
-    weights, shared, losses = network.weights(), True, []
-    for here, mine in zip(real.unbind(1), made.unbind(1), strict=True):
+    losses = []
+    for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
+        if iteration % settings.horizon == 0:
+            weights, shared = network.weights(), True
         data = {"knowledge_labels": knowledge_labels[mine], "labels": labels[here], "weights": phi[here],
                 "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape)}
         step = bilevel_step(inner, outer, weights, knowledge[mine], data, lr=settings.inner_lr,
@@ -241,8 +248,7 @@ def extract(
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
         knowledge.index_add_(0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr)
         losses.append(step.loss)
-        if settings.inner_start == "moving":
-            weights, shared = step.weights, False
+        weights, shared = step.weights, False
     return list(knowledge.split([len(source.knowledge) for source in sources])), torch.stack(losses)
 
 

@@ -159,10 +159,10 @@ def test_a_client_extracts_the_same_alone_and_in_company():
     """Also where clients have fewer images than a batch, one image only, or unequal numbers of them."""
     model = lenet(dtype=torch.float32)
     sources = [source(0), source(1, real=3), source(2, real=1, knowledge=1), source(3, real=40, knowledge=12)]
-    together, losses = extract(model, sources, SHORT, prepare)
+    together, losses = extract(model, sources, SHORT, prepare, batched=False)
     assert losses.shape == (3, 4) and [len(one) for one in together] == [6, 6, 1, 12]
     for one, mine, loss in zip(sources, together, losses.unbind(1), strict=True):
-        (alone,), apart = extract(model, [one], SHORT, prepare)
+        (alone,), apart = extract(model, [one], SHORT, prepare, batched=False)
         assert torch.equal(alone, mine) and torch.equal(apart[:, 0], loss)
         assert not torch.equal(mine, one.knowledge)
     vmapped, _ = extract(model, sources, SHORT, prepare, batched=True)
@@ -195,28 +195,29 @@ def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
     torch.testing.assert_close(moved, one.knowledge - 2.0 * torch.autograd.grad(loss, image)[0])
 
 
-def test_moving_starts_where_the_last_inner_steps_ended():
+def test_inner_steps_go_on_until_the_horizon():
     """Without a step of the knowledge, t iterations of one inner step are one iteration of t steps."""
     model, one = lenet(dtype=torch.float32), source(0)
-    still = Extraction(iterations=3, image_lr=1e-30, inner_batch=6, real_batch=20)
-    losses = {start: extract(model, [one], attrs.evolve(still, inner_start=start), prepare)[1][:, 0]
-              for start in ("server", "moving")}
-    _, long = extract(model, [one], attrs.evolve(still, iterations=1, inner_steps=3), prepare)
-    assert float(losses["moving"][2]) == pytest.approx(float(long[0, 0]), rel=1e-5)
-    assert losses["server"].tolist() == pytest.approx([float(losses["server"][0])] * 3, rel=1e-5)
-    assert float(losses["moving"][2]) != pytest.approx(float(losses["moving"][0]), rel=1e-3)
+    still = Extraction(iterations=4, image_lr=1e-30, inner_batch=6, real_batch=20)
+    deep = [float(extract(model, [one], attrs.evolve(still, iterations=1, inner_steps=steps), prepare)[1])
+            for steps in (1, 2, 3, 4)]
+    for horizon, wanted in ((1, [0, 0, 0, 0]), (2, [0, 1, 0, 1]), (3, [0, 1, 2, 0]), (9, [0, 1, 2, 3])):
+        _, losses = extract(model, [one], attrs.evolve(still, horizon=horizon), prepare)
+        assert losses[:, 0].tolist() == pytest.approx([deep[steps] for steps in wanted], rel=1e-5)
+    assert len({round(loss, 4) for loss in deep}) == 4
 
 
-@pytest.mark.parametrize("start", ["server", "moving"])
-def test_knowledge_teaches_the_real_labels(start):
+@pytest.mark.parametrize("horizon", [1, 8])
+def test_knowledge_teaches_the_real_labels(horizon):
     """One inner step on extracted knowledge helps on real images; one on the noise that it started as does not."""
     model, one = lenet(dtype=torch.float32), source(0, real=60, knowledge=12)
-    long = Extraction(iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, inner_start=start)
+    long = Extraction(iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, horizon=horizon)
     _, losses = extract(model, [one], long, prepare)
-    assert float(losses[-1, 0]) < 0.5 * float(losses[0, 0])
+    # the last iteration with the first's start
+    assert float(losses[32, 0]) < 0.5 * float(losses[0, 0])
 
 
-@pytest.mark.parametrize("bad", [{"inner_start": "client"}, {"statistics": "running"}, {"iterations": 0},
+@pytest.mark.parametrize("bad", [{"horizon": 0}, {"statistics": "running"}, {"iterations": 0},
                                  {"inner_lr": 0.0}, {"image_lr": -1.0}, {"inner_batch": 0}])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):

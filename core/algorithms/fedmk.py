@@ -1,0 +1,281 @@
+"""FedMK: clients condense meta knowledge, and the server learns from it.
+
+Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. ICLR 2023, Algorithm 1, Eq. 3-11. There is no
+released code.
+
+Followed as printed: knowledge in image space, U[-1, 1] in the first round, the last knowledge of another client
+afterwards; weights of samples from the loss at w^c (Eq. 7), outer loss at w* (Eq. 6); a generator from labels to
+features trained against the global classifier (Eq. 10); beta = |pseudo| / |uploaded| (Eq. 11).
+
+Where the paper is silent:
+* U[-1, 1] is the range of normalised inputs, and knowledge travels as the float32 that the paper counts.
+* A client makes knowledge of the classes that it has (`classes`); for a class that the other client lacks it starts
+  from U[-1, 1]. "Another client" is one of the clients of the last round: only they have "the previous round's".
+* Algorithm 1 says `elif t == 1`; knowledge is shared in every round from the second on.
+* The numbers of iterations, batches and all learning rates, on the client and on the server; as many pseudo samples as
+  uploaded ones; they are features, so they enter at the classifier.
+* Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same seed and so many images
+  per class runs along, outside the ledger, and the distance of the two sets is measured after the last round.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from core import models, server
+from core.algorithms import _condensing as condensing
+from core.checks import number, on_or_off, one_of, whole
+from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
+from core.federation import Algorithm, Client, Field, Ledger, Message, State, Task, UploadError, pack, train
+from core.federation.training import batches
+from core.metrics import earth_movers_distance
+from core.metrics.transport import solver
+from core.models import Classifier, FeatureGenerator
+from core.rng import Rng
+
+WEIGHTS = ("dynamic", "class_balanced", "uniform")
+
+
+@attrs.frozen(kw_only=True)
+class Settings(condensing.ServerSide, Extraction):
+    """Hyper-parameters of FedMK, with the paper's values for MNIST where it gives any."""
+
+    #: meta knowledge per class and client: 20 on MNIST, 100 on SVHN and CIFAR-10, 40 on CIFAR-100
+    images_per_class: int = attrs.field(default=20, validator=whole(1))
+    #: tau of Eq. 7
+    tau: float = attrs.field(default=5.0, validator=number(0, above=True))
+    #: of real samples in the outer loss: "dynamic" (Eq. 7), "class_balanced" (Table 6) or "uniform" (Table 2)
+    weights: str = attrs.field(default="dynamic", validator=one_of("weights", *WEIGHTS))
+    #: start from another client's knowledge; without it from U[-1, 1] in every round (Table 2)
+    sharing: bool = attrs.field(default=True, validator=on_or_off)
+    #: |pseudo| / |uploaded|, which is beta of Eq. 11; 0: no pseudo knowledge (Table 2)
+    pseudo: float = attrs.field(default=1.0, validator=number(0))
+    #: classes that a client makes knowledge of: its "own", or "all"
+    classes: str = attrs.field(default="own", validator=one_of("choice of classes", "own", "all"))
+    #: Table 7: measure the distance to knowledge of so many images per class
+    compare_size: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
+    #: steps of 128 features in a round
+    generator_steps: int = attrs.field(default=50, validator=whole(0))
+
+    @classmethod
+    def released(cls) -> Settings:
+        """There is no released code; these are the defaults."""
+        return cls()
+
+
+class FedMK(Algorithm):
+    """Client c, round t: start from another client's knowledge, weigh the real samples, extract by bi-level steps.
+
+    Server: train the generator, make pseudo knowledge, train the global model on uploaded and pseudo knowledge.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is drawn from."""
+        model = task.new_model(rng.at("model"))
+        tensors = pack(model) | _put("generator", _generator(task, model, rng.at("generator")).state_dict())
+        meta = {"round": 0, "seed": rng.at("sharing").key}
+        if self.settings.compare_size is not None:
+            solver()  # a sentence now is better than one after the last round
+            tensors |= _put("compared", self._compared().initialise(task, rng).tensors)
+        return State(task, tensors, meta)
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """The global model, and the last knowledge of another client: c' ~ randint, anew for every client."""
+        message = {name: value for name, value in state.tensors.items() if name.startswith(("parameters/", "buffers/"))}
+        others = [owner for owner in _owners(state) if owner != client_id]
+        if self.settings.sharing and others:
+            draws = Rng(state.meta["seed"]).at("round", state.meta["round"], "client", client_id).generator()
+            other = others[int(torch.randint(len(others), (), generator=draws))]
+            message |= _take(f"knowledge/{other}", state.tensors)
+        return Message(message)
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """Knowledge in float32 and its labels, one byte each."""
+        data = state.task.dataset
+        most = data.num_classes * self.settings.images_per_class
+        return {"images": Field((None, data.channels, data.size, data.size), torch.float32, most=most),
+                "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most)}, {}
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """The knowledge of one client."""
+        return self._extract([client], {client.id: message}, [rng])[client.id]
+
+    def clients_update(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The knowledge of all clients, extracted as one batch."""
+        return self._extract(clients, messages, [rng.at("client", client.id) for client in clients])
+
+    def _extract(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
+        task = clients[0].task
+        # w^c <- W_G, the same for all
+        model = task.model_from(messages[clients[0].id].tensors)
+        sources = [self._source(client, messages[client.id], model, rng)
+                   for client, rng in zip(clients, rngs, strict=True)]
+        found, _ = extract(model, sources, self.settings, task.inputs)
+        return {client.id: Message({"images": images, "labels": source.knowledge_labels.to(torch.uint8)})
+                for client, source, images in zip(clients, sources, found, strict=True)}
+
+    def _source(self, client: Client, message: Message, model: Classifier, rng: Rng) -> Source:
+        """A client's data, the weights of its samples, and the knowledge that it starts from."""
+        data = client.task.dataset
+        made = torch.arange(data.num_classes, device=client.labels.device)
+        if self.settings.classes == "own":
+            made = made[client.class_counts > 0]
+        labels = made.repeat_interleave(self.settings.images_per_class)
+        # D^_ini ~ U[-1, 1]
+        draws = rng.at("start").generator(labels.device)
+        start = 2 * torch.rand(len(labels), data.channels, data.size, data.size, generator=draws,
+                               device=labels.device) - 1
+        if "labels" in message.tensors:
+            # D^_ini <- D^_{t-1} of client c', class by class
+            theirs = message.tensors["labels"].long()
+            start[torch.isin(labels, theirs)] = message.tensors["images"][torch.isin(theirs, labels)]
+        return Source(client.images, client.labels, self._weights(client, model), start, labels, rng)
+
+    def _weights(self, client: Client, model: Classifier) -> torch.Tensor:
+        """phi (N,) of a client's samples, from the model that it received."""
+        settings, labels = self.settings, client.labels
+        if settings.weights == "uniform":
+            return torch.ones(len(labels), device=labels.device)
+        if settings.weights == "class_balanced":
+            return class_balanced_weights(labels, client.task.dataset.num_classes)
+        # phi_i = 1 / (1 + exp(-tau l(w^c, x_i, y_i)))   (Eq. 7)
+        loss = F.cross_entropy(client.task.outputs(model, client.images), labels, reduction="none")
+        return dynamic_weights(loss, settings.tau)
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """Train the generator, then the global model; keep the knowledge of this round for the next."""
+        for owner, upload in uploads.items():
+            self._check(owner, upload)
+        images, labels = condensing.collect(uploads)
+        model = state.task.model_from(state.tensors)
+        generator = _generator(state.task, model, rng, state)
+        moments = self._train_generator(generator, model, labels, _take("moments", state.tensors), rng.at("generator"))
+        self._train_model(state.task, model, generator, images, labels, rng)
+        tensors = pack(model) | _put("generator", generator.state_dict()) | _put("moments", moments)
+        for owner, upload in uploads.items():
+            tensors |= _put(f"knowledge/{owner}", upload.tensors)
+        return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
+
+    def _check(self, owner: int, upload: Message) -> None:
+        """Whether the next client could start from this: sorted labels, the agreed number of images of each class."""
+        images, labels = upload.tensors["images"], upload.tensors["labels"]
+        made, counts = torch.unique_consecutive(labels, return_counts=True)
+        if len(images) != len(labels) or bool((made.int().diff() <= 0).any()) or bool(
+                (counts != self.settings.images_per_class).any()):
+            raise UploadError(f"the upload of client {owner} was refused: it must hold "
+                              f"{self.settings.images_per_class} images of a class, sorted by class")
+
+    def _train_generator(
+        self, generator: FeatureGenerator, model: Classifier, labels: torch.Tensor, memory: Mapping[str, torch.Tensor],
+        rng: Rng,
+    ) -> dict[str, torch.Tensor]:
+        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), with p(y) of the uploads; Adam's moments."""
+        if not self.settings.pseudo:
+            return {}
+        training = server.GeneratorTraining(lr=self.settings.generator_lr, steps=self.settings.generator_steps)
+        head = server.Heads.of([pack(model)])
+
+        def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            return server.ensemble_cross_entropy(head.logits(features), labels)
+
+        return server.train_generator(generator, loss, torch.bincount(labels, minlength=generator.classes).float(),
+                                      training, rng, memory=memory)
+
+    def _train_model(
+        self, task: Task, model: Classifier, generator: FeatureGenerator, images: torch.Tensor, labels: torch.Tensor,
+        rng: Rng,
+    ) -> None:
+        """W_G, in place: L_overall = L(W_G, D^) + beta L(W_G, D^_pseudo) (Eq. 11)."""
+        settings = self.settings.training
+        steps = settings.total(len(labels))
+        features, classes = _sample(generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo"))
+        # beta = |D^_pseudo| / |D^|
+        beta = len(classes) / len(labels)
+        order = (batches(len(classes), settings.batch_size, steps, rng.at("pseudo"), labels.device) if beta
+                 else itertools.repeat(None))
+
+        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            with task.runtime.autocast():
+                logits = model(images)
+            loss = task.loss(logits, labels)
+            rows = next(order)
+            return loss if rows is None else loss + beta * task.loss(model.classifier(features[rows]), classes[rows])  # type: ignore[operator]
+
+        train(model, images, labels, settings, steps, objective, rng.at("learn"))
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """One round; with `compare_size` also one of the federation that the result is compared with."""
+        after = super().round(state, clients, ledger, rng)
+        if self.settings.compare_size is None:
+            return after
+        aside = Ledger()
+        aside.open_round()
+        with ledger.timed("compared"):
+            beside = State(state.task, _take("compared", state.tensors), state.meta)
+            compared = self._compared().round(beside, clients, aside, rng)
+        return attrs.evolve(after, tensors=after.tensors | _put("compared", compared.tensors))
+
+    def _compared(self) -> FedMK:
+        return FedMK(attrs.evolve(self.settings, images_per_class=self.settings.compare_size, compare_size=None))
+
+    def measures(self, state: State) -> dict[str, float]:
+        """`emd`: the earth mover's distance between this knowledge and that of `compare_size` (Table 7)."""
+        if self.settings.compare_size is None:
+            return {}
+        compared = State(state.task, _take("compared", state.tensors))
+        first, second = (torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in _owners(one)])
+                         for one in (state, compared))
+        return {"emd": earth_movers_distance(first, second)}
+
+    def model(self, state: State) -> nn.Module:
+        """The global model."""
+        return state.task.model_from(state.tensors)
+
+
+def _generator(task: Task, model: Classifier, rng: Rng, state: State | None = None) -> FeatureGenerator:
+    """A fresh generator, or that of a state."""
+    generator = models.fresh(FeatureGenerator, task.dataset.num_classes, model.feature_size, rng=rng,
+                             device=task.runtime.device)
+    if state is not None:
+        generator.load_state_dict(_take("generator", state.tensors))
+    return generator
+
+
+@torch.no_grad()
+def _sample(
+    generator: FeatureGenerator, labels: torch.Tensor, number_: int, rng: Rng
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pseudo knowledge: features (n, D) and labels (n,), in the shares of the uploaded labels."""
+    draws = rng.at("draws").generator(labels.device)
+    if not number_:
+        return labels.new_empty(0), labels.new_empty(0)
+    distribution = torch.bincount(labels, minlength=generator.classes).float()
+    classes = server.draw_labels(distribution, number_, draws)
+    return generator.eval()(server.draw_noise("normal", (number_, generator.noise), draws), classes), classes
+
+
+def _owners(state: State) -> list[int]:
+    """The clients of the last round."""
+    return sorted(int(name.split("/")[1]) for name in state.tensors
+                  if name.startswith("knowledge/") and name.endswith("/labels"))
+
+
+def _put(place: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{place}/{name}": value for name, value in tensors.items()}
+
+
+def _take(place: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(f"{place}/"): value for name, value in tensors.items() if name.startswith(f"{place}/")}

@@ -1,0 +1,322 @@
+"""FedMK: sharing, weights, pseudo knowledge, what it sends, and whether it learns."""
+
+import attrs
+import pytest
+import torch
+
+from core import algorithms
+from core.errors import InputError
+from core.experiments import Experiment
+from core.federation import Field, Ledger, Message, Runtime, State, UploadError, make_clients, make_task, pack, rounds
+from core.models import count_parameters
+from core.rng import Rng
+
+SHORT = {"images_per_class": 2, "iterations": 2, "inner_batch": 8, "real_batch": 8, "server_steps": 3,
+         "generator_steps": 2}
+TINY = Experiment(algorithm="fedmk", dataset="digits", model="lenet", clients=4, active=3, rounds=3,
+                  partition={"name": "dirichlet", "alpha": 0.5}, settings=SHORT)
+
+
+def fedmk(**settings):
+    return algorithms.create("fedmk", SHORT | settings)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+@pytest.fixture(scope="module")
+def clients(task):
+    return make_clients(TINY, task)
+
+
+@pytest.fixture(scope="module")
+def after_one_round(task, clients):
+    algorithm, ledger = fedmk(), Ledger()
+    ledger.open_round()
+    return algorithm.round(algorithm.initialise(task, Rng(0)), clients[:3], ledger, Rng(1))
+
+
+def sources(algorithm, clients, state):
+    """What clients start from, without running the extraction."""
+    return {client.id: algorithm._source(client, algorithm.broadcast(state, client.id),
+                                         state.task.model_from(state.tensors), Rng(7).at(client.id))
+            for client in clients}
+
+
+# --- initialisation and sharing --------------------------------------------------------------------------------------
+
+
+def test_the_first_round_starts_from_uniform_noise(task, clients):
+    algorithm = fedmk(images_per_class=50)
+    state = algorithm.initialise(task, Rng(0))
+    assert {name.split("/")[0] for name in algorithm.broadcast(state, 0).tensors} == {"parameters", "buffers"}
+    for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
+        start = source.knowledge
+        # U[-1, 1]: mean 0, variance 1/3
+        assert float(start.min()) >= -1 and float(start.max()) <= 1
+        assert abs(float(start.mean())) < 0.02 and float(start.var()) == pytest.approx(1 / 3, abs=0.02)
+        own = client.labels.unique()
+        assert torch.equal(source.knowledge_labels, own.repeat_interleave(50))
+
+
+def test_later_rounds_start_from_another_client_of_the_last_round(clients, after_one_round):
+    """Class by class: what the other client knows is taken over, the rest is noise; nobody gets his own."""
+    state, algorithm = after_one_round, fedmk()
+    given = set()
+    for number in range(20):
+        state = attrs.evolve(state, meta=state.meta | {"round": number})
+        for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
+            message = algorithm.broadcast(state, client.id).tensors
+            (owner,) = [owner for owner in range(3)
+                        if message["images"] is state.tensors[f"knowledge/{owner}/images"]]
+            assert owner != client.id
+            given.add((client.id, owner))
+            for label in source.knowledge_labels.unique():
+                mine, theirs = source.knowledge_labels == label, message["labels"] == label
+                same = bool(theirs.any()) and torch.equal(source.knowledge[mine], message["images"][theirs])
+                assert same == bool(theirs.any())
+    assert given == {(k, other) for k in range(4) for other in range(3) if k != other}
+
+
+def test_without_sharing_nothing_but_the_model_is_sent(clients, after_one_round):
+    algorithm = fedmk(sharing=False)
+    message = algorithm.broadcast(after_one_round, 0)
+    assert {name.split("/")[0] for name in message.tensors} == {"parameters", "buffers"}
+    for source in sources(algorithm, clients, after_one_round).values():
+        assert float(source.knowledge.abs().max()) <= 1
+
+
+def test_all_classes_can_be_made(task, clients):
+    algorithm = fedmk(classes="all")
+    for source in sources(algorithm, clients, algorithm.initialise(task, Rng(0))).values():
+        assert torch.equal(source.knowledge_labels, torch.arange(10).repeat_interleave(2))
+
+
+# --- weights of real samples -----------------------------------------------------------------------------------------
+
+
+def test_weights_come_from_the_received_model(task, clients):
+    state = fedmk().initialise(task, Rng(0))
+    model = task.model_from(state.tensors)
+    client = clients[0]
+    logits = task.outputs(model, client.images).double()
+    right = logits[torch.arange(len(client)), client.labels]
+    loss = logits.exp().sum(1).log() - right
+    wanted = {"dynamic": 1 / (1 + (-5 * loss).exp()), "uniform": torch.ones(len(client), dtype=torch.float64)}
+    counts = client.class_counts
+    wanted["class_balanced"] = (len(client) / ((counts > 0).sum() * counts[client.labels])).double()
+    for name, values in wanted.items():
+        found = sources(fedmk(weights=name), clients[:1], state)[0].weights
+        torch.testing.assert_close(found.double(), values, rtol=1e-4, atol=1e-5)
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatch):
+    """One full-batch step by hand: the gradient of L(D^) + beta L(D^_pseudo), beta = |pseudo| / |uploaded|."""
+    from core.algorithms import fedmk as module
+
+    algorithm = fedmk(pseudo=0.5, server_steps=1, server_batch=10_000, server_lr=0.1, server_momentum=0.0,
+                      server_weight_decay=0.0)
+    uploads = uploads_of(after_one_round)
+    seen = {}
+    sample = module._sample
+
+    def watch(generator, labels, number, rng):
+        seen["made"] = sample(generator, labels, number, rng)
+        seen["uploaded"] = len(labels)
+        return seen["made"]
+
+    monkeypatch.setattr(module, "_sample", watch)
+    state = attrs.evolve(after_one_round, task=task)
+    new = algorithm.server_update(state, uploads, Rng(3))
+    features, classes = seen["made"]
+    assert len(classes) == round(0.5 * seen["uploaded"]) and not features.requires_grad
+    model = task.model_from(state.tensors).train()
+    x = torch.cat([upload.tensors["images"] for upload in uploads.values()])
+    y = torch.cat([upload.tensors["labels"] for upload in uploads.values()]).long()
+    entropy = torch.nn.functional.cross_entropy
+    loss = entropy(model(x), y) + len(classes) / len(y) * entropy(model.classifier(features), classes)
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
+        torch.testing.assert_close(new.tensors[f"parameters/{name}"], weight.detach() - 0.1 * slope,
+                                   rtol=1e-3, atol=1e-5)
+
+
+def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
+    """Eq. 10: the classifier recognises the labels of generated features better than before."""
+    from core.algorithms.fedmk import _generator, _sample
+
+    algorithm = fedmk(generator_steps=100, generator_lr=0.01)
+    model = task.model_from(after_one_round.tensors)
+    labels = torch.arange(10).repeat(30)
+    generator = _generator(task, model, Rng(0))
+    right = []
+    for _ in range(2):
+        features, classes = _sample(generator, labels, 300, Rng(1))
+        right.append(float((model.classifier(features).argmax(1) == classes).float().mean()))
+        algorithm._train_generator(generator.train(), model, labels, {}, Rng(2))
+    assert right[0] < 0.5 < 0.9 < right[1]
+    assert torch.equal(torch.cat([w.flatten() for w in model.parameters()]),
+                       torch.cat([w.flatten() for w in task.model_from(after_one_round.tensors).parameters()]))
+
+
+def test_without_pseudo_knowledge_the_generator_rests(task, clients):
+    algorithm, ledger = fedmk(pseudo=0.0), Ledger()
+    ledger.open_round()
+    state = algorithm.initialise(task, Rng(0))
+    after = algorithm.round(state, clients, ledger, Rng(1))
+    for name, value in state.tensors.items():
+        if name.startswith("generator/"):
+            assert torch.equal(value, after.tensors[name])
+    assert not any(name.startswith("moments/") for name in after.tensors)
+
+
+def uploads_of(state):
+    return {owner: Message({kind: state.tensors[f"knowledge/{owner}/{kind}"] for kind in ("images", "labels")})
+            for owner in range(3)}
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda images, labels: (images[:-1], labels), lambda images, labels: (images[:-1], labels[:-1]),
+    lambda images, labels: (images, labels.flip(0)), lambda images, labels: (images[:, :, :4], labels),
+    lambda images, labels: (images * torch.nan, labels), lambda images, labels: (images.double(), labels),
+    lambda images, labels: (images, labels + 9),
+])
+def test_malformed_knowledge_is_refused(task, clients, after_one_round, monkeypatch, spoil):
+    algorithm = fedmk()
+    honest = algorithm.clients_update
+
+    def update(clients, messages, rng):
+        answers = honest(clients, messages, rng)
+        images, labels = spoil(*answers[0].tensors.values())
+        return answers | {0: Message({"images": images, "labels": labels})}
+
+    monkeypatch.setattr(algorithm, "clients_update", update)
+    ledger = Ledger()
+    ledger.open_round()
+    with pytest.raises(UploadError, match="client 0"):
+        algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(1))
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_batch_for_all_clients_gives_what_they_get_one_by_one(task, clients, after_one_round):
+    algorithm, rng = fedmk(), Rng(5)
+    messages = {client.id: algorithm.broadcast(after_one_round, client.id) for client in clients}
+    together = algorithm.clients_update(clients, messages, rng)
+    for client in clients:
+        alone = algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
+        assert torch.equal(alone.tensors["labels"], together[client.id].tensors["labels"])
+        torch.testing.assert_close(alone.tensors["images"], together[client.id].tensors["images"],
+                                   rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, stop):
+    pytest.importorskip("ot")
+    experiment = attrs.evolve(TINY, settings=SHORT | {"compare_size": 1})
+    whole = list(rounds(experiment, task=task))
+    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
+    for _ in range(stop):
+        next(broken)
+    broken.close()
+    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c"))
+    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
+    for name, value in whole[-1].state.tensors.items():
+        assert torch.equal(value, resumed[-1].state.tensors[name]), name
+
+
+def test_a_client_with_one_image_takes_part(task, clients):
+    small = attrs.evolve(clients[0], images=clients[0].images[:1], labels=clients[0].labels[:1])
+    algorithm, ledger = fedmk(), Ledger()
+    ledger.open_round()
+    after = algorithm.round(algorithm.initialise(task, Rng(0)), [small, clients[1]], ledger, Rng(1))
+    assert after.tensors["knowledge/0/labels"].tolist() == [int(small.labels)] * 2
+
+
+def test_it_beats_chance_on_digits():
+    settings = {"images_per_class": 5, "iterations": 30, "inner_batch": 32, "real_batch": 32, "server_steps": 60}
+    experiment = attrs.evolve(TINY, rounds=2, evaluate_every=2, settings=settings)
+    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
+    assert last.metrics["accuracy"] > 0.25  # chance is 0.10
+
+
+# --- Table 7 ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_comparison_itself_has_no_distance(task):
+    """The federation beside it runs with the same seed, so for equal sizes it is the same federation."""
+    pytest.importorskip("ot")
+    found = {}
+    for size in (1, 2):
+        experiment = attrs.evolve(TINY, rounds=2, settings=SHORT | {"compare_size": size})
+        *_, last = rounds(experiment, task=task)
+        found[size] = last.metrics["emd"]
+        *_, plain = rounds(attrs.evolve(TINY, rounds=2), task=task)
+        assert (last.up, last.down, last.metrics["accuracy"]) == (plain.up, plain.down, plain.metrics["accuracy"])
+        assert "emd" not in plain.metrics
+    assert found[2] == pytest.approx(0, abs=1e-6) and found[1] > 0.01
+
+
+# --- the appendix's arithmetic ---------------------------------------------------------------------------------------
+
+
+def mnist_shaped(task):
+    """The tiny task with images of MNIST's shape, so that models and knowledge have MNIST's sizes."""
+    from core.data import Split
+
+    data = task.dataset
+    large = Split(data.train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous(), data.train.labels)
+    return attrs.evolve(task, dataset=attrs.evolve(data, train=large, test=large, val=large))
+
+
+def test_the_costs_that_the_appendix_prints(task):
+    """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: what the ledger says of each, 10 active clients."""
+    large = mnist_shaped(task)
+    clients = make_clients(attrs.evolve(TINY, clients=10, partition={"name": "iid"}), large)
+    algorithm = fedmk(images_per_class=20, classes="all", iterations=1, server_steps=1)
+    state, ledger = algorithm.initialise(large, Rng(0)), Ledger()
+    for _ in range(2):
+        ledger.open_round()
+        state = algorithm.round(state, clients, ledger, Rng(1))
+    up, down = ledger.rounds[-1]["up"], ledger.rounds[-1]["down"]
+    assert "images" not in ledger.rounds[0]["down"]  # nothing to share yet
+    # the printed upload, 4 x 28 x 28 x 20 x 10, is that of ONE client with ten classes
+    assert up == {"images": 10 * 627_200, "labels": 10 * 200}
+    assert down["images"] == 10 * 627_200
+    # the printed model of 105 K is 26,434 float32 numbers, 0.7% more
+    assert down["parameters"] == 10 * 4 * count_parameters(large.new_model(Rng(0))) == 10 * 105_736
+    # the printed download counts the knowledge once and the model ten times
+    assert down["images"] / 10 + down["parameters"] == pytest.approx(1_677_200, rel=0.005)
+    # the printed 16 M is ten times that download; the sum that the paper states, (up + down) x 10, is 23 M
+    printed_up, printed_down = up["images"] / 10, down["images"] / 10 + down["parameters"]
+    assert 10 * printed_down == pytest.approx(16.77e6, rel=0.005)
+    assert 10 * (printed_up + printed_down) == pytest.approx(23.04e6, rel=0.005)
+    # what ten clients really move in ten rounds: 136 MB, of which the first round shares nothing
+    assert 10 * (sum(up.values()) + sum(down.values())) == pytest.approx(136e6, rel=0.005)
+    fedavg = algorithms.create("fedavg", {"local_steps": 1})
+    aside = Ledger()
+    aside.open_round()
+    fedavg.round(fedavg.initialise(large, Rng(0)), clients, aside, Rng(0))
+    moved = aside.total("up")["parameters"] + aside.total("down")["parameters"]
+    assert 200 * moved == pytest.approx(420e6, rel=0.01)
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"weights": "focal"}, {"sharing": "yes"}, {"pseudo": -1.0},
+                                 {"classes": "some"}, {"images_per_class": 0}, {"compare_size": 0}])
+def test_bad_settings_are_refused(bad):
+    with pytest.raises(InputError):
+        algorithms.create("fedmk", bad)
+
+
+def test_the_defaults_are_the_papers():
+    settings = algorithms.create("fedmk").settings
+    assert (settings.images_per_class, settings.tau, settings.weights, settings.sharing) == (20, 5.0, "dynamic", True)
