@@ -197,8 +197,8 @@ class Extraction:
     #: real images in an outer step
     real_batch: int = attrs.field(default=64, validator=whole(1))
     #: iterations after which the inner steps start at the received model w^c again; in between they go on from where
-    #: those of the last iteration ended. 1: every iteration starts at w^c, as in Eq. 3; as many as iterations: w^c moves
-    #: all the time, as Eq. 5 can be read
+    #: those of the last iteration ended. 1: every iteration starts at w^c, as in Eq. 3; as many as iterations: w^c
+    #: moves all the time, as Eq. 5 can be read
     horizon: int = attrs.field(default=10, validator=whole(1))
     #: what real images are normalised by
     statistics: str = attrs.field(default="knowledge", validator=one_of("kind of statistics", *STATISTICS))

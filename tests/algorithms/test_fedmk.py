@@ -7,7 +7,7 @@ import torch
 from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment
-from core.federation import Field, Ledger, Message, Runtime, State, UploadError, make_clients, make_task, pack, rounds
+from core.federation import Ledger, Message, Runtime, UploadError, make_clients, make_task, rounds
 from core.models import count_parameters
 from core.rng import Rng
 
