@@ -131,8 +131,8 @@ class Centre:
         if own:
             self._student_step(slopes[:len(own)])
         # the generator climbs L_mimic
-        climbing = [-self.settings.mimic * slope for slope in slopes[len(own):]]
-        through_logits, through_images, through_judges = (*climbing, *[None] * (3 - len(climbing)))
+        climbing: list[torch.Tensor | None] = [-self.settings.mimic * slope for slope in slopes[len(own):]]
+        through_logits, through_images, through_judges = climbing + [None] * (3 - len(climbing))
         shaping = self._shaping(logits)
         if shaping is not None:
             (slope,) = torch.autograd.grad(shaping, logits)

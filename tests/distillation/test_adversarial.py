@@ -45,7 +45,7 @@ def test_the_weight_stands_in_one_place_only():
 def test_the_signs_make_a_game(loss):
     """A discriminator goes up on real and down on generated images; the generator goes up."""
     fake, real = FAKE.clone().requires_grad_(), REAL.clone().requires_grad_()
-    judges, generator = gan_losses(fake, real, PI, loss)
+    judges, _ = gan_losses(fake, real, PI, loss)
     on_fake, on_real = torch.autograd.grad(judges.sum(), (fake, real))
     assert (on_fake > 0).all() and (on_real < 0).all()  # descent moves against these
     (to_fool,) = torch.autograd.grad(gan_losses(fake, real, PI, loss)[1].sum(), fake)
