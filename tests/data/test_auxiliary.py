@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from core.data import load
-from core.data.auxiliary import PHOTOGRAPHS, WINDOWS, auxiliary, resized
+from core.data import Split, load
+from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS, WINDOWS, auxiliary, resized
 from core.errors import InputError
 from tests.data import layouts
 
@@ -50,6 +50,22 @@ def test_resizing_is_that_of_pillow(size):
     for image, mine in zip(pixels, ours, strict=True):
         theirs = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR), dtype=int)
         assert np.abs(theirs - mine.permute(1, 2, 0).numpy().astype(int)).max() <= 1
+
+
+def test_framed_digits_have_the_margins_and_the_two_greys_of_mnist(digits, tmp_path):
+    task = attrs.evolve(digits, name="mnist", **{word: Split(torch.zeros(1, 1, 28, 28, dtype=torch.uint8),
+                                                             torch.zeros(1, dtype=torch.int64))
+                                                 for word in ("train", "val", "test")})
+    images = auxiliary(FRAMED_DIGITS, task, tmp_path)
+    assert images.shape == (len(digits.train), 1, 28, 28)
+    inner = images[:, :, 4:24, 4:24]
+    assert int(images.long().sum()) == int(inner.long().sum()) > 0
+    # twice the contrast: what was darker than a quarter is black, what was brighter than three quarters white
+    plain = resized(digits.train.images, 1, 20)
+    assert bool((inner[plain <= 63] == 0).all()) and bool((inner[plain >= 192] == 255).all())
+    assert inner[plain == 128].unique().tolist() in ([128], [129])
+    with pytest.raises(InputError):
+        auxiliary(FRAMED_DIGITS, digits, tmp_path)
 
 
 def test_colour_becomes_grey_by_luma_and_grey_becomes_colour_by_repetition():
