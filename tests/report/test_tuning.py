@@ -8,7 +8,7 @@ import pytest
 from core.experiments import Record
 from core.experiments.profiles import Profile
 from core.experiments.tables import TableSpec
-from core.report.tuning import PROFILE, TABLE, tuning_frame, tuning_table
+from core.report.tuning import PROFILE, TABLE, tuning_choice, tuning_frame, tuning_plot, tuning_table
 
 
 def cells():
@@ -64,6 +64,33 @@ def test_the_laptop_profile_holds_what_was_chosen():
         settings = attrs.asdict(_default(row["algorithm"])) | layers.get(row["algorithm"], {}).get("settings", {})
         for name, value in row["settings"].items():
             assert settings[name] == value, f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"
+
+
+def test_the_choice_says_what_is_missing_and_what_the_profile_has():
+    none = tuning_choice({})
+    assert set(none["tries"]) == {4} and set(none["measured"]) == {0}
+    assert set(none["chosen"]) == {"pending"} and set(none["agree"]) == {""}
+    # make the try win whose settings the profile has, and then any other one
+    method = cells()[0].row.rsplit(" ", 1)[0]
+    held = none.loc[method, "in the profile"]
+    frame = tuning_table({}).reset_index()
+    place = frame.loc[frame["method"] == method, "settings"].tolist().index(held)
+    for best, agree in ((place, "yes"), ((place + 1) % 4, "no")):
+        found = tuning_choice(made_up(lambda row, dataset, best=best: 0.9 if row == f"{method} {best + 1}" else 0.5))
+        assert found.loc[method, "agree"] == agree and found.loc[method, "measured"] == 4
+        assert (found.loc[method, "chosen"] == held) == (agree == "yes")
+
+
+def test_the_plot_shows_what_is_measured():
+    pytest.importorskip("matplotlib")
+    assert tuning_plot({}) is None
+    first = cells()[0].row
+    figure = tuning_plot(made_up(lambda row, dataset: 0.75 if row == first else 0.5))
+    tried, chosen = figure.axes[0].collections
+    count = tuning_frame({})["algorithm"].nunique()
+    assert (len(tried.get_offsets()), len(chosen.get_offsets())) == (3 * count, count)
+    assert [75.0, 0.0] in chosen.get_offsets().tolist()
+    assert f"{first.rsplit(' ', 1)[0]} from 50.0 to 75.0" in figure.get_label()
 
 
 def _default(algorithm):
