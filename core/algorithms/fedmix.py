@@ -79,7 +79,7 @@ class FedMix(fedavg.FedAvg):
             if len({len(value) for value in answer.tensors.values()}) > 1:
                 raise UploadError(f"the upload of client {id_} was refused: it has not as many labels as averages")
         pool = {name: torch.cat([state.tensors[name], *(answer.tensors[name] for answer in answers.values())])
-                for name in form}
+                if answers else state.tensors[name] for name in form}
         for client in clients:
             known = len(client.memory.get("averages/labels", ()))
             ledger.count("down", Message({name: value[known:] for name, value in pool.items()}))

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import algorithms
-from core.algorithms.moon import contrast
+from core.algorithms.moon import Projected, contrast
 from core.errors import InputError
 from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task, rounds
-from core.models import count_parameters
+from core.models import build, count_parameters
 from core.rng import Rng
 
 TINY = Experiment(algorithm="moon", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
@@ -107,6 +107,14 @@ def test_what_a_projection_head_costs(task):
         result = next(rounds(attrs.evolve(TINY, settings=settings), task=task))
         assert result.ledger.total("up")["parameters"] == 3 * size
         assert result.ledger.total("down")["parameters"] == 3 * size
+
+
+def test_fedvck_prints_what_moon_sends_without_a_head():
+    """PathMNIST, ten clients: 12.13 MB in FedVCK's Table 9; the head of MOON's own paper would make it 191.60 MB."""
+    network = build("convnet", 3, 28, 9, Rng(0))
+    plain = count_parameters(network)
+    headed = count_parameters(Projected(network, 256, torch.device("meta")))
+    assert [round(10 * 4 * size / 2**20, 2) for size in (plain, headed)] == [12.13, 191.60]
 
 
 def test_the_encoder_starts_as_that_of_fedavg(task):
