@@ -58,11 +58,12 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
 def headline(covered: pd.DataFrame | None = None) -> str:
     """What was reproduced so far, in a few sentences, computed from `coverage()`.
 
-    Only the papers' tables count; the book's own reference table does not. A cell is a method in a column: methods that
-    share a printed number have a cell each, and the book adds cells that are not printed.
+    Only the papers' tables count, which have numbers; the book's own, and the grids behind figures, have names. A cell
+    is a method in a column: methods that share a printed number have a cell each, and the book adds cells that are not
+    printed.
     """
     rows = coverage() if covered is None else covered
-    rows = rows[rows["paper"] != "reference"]
+    rows = rows[(rows["paper"] != "reference") & rows["table"].str.isdigit()]
     total = {name: int(rows[name].sum()) for name in ("cells", "measured", *VERDICTS)}
     printed = sum(len(read_published(TABLES / paper / "published.csv")) for paper in dict.fromkeys(rows["paper"]))
     text = (f"The papers print {printed:,} numbers in {len(rows)} tables, which make {total['cells']:,} cells here. "

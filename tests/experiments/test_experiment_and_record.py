@@ -108,6 +108,6 @@ def test_the_queue_stops_before_its_time_is_up(tmp_path):
     import time
 
     began = time.monotonic()
-    outcomes = list(queue.run_pending("quick", 0.05, tmp_path, Runtime()))
-    assert time.monotonic() - began < 15 and outcomes
+    outcomes = list(queue.run_pending("quick", 0.2, tmp_path, Runtime()))
+    assert time.monotonic() - began < 24 and outcomes  # twelve seconds, and as many again for a busy machine
     assert all(isinstance(outcome, Record) for _, outcome in outcomes)
