@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -49,7 +50,7 @@ def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, floa
     if logits.shape[1] == 2 and present[-1] == 1:
         measures |= _scores(truth, predictions.numpy(), [1], "macro", "binary")
     if len(present) > 1:
-        measures["auc_macro"] = _auc(truth, logits.softmax(1).numpy(), present)
+        measures["auc_macro"] = _auc(truth, logits, present)
     return measures
 
 
@@ -88,12 +89,17 @@ def _scores(
                                                                        strict=True)}
 
 
-def _auc(truth: np.ndarray, probabilities: np.ndarray, present: np.ndarray) -> float:
+def _auc(truth: np.ndarray, logits: torch.Tensor, present: np.ndarray) -> float:
     from sklearn.metrics import roc_auc_score
 
-    if probabilities.shape[1] == 2:
-        return float(roc_auc_score(truth, probabilities[:, 1]))
-    return statistics.fmean(float(roc_auc_score(truth == c, probabilities[:, c])) for c in present)
+    def log_odds(c: int) -> np.ndarray:
+        # in the order of the probabilities, but different where these round to 1 or 0
+        others = logits.clone()
+        others[:, c] = -math.inf
+        return (logits[:, c] - others.logsumexp(1)).numpy()
+
+    classes = [1] if logits.shape[1] == 2 else present.tolist()
+    return statistics.fmean(float(roc_auc_score(truth == c, log_odds(c))) for c in classes)
 
 
 def mean_and_std(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -126,10 +126,13 @@ def test_one_class_alone_has_no_auc() -> None:
 
 
 def test_probabilities_near_one_stay_apart() -> None:
-    # in float32 both would round to 1 and the order, hence the AUC, would be lost
-    logits = torch.tensor([[0.0, 20.0], [0.0, 21.0]])
-    assert classification(logits, torch.tensor([0, 1]))["auc_macro"] == 1
-    assert classification(logits, torch.tensor([1, 0]))["auc_macro"] == 0
+    # in float32 the first two would round to 1 and the order, hence the AUC, would be lost; in float64 the others would
+    for high in (21.0, 60.0, 1000.0):
+        logits = torch.tensor([[0.0, high - 1], [0.0, high]])
+        assert classification(logits, torch.tensor([0, 1]))["auc_macro"] == 1
+        assert classification(logits, torch.tensor([1, 0]))["auc_macro"] == 0
+    three = torch.tensor([[0.0, 99.0, 0.0], [0.0, 100.0, 0.0], [80.0, 0.0, 0.0], [0.0, 0.0, 90.0]])
+    assert classification(three, torch.tensor([0, 1, 0, 2]))["auc_macro"] == pytest.approx((3 / 4 + 1 + 1) / 3)
 
 
 @settings(max_examples=30, deadline=None)
