@@ -12,7 +12,9 @@
 # 3. A try is a run with the rounds, clients and splits of the laptop profile, and one seed.
 # 4. The try with the highest mean accuracy over the data sets is chosen, and no other rule.
 #
-# This holds for the laptop profile. The paper profile has the values of the methods' own papers.
+# This holds for the laptop profile. The paper profile has the values of the methods' own papers. What FedVCK's
+# {cite:p}`fedvck` appendix says of its own tuning: learning rates were tuned "from 0.001 to 0.01", all else "as
+# suggested in the original papers". It says neither how many tries a method had nor on which data they were judged.
 
 # %%
 import pandas as pd
@@ -81,8 +83,9 @@ pd.Series({name: "; ".join(f"{key}: {values}" for key, values in grid.items())
            for name, grid in tried.items()}).rename_axis("method").to_frame("values tried")
 
 # %% [markdown]
-# FedAvg has one hyper-parameter worth trying, so its tries go to the learning rate. The others share theirs between the
-# learning rate and their own term. A finer grid for all would be better; a finer grid for one would be worse.
+# FedAvg has one hyper-parameter worth trying, so its tries go to the learning rate. The others share theirs between
+# two: a learning rate, and their own term or a second rate. A finer grid for all would be better, a finer grid for a
+# single method would be worse.
 #
 # ## Results
 #
