@@ -639,9 +639,10 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(["max", "size"
 #     print(name, [round(100 * run(experiment(name, skew=a))[0].metrics["accuracy"], 1) for a in (10, 0.5, 0.02)])
 # ```
 #
-# When we tried this, with the defaults, all four lost much at 0.02, and FedGen and DFRD fell far below FedAvg. The
-# reason is the ensemble that teaches them: at 0.02 a class has one owner or two, and an owner of a single class takes
-# *anything* for its class. A generator that asks it reaches its goal with any image or feature, and the lesson is empty.
+# When we tried this, with the defaults, all four were worse at 0.02 than at 0.5, and FedGen and DFRD fell far below
+# FedAvg. A likely reason is the ensemble that teaches them: at 0.02 a class has few owners, and an owner of a single
+# class takes *anything* for its class. A generator that asks it reaches its goal with any image or feature, and the
+# lesson is empty.
 # FedVCK's paper speaks of a vicious circle of poor synthesis and a poor global model (its text on Table 2). One seed
 # is one draw of clients: repeat with others before you believe an order.
 # ````
