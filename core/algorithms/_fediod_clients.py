@@ -60,7 +60,7 @@ class Graph:
     """What the clients computed for the last images, kept until the server has answered: it never leaves them."""
 
     images: torch.Tensor
-    logits: torch.Tensor
+    logits: torch.Tensor | None
     generated: torch.Tensor
     #: L_gan^k as D_k minimises it, and as it enters the generator's loss, (K,) each
     judging: torch.Tensor
@@ -138,17 +138,31 @@ class Locals:
 
     def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Graph]:
         """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that `pull_back` needs."""
+        leaf, inputs = self._copies(images)
+        with self.task.runtime.autocast():
+            logits = self.teachers.each(inputs).float()
+        graph, real = self._judged(leaf, inputs, step, logits)
+        return self._sent(logits, graph.generated, real, ("logits", step)), graph
+
+    def judge_only(self, images: torch.Tensor, step: int) -> Graph:
+        """The discriminators' part of `answer`: all that is needed while only they and the generator learn."""
+        leaf, inputs = self._copies(images)
+        return self._judged(leaf, inputs, step, None)[0]
+
+    def _copies(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as networks take them."""
         many = images.repeat(len(self.clients), 1, 1, 1).contiguous(memory_format=torch.channels_last)
         leaf = many.unflatten(0, (len(self.clients), -1)).requires_grad_()
-        inputs = self._inputs(leaf)
+        return leaf, self._inputs(leaf)
+
+    def _judged(self, leaf: torch.Tensor, inputs: torch.Tensor, step: int, logits: torch.Tensor | None
+                ) -> tuple[Graph, torch.Tensor]:
+        """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k), (K,)."""
         with self.task.runtime.autocast():
-            logits, fake = self.teachers.each(inputs).float(), self.judge.each(inputs)
-            real = self.judge.each(self._real(step))
-        # L_gan^k(G, D_k) <- D_k(x'_k), D_k(x)
+            fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
         judging, fooling = distillation.gan_losses(
             fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted)
-        graph = Graph(leaf, logits, self._says(fake), judging, fooling)
-        return self._sent(logits, graph.generated, self._says(real).mean(1), ("logits", step)), graph
+        return Graph(leaf, logits, self._says(fake), judging, fooling), self._says(real).mean(1)
 
     @torch.no_grad()
     def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
@@ -182,7 +196,8 @@ class Locals:
         generator's loss has no term that a client knows.
         """
         wanted = [(output, direction) for output, direction in
-                  ((graph.logits, pull.logits), (graph.generated, pull.generated)) if direction is not None]
+                  ((graph.logits, pull.logits), (graph.generated, pull.generated))
+                  if output is not None and direction is not None]
         if self.settings.gan:
             # - sum_k L_gan^k of the generator's loss
             wanted.append((graph.fooling, torch.full_like(graph.fooling, self.settings.gan)))

@@ -137,7 +137,7 @@ class Centre:
         if shaping is not None:
             (slope,) = torch.autograd.grad(shaping, logits)
             through_logits = slope if through_logits is None else through_logits + slope
-        self.seen = {"mimic": mimic.detach(), "logits": answers.logits, "images": images.detach()}
+        self.seen = {"mimic": mimic.detach(), "logits": answers.logits}
         return Pull(through_logits, through_judges), through_images
 
     def learn_only(self, answers: Answers, images: torch.Tensor) -> None:
@@ -153,6 +153,7 @@ class Centre:
 
     def generator_step(self, images: torch.Tensor, slope: torch.Tensor) -> None:
         """Update G by descending, given the gradient with respect to the images that it made."""
+        self.seen["images"] = images.detach()
         self.generator_optimiser.zero_grad(set_to_none=True)
         images.backward(slope)
         self.generator_optimiser.step()
@@ -163,11 +164,12 @@ class Centre:
         `synthetic_classes` is the exponential of the entropy of the mean prediction: how many classes the batch shows.
         `synthetic_spread` is the largest deviation of any pixel over the batch, of values in [0, 1].
         """
-        q = self.seen["logits"].softmax(-1)
-        mean = torch.einsum("k,knc->nc", self.weights, q)
-        found = {"teacher_entropy": distillation.confidence_loss(q, self.weights),
-                 "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
-                 "student_gap": self.seen["mimic"],
-                 "synthetic_classes": distillation.entropy(mean.mean(0)).exp(),
-                 "synthetic_spread": self.seen["images"].std(0, correction=0).max()}
+        found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
+        if "logits" in self.seen:
+            q = self.seen["logits"].softmax(-1)
+            mean = torch.einsum("k,knc->nc", self.weights, q)
+            found |= {"teacher_entropy": distillation.confidence_loss(q, self.weights),
+                      "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
+                      "student_gap": self.seen["mimic"],
+                      "synthetic_classes": distillation.entropy(mean.mean(0)).exp()}
         return {name: float(value) for name, value in found.items()}

@@ -18,6 +18,7 @@ to T r / R. A step draws the same numbers whichever round it falls into, so R ch
 of the distillation, only how often the run is tested and can be resumed.
 
 Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most (`epoch_of`);
+there is no step in which only generator and discriminators learn;
 local SGD has the momentum of all methods here; D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken
 as printed, which makes D_k(x) the probability that x was generated, as Eq. 7 needs it; the gradient of L_mimic flows
 through the weights of Eq. 8 too; teachers start from different weights.
@@ -31,6 +32,7 @@ has of each class is sent as it is.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -39,7 +41,7 @@ import attrs
 import torch
 from torch import nn
 
-from core.algorithms._fediod_clients import Locals, train_teacher
+from core.algorithms._fediod_clients import Locals, Pull, train_teacher
 from core.algorithms._fediod_server import Centre, generator_from, new_generator, stored
 from core.algorithms._named import take
 from core.checks import number, one_of, whole
@@ -86,6 +88,8 @@ class Settings(LocalTraining):
     distill_epochs: int = attrs.field(default=300, validator=whole(1))
     #: steps of stage two; when given they take the place of `distill_epochs`
     distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    #: steps before them in which only G and D_k learn; the paper has such for nuclei only
+    pretrain_steps: int = attrs.field(default=0, validator=whole(0))
     #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
     epoch_of: str = attrs.field(default="largest", validator=one_of("client", "largest", "smallest"))
 
@@ -144,6 +148,8 @@ class Settings(LocalTraining):
         if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
             raise InputError("the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
                              "above 0")
+        if self.pretrain_steps and not self.gan:
+            raise InputError("pretrain_steps needs an adversarial loss: gan must be above 0")
         if self.private and self.importance != "class_ratio":
             raise InputError("a private client does not send its discriminator's outputs: private needs importance "
                              "'class_ratio'")
@@ -166,15 +172,15 @@ class Settings(LocalTraining):
         """Whether the clients' discriminators tell the server what they think of an image."""
         return self.importance == "class_and_input"
 
-    @property
-    def releases(self) -> int:
-        """Noisy uploads of a private client in a step: logits for each batch, gradients for the generator's."""
-        return 2 if self.student_steps == 1 else 2 + self.student_steps
+    def releases(self, steps: int) -> int:
+        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for the pretraining."""
+        batches = 1 if self.student_steps == 1 else 1 + self.student_steps
+        return steps + batches * max(steps - self.pretrain_steps, 0)
 
     def all_steps(self, samples: Sequence[int]) -> int:
         """Steps of stage two for clients with so many samples."""
         one = max(samples) if self.epoch_of == "largest" else min(samples)
-        return self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
+        return self.pretrain_steps + (self.distill_steps or self.distill_epochs * -(-one // self.distill_batch))
 
     def cosine(self, first: float, last: float, done: float) -> float:
         """A learning rate when the share `done` of the steps is behind."""
@@ -204,7 +210,7 @@ class FedIOD(Algorithm):
         until = meta["last"] * min(meta["round"], self.rounds) // self.rounds
         with ledger.timed("distillation"):
             tensors, measures = self._distil(state, clients, ledger, until, root)
-        spent = {"spent_epsilon": spent_epsilon(meta["noise"], 1.0, until * self.settings.releases,
+        spent = {"spent_epsilon": spent_epsilon(meta["noise"], 1.0, self.settings.releases(until),
                                                 self.settings.delta)} if self.settings.private else {}
         return State(state.task, tensors, meta | {"step": until, "measures": meta["measures"] | measures | spent})
 
@@ -230,12 +236,12 @@ class FedIOD(Algorithm):
             ledger.count("down", Message({}, {"weight": share}))
         if not meta["all"]:
             meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
-            releases = meta["all"] * settings.releases
+            releases = settings.releases(meta["all"])
             if settings.private or settings.epsilon is not None:
                 meta["noise"] = noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
             if settings.epsilon is not None:
                 affordable = affordable_steps(settings.epsilon, settings.delta, meta["noise"], 1.0, releases)
-                meta["last"] = affordable // settings.releases
+                meta["last"] = sum(settings.releases(step) <= affordable for step in range(1, meta["all"] + 1))
                 if not meta["last"]:
                     raise InputError(f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation")
         return State(state.task, tensors, meta)
@@ -248,16 +254,15 @@ class FedIOD(Algorithm):
         if until <= step:
             return state.tensors, {}
         centre, locals_ = self._sides(state, clients, root)
-        messages: list[_Exchange] = []
         for now in range(step, until):
-            self._set_rates(centre, locals_, now / state.meta["all"])
+            self._set_rates(centre, locals_, now, state.meta["all"])
             messages = self._step(centre, locals_, now)
-            if now == step:
+            if now in (step, settings.pretrain_steps):  # the first of its kind in this round
                 _check_forms(messages, clients, self.upload_format(state)[0])
+                end = min(settings.pretrain_steps, until) if now < settings.pretrain_steps else until
+                for position, message in itertools.product(range(len(clients)), messages):
+                    ledger.count(message.direction, message.of(position), times=end - now)
         locals_.check()
-        for message in messages:
-            for position in range(len(clients)):
-                ledger.count(message.direction, message.of(position), times=until - step)
         measures = centre.measures()
         if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
             raise InputError(f"the generator collapsed before step {until}: all its images are the same; a smaller "
@@ -293,18 +298,24 @@ class FedIOD(Algorithm):
         return centre, Locals(clients, settings, centre.weights if settings.gan_weights == "size" else uniform,
                               state.meta["noise"] if settings.private else 0.0, root)
 
-    def _set_rates(self, centre: Centre, locals_: Locals, done: float) -> None:
-        """Learning rates of all optimisers for the next step."""
+    def _set_rates(self, centre: Centre, locals_: Locals, now: int, steps: int) -> None:
+        """Learning rates of all optimisers for the next step of so many; the student's falls from its first one."""
         s = self.settings
-        rate = s.cosine(s.gan_lr, s.gan_last_lr, done)
+        rate = s.cosine(s.gan_lr, s.gan_last_lr, now / steps)
         for optimiser in (centre.generator_optimiser, *locals_.optimisers):
             optimiser.param_groups[0]["lr"] = rate
+        done = max(now - s.pretrain_steps, 0) / (steps - s.pretrain_steps)
         centre.student_optimiser.param_groups[0]["lr"] = s.cosine(s.student_lr, s.student_last_lr, done)
 
     def _step(self, centre: Centre, locals_: Locals, now: int) -> list[_Exchange]:
         """One distillation step of Alg. 1, and what crossed the network in it."""
         images = centre.images(now)
         sent = images.detach()
+        if now < self.settings.pretrain_steps:
+            slopes = locals_.pull_back(locals_.judge_only(sent, now), Pull(), now)
+            assert slopes is not None  # there is an adversarial loss
+            centre.generator_step(images, slopes.sum(0))
+            return [_down(sent), _Exchange("up", lambda k: {"gradients/images": slopes[k]})]
         answers, graph = locals_.answer(sent, now)
         pull, through_student = centre.learn(answers, sent)
         gradients = locals_.pull_back(graph, pull, now)

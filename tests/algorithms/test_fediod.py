@@ -138,7 +138,7 @@ SWITCHES = [
     {"uniqueness_form": "released"}, {"tau": 1.0}, {"tau": 10001.0}, {"importance": "class_ratio"},
     {"class_ratio": "share"}, {"input_ratio": "real"}, {"student_steps": 2}, {"student_optimiser": "sgd"},
     {"student_lr": 0.1}, {"gan_lr": 0.1}, {"gan_beta": 0.5}, {"generator_width": 5}, {"discriminator_width": 5},
-    {"distill_batch": 4}, {"noise": 5}, {"student_weight_decay": 0.5}]
+    {"distill_batch": 4}, {"noise": 5}, {"student_weight_decay": 0.5}, {"pretrain_steps": 1}]
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +224,18 @@ def test_bytes_by_arithmetic(task, settings, up, down):
         "counts", "logits", "discriminator", "gradients"}
 
 
-def alter(clients, number, **fields):
-    return [attrs.evolve(client, **fields) if client.id == number else client for client in clients]
+def test_pretraining_sends_no_logits_and_can_be_cut_anywhere(task, tmp_path):
+    """4 steps of pretraining and 6 of distillation in rounds of 3, 3 and 4; the second round has both kinds."""
+    experiment = attrs.evolve(TINY, settings=FAST | {"pretrain_steps": 4})
+    whole = list(rounds(experiment, task=task))
+    pretraining, distilling = 4 * B * PIXELS, 4 * (B * CLASSES + B + 1 + B * PIXELS)
+    assert [result.up - (K * CLASSES * 8 if n == 0 else 0) for n, result in enumerate(whole)] == [
+        K * 3 * pretraining, K * (pretraining + 2 * distilling), K * 4 * distilling]
+    (once,) = rounds(attrs.evolve(experiment, rounds=1), task=task)
+    assert all(torch.equal(value, whole[-1].state.tensors[name]) for name, value in once.state.tensors.items())
+    student = {name: value for name, value in experiment.new_algorithm().initialise(
+        task, Rng(TINY.seed).at("initialise")).tensors.items() if name.startswith("student/")}
+    assert all(torch.equal(value, whole[0].state.tensors[name]) for name, value in student.items())
 
 
 def test_a_client_with_one_image_one_with_one_class_and_one_with_none(task):
@@ -310,7 +320,8 @@ def test_printed_and_released_values():
 
 
 @pytest.mark.parametrize("settings", [
-    {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"tau": 0}, {"importance": "eq8"}, {"gan_loss": "hinge"},
+    {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"gan": 0, "pretrain_steps": 5}, {"tau": 0},
+    {"importance": "eq8"}, {"gan_loss": "hinge"},
     {"teacher_models": []}, {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"epsilon": 0},
     {"delta": 1.5}, {"private": True}, {"student_steps": 0}, {"class_ratio": "sizes"}], ids=str)
 def test_bad_settings_are_refused(settings):

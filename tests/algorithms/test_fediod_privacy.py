@@ -98,7 +98,7 @@ def test_discriminators_say_nothing(task):
     sent = {name for message in algorithm._step(centre, locals_, 0) if message.direction == "up"
             for name in message.of(0).tensors}
     assert sent == {"logits", "gradients/images"}
-    assert algorithm.settings.releases == sum(
+    assert algorithm.settings.releases(1) == sum(
         message.direction == "up" for message in algorithm._step(centre, locals_, 1)) == 4
 
 
