@@ -82,9 +82,14 @@ def run(plan):
     return record, states
 
 
-names = ("fedavg", "fedprox", "moon", "fedgen", "fedgan", "fedmix", "dfrd", "feddm", "desa", "fedvck")
 task = federation.make_task(experiment("fedavg"))
-runs = {name: run(experiment(name)) for name in names}
+runs = {name: run(experiment(name)) for name in ("fedavg", "fedprox", "moon", "fedgen")}
+
+# %%
+runs |= {name: run(experiment(name)) for name in ("fedgan", "fedmix", "dfrd")}
+
+# %%
+runs |= {name: run(experiment(name)) for name in ("feddm", "desa", "fedvck")}
 
 # %%
 accuracy = {method_name(name): {row["round"]: 100 * row["metrics"]["accuracy"] for row in record.rounds
@@ -598,7 +603,7 @@ peaks = pd.DataFrame([
     {"method": method_name(record.experiment.algorithm), "data": record.experiment.dataset,
      "profile": record.experiment.profile, "device": record.environment.get("device", ""),
      "GiB": record.peak_memory / 2**30}
-    for record in known.values() if record.peak_memory and record.experiment.algorithm in names
+    for record in known.values() if record.peak_memory and record.experiment.algorithm in runs
 ], columns=["method", "data", "profile", "device", "GiB"])
 peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(["max", "size"]).round(2).set_axis(
     ["GiB at most", "runs"], axis=1)
