@@ -1,4 +1,4 @@
-"""What FedGAN and DFRD share: weights of generators and discriminators, and Adam's moments, as named tensors.
+"""What FedGAN and DFRD share: the weights of generators and discriminators as named tensors.
 
 Only parameters are kept and sent. A generator normalises every batch by the batch's own statistics, also when it draws
 images for use: its weights are averages over clients or over rounds, and no running statistics belong to them.
@@ -22,18 +22,3 @@ def fill(network: nn.Module, kind: str, tensors: Mapping[str, torch.Tensor]) -> 
     """Copy `<kind>/<name>` into a network's parameters, in place. Raises KeyError when one is missing."""
     for name, value in network.named_parameters():
         value.copy_(tensors[f"{kind}/{name}"])
-
-
-def moments(optimiser: torch.optim.Adam, network: nn.Module) -> dict[str, torch.Tensor]:
-    """Adam's moments of a network's parameters, as `adam/<moment>/<name>`."""
-    return {f"adam/{moment}/{name}": value for name, parameter in network.named_parameters()
-            for moment, value in optimiser.state[parameter].items()}
-
-
-def resume(optimiser: torch.optim.Adam, network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Go on with the moments that `moments` returned; without any, Adam starts anew."""
-    for name, parameter in network.named_parameters():
-        if f"adam/step/{name}" in tensors:
-            # Adam counts its steps on the CPU
-            optimiser.state[parameter] = {"step": tensors[f"adam/step/{name}"].cpu()} | {
-                moment: tensors[f"adam/{moment}/{name}"].clone() for moment in ("exp_avg", "exp_avg_sq")}

@@ -1,7 +1,8 @@
 """DESA: synthetic anchors that all clients share, to align their features and to learn from each other on.
 
 Huang, Srinivas, Zhang, Li. Overcoming Data and Model Heterogeneities in Decentralized Federated Learning via Synthetic
-Anchors. ICML 2024. Code: ubc-tea/DESA; the defaults are its values.
+Anchors. ICML 2024. Code: ubc-tea/DESA. The defaults are its values, but for the local training, which is that of all
+methods here with the paper's batches of 32; `released()` has the code's.
 
 Before training every client condenses anchors of its classes by distribution matching at random networks; the anchors
 of all clients are averaged, pixel by pixel, and every client gets them. Locally it minimises
@@ -74,6 +75,11 @@ class Settings(fedavg.Settings):
     #: lambda_KD, and its temperature
     kd: float = attrs.field(default=1.0, validator=number(0))
     kd_temperature: float = attrs.field(default=20.0, validator=number(0, above=True))
+
+    @classmethod
+    def released(cls) -> Settings:
+        """Local training of the authors' code: one pass in a round, by plain SGD."""
+        return cls(local_epochs=1, momentum=0.0, weight_decay=0.0)
 
     @property
     def matching(self) -> Condensation:

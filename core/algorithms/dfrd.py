@@ -1,13 +1,15 @@
 """DFRD: the server distils the clients' models into their average, with images that it learns to generate.
 
 Luo, Wang, Fu, Li, Lan, Gao. DFRD: Data-Free Robustness Distillation for Heterogeneous Federated Learning. NeurIPS 2023,
-Section 3; here with one architecture for all, so the average is that of FedAvg. The defaults are those of the README of
-the authors' code (its repository is anonymous and the code itself could not be had; where the paper is silent, the
-code of their later DFDG, 2024, was read).
+Section 3; here with one architecture for all, so the average is that of FedAvg. The authors' repository is anonymous
+and its code could not be had; the defaults are those of its README, and where the paper is silent, the code of their
+later DFDG (2024) was read. The README also names a bound on the length of the label's embedding, which the paper does
+not have; it is left out.
 
 Chosen where the paper is silent or cannot be followed:
-- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in the authors' code; so the
-  student learns from KL(ensemble || student), as is usual.
+- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in DFDG's code; so the
+  student learns from KL(ensemble || student), as is usual. The temperature is 1. The gradient of the generator passes
+  through both arguments.
 - The 2-norms of the diversity loss: of images with hundreds of pixels their product is in the hundreds, and exp(-600)
   is 0 with gradient 0. The default is the mean of squared differences, which DFDG's code names "l2"; `distance: norm`
   is the equation as printed.
@@ -29,6 +31,7 @@ from torch.nn import functional as F
 
 from core.algorithms import _generative as generative
 from core.algorithms import fedavg
+from core.algorithms._named import put, take
 from core.checks import number, one_of, whole
 from core.distillation import kl_divergence
 from core.federation import Client, Field, Message, State, Task, pack, train
@@ -36,6 +39,7 @@ from core.models import ImageGenerator, fresh
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server import draw_labels, label_shares
+from core.training import optimiser_state, restore_optimiser
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +162,7 @@ class DFRD(fedavg.FedAvg):
         generative.fill(average, "ema", tensors)
         adam = torch.optim.Adam(generator.parameters(), lr=settings.generator_lr,
                                 betas=(settings.generator_momentum, 0.999))
-        generative.resume(adam, generator, tensors)
+        restore_optimiser(adam, generator, take("adam/", tensors))
         sgd = torch.optim.SGD(student.parameters(), lr=settings.server_lr, momentum=settings.server_momentum,
                               weight_decay=settings.server_weight_decay)
         draws = rng.at("draws").generator(task.runtime.device)
@@ -187,7 +191,7 @@ class DFRD(fedavg.FedAvg):
             for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
                 kept.lerp_(latest, 1 - settings.ema)
         return (pack(student) | generative.packed("generator", generator) | generative.packed("ema", average)
-                | generative.moments(adam, generator))
+                | put("adam/", optimiser_state(adam, generator)))
 
     def _generator_loss(self, task: Task, generator: Generator, student: nn.Module, ensemble: Ensemble,
                         noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

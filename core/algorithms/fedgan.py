@@ -3,7 +3,7 @@
 Rasouli, Sun, Rajagopal. FedGAN: Federated Generative Adversarial Networks for Distributed Data. 2020, Algorithm 1. The
 FedGAN that FedVCK's paper cites is the same scheme applied to the detection of COVID-19: Nguyen, Ding, Pathirana,
 Seneviratne, Zomaya. Federated Learning for COVID-19 Detection with Generative Adversarial Networks in Edge Cloud
-Computing. IEEE Internet of Things Journal 2022. Neither has code.
+Computing. IEEE Internet of Things Journal 2022. No code of either is at hand.
 
 Taken from Algorithm 1: generator and discriminator step at the same time, each from the weights of both before the
 step; after K local steps both are averaged with the weights p_i = |R_i| / sum_j |R_j|.
@@ -15,9 +15,10 @@ The papers are silent on the following, which is chosen here:
 - Classification: from the averaged generator a client draws images of all classes, equally often, `share` times as many
   as it has, and trains the classifier on both together; classifiers are averaged as in FedAvg. In the first round the
   generator has learnt nothing, so no images are drawn.
-- Networks: FedVCK's Tables 5 and 9 count model, generator and discriminator. The default widths bring the upload within
-  9 percent of all eight printed costs: the printed costs grow with the image as those of a generator that starts from
-  100 numbers and 128 maps of a quarter of the side, and the rest, 3.5 million numbers, is put into the discriminator.
+- Networks: FedVCK's Tables 5 and 9 count model, generator and discriminator, and say nothing of the latter two. From
+  32 to 64 pixels the printed cost grows as that of a generator that turns 100 numbers into 128 maps of a quarter of the
+  side; the 3.5 million numbers that this leaves are put into the discriminator. The default widths so chosen bring the
+  upload within 9 percent of all eight printed costs.
 """
 
 from __future__ import annotations
