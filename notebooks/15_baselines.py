@@ -387,8 +387,9 @@ show(condensed_images(answer.tensors["images"], answer.tensors["labels"].long(),
                       title="What FedDM's largest client uploads"))
 
 # %% [markdown]
-# There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the constraints, the selection and
-# the memory of earlier rounds; the [ablations](12_fedvck_ablations) take them off one by one.
+# There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the latent constraints, the
+# selection, the contrastive loss and the images of earlier rounds; the [ablations](12_fedvck_ablations) take off the
+# first three.
 #
 # ## DESA: common anchors
 #
