@@ -5,7 +5,7 @@ import torch
 
 from core import algorithms
 from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.federation import Runtime, make_clients, make_task
 from core.rng import Rng
 
 SMALL = {"images_per_class": 1, "iterations": 2, "real_batch": 4, "encoder_width": 4, "encoder_depth": 2,
@@ -42,15 +42,3 @@ def test_dsa_is_dc_with_augmentation():
     assert torch.equal(uploaded(task, "dsa", augmentation="none"), uploaded(task, "dc"))
     assert not torch.equal(uploaded(task, "dsa"), uploaded(task, "dc"))
     assert not torch.equal(uploaded(task, "dc", matches=2, network_lr=1.0), uploaded(task, "dc"))
-
-
-@pytest.mark.parametrize("name", ["dc", "dsa"])
-def test_each_beats_chance_on_digits(name):
-    settings = {"images_per_class": 1, "iterations": 15, "real_batch": 8, "encoder_width": 8, "encoder_depth": 2,
-                "image_lr": 2.0, "server_steps": 100}
-    if name == "dsa":
-        settings["augmentation"] = "crop_scale"
-    experiment = Experiment(algorithm=name, dataset="digits", model_options={"width": 16}, clients=3, rounds=1,
-                            settings=settings)
-    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
-    assert last.metrics["accuracy"] > 0.25  # chance is 0.10

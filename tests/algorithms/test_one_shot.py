@@ -163,3 +163,17 @@ def test_an_encoder_that_is_too_deep_for_the_images(task, clients):
     with pytest.raises(InputError, match="depth 4 needs images of at least 16x16"):
         algorithm = create("dm", encoder_depth=4)
         algorithm.client_update(clients[0], algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Rng(0))
+
+
+@pytest.mark.parametrize(("name", "more"), [
+    ("gddfl", {"iterations": 40, "image_lr": 10.0}), ("dm", {"iterations": 40, "image_lr": 10.0}),
+    ("dc", {"iterations": 15, "image_lr": 2.0}), ("dsa", {"iterations": 15, "image_lr": 2.0, "augmentation": "crop"}),
+], ids=str)
+def test_each_beats_chance_on_digits(name, more):
+    settings = {"images_per_class": 1, "real_batch": 8, "encoder_width": 8, "encoder_depth": 2, "server_steps": 100}
+    if name in ("gddfl", "dm"):
+        settings["augmentation"] = "none"
+    experiment = Experiment(algorithm=name, dataset="digits", model_options={"width": 16}, clients=3, rounds=1,
+                            settings=settings | more)
+    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
+    assert last.metrics["accuracy"] > 0.3  # chance is 0.10
