@@ -18,10 +18,11 @@ to T r / R. A step draws the same numbers whichever round it falls into, so R ch
 of the distillation, only how often the run is tested and can be resumed.
 
 Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most (`epoch_of`);
-there is no step in which only generator and discriminators learn;
-local SGD has the momentum of all methods here; D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken
-as printed, which makes D_k(x) the probability that x was generated, as Eq. 7 needs it; the gradient of L_mimic flows
-through the weights of Eq. 8 too; teachers start from different weights.
+there are no steps in which only generator and discriminators learn (`pretrain_steps`); local SGD has the momentum of
+all methods here; D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x)
+the probability that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text
+says, not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the weights of
+Eq. 8 too; teachers start from different weights.
 
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator, so the weights must
 be class ratios; what it does send in a step, logits and gradients with respect to images, goes through the Gaussian
@@ -270,8 +271,7 @@ class FedIOD(Algorithm):
         if until == state.meta["last"] and settings.scored_images:
             measures |= self._scores(state, centre, locals_, root)
         locals_.remember()
-        kept = {name: value for name, value in state.tensors.items() if name.startswith("counts/")}
-        return kept | centre.tensors(), measures
+        return _sound(state.tensors | centre.tensors(), until), measures
 
     def _scores(self, state: State, centre: Centre, locals_: Locals, root: Rng) -> dict[str, float]:
         """Inception scores of synthetic images: by the teachers, and by Inception where its weights are on disk.
@@ -366,6 +366,14 @@ class _Exchange:
 
 def _down(images: torch.Tensor) -> _Exchange:
     return _Exchange("down", lambda _: {"images": images})
+
+
+def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tensor]:
+    """Hand the tensors of a state on, or raise InputError where generator or student are no numbers any more."""
+    if not bool(torch.stack([torch.isfinite(value).all() for value in tensors.values()]).all()):
+        raise InputError(f"the distillation diverged before step {until}: the generator or the student is not finite; "
+                         "lower gan_lr or student_lr")
+    return tensors
 
 
 def _check_forms(messages: Sequence[_Exchange], clients: Sequence[Client], fields: Mapping[str, Field]) -> None:

@@ -267,6 +267,13 @@ def test_nan_in_the_middle_of_a_round_is_found_at_its_end(task, clients):
                     task=task, clients=clients))
 
 
+def test_a_student_that_diverges_alone_is_found(task, clients):
+    """The clients' answers are sound: nothing of the student reaches them."""
+    settings = FAST | {"student_lr": 1e30, "mimic": 0.0, "student_optimiser": "sgd"}
+    with pytest.raises(InputError, match="diverged before step"):
+        list(rounds(attrs.evolve(TINY, settings=settings), task=task, clients=clients))
+
+
 def test_a_generator_that_makes_one_image_only_is_an_error(task, clients):
     algorithm = fediod()
     state = algorithm.initialise(task, Rng(0))
