@@ -103,9 +103,9 @@ class DESA(fedavg.FedAvg):
         """A fresh model; no anchors yet."""
         data, device = task.dataset, task.runtime.device
         shape = (data.num_classes, self.settings.ipc, data.channels, data.size, data.size)
-        anchors = {"anchors/sum": torch.zeros(shape, device=device),
-                   "anchors/owners": torch.zeros(data.num_classes, dtype=torch.int64, device=device)}
-        return State(task, super().initialise(task, rng).tensors | anchors, {"owners": [], "sent": {}})
+        empty = {"anchors/sum": torch.zeros(shape, device=device),
+                 "anchors/owners": torch.zeros(data.num_classes, dtype=torch.int64, device=device)}
+        return State(task, super().initialise(task, rng).tensors | empty, {"owners": [], "sent": {}})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The exchange of anchors that are still to come, then a round of FedAvg."""
@@ -116,7 +116,8 @@ class DESA(fedavg.FedAvg):
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model and, where others have uploaded theirs, the mean of their logits on the anchors."""
         message = super().broadcast(state, client_id)
-        others = [value for name, value in state.tensors.items()
+        # sorted: the order in a state that was read from a file is another one
+        others = [state.tensors[name] for name in sorted(state.tensors)
                   if name.startswith("outputs/") and name != f"outputs/{client_id}"]
         # Z_i = mean_{j != i} M_j(D_syn)
         return Message(message.tensors | {"logits/others": torch.stack(others).mean(0)}) if others else message
