@@ -48,7 +48,7 @@ class Settings(public.PublicData, fedavg.Settings):
     #: batches between two looks
     check_every: int = attrs.field(default=100, validator=whole(1))
     #: share of the auxiliary images that is kept apart to look at
-    kept_apart: float = attrs.field(default=0.1, validator=number(0, 1, above=True))
+    kept_apart: float = attrs.field(default=0.1, validator=number(0, 0.9, above=True))
     #: auxiliary images in a round, drawn anew; None: all
     pool: int | None = attrs.field(default=None, validator=whole(2, optional=True))
     #: bound on the norm of the student's gradient
@@ -92,7 +92,7 @@ class FedDF(fedavg.FedAvg):
         settings = self.settings
         optimiser = public.adam(student, settings.distill_lr, settings.distill_steps, settings.clip_norm)
         patient = settings.patience >= settings.distill_steps
-        apart = 0 if patient else max(1, int(settings.kept_apart * len(images)))
+        apart = 0 if patient else min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
         seen, heard, images, ensemble = images[:apart], ensemble[:apart], images[apart:], ensemble[apart:]
         every = settings.distill_steps if patient else settings.check_every
         best, best_at = float("inf"), 0

@@ -162,7 +162,7 @@ def test_it_beats_chance_on_digits():
 
 
 @pytest.mark.parametrize("bad", [{"auxiliary": ""}, {"auxiliary": 3}, {"distill_steps": -1}, {"kept_apart": 0},
-                                 {"clip_norm": 0}, {"pool": 1}])
+                                 {"kept_apart": 1}, {"clip_norm": 0}, {"pool": 1}])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         algorithms.create("feddf", bad)
