@@ -150,11 +150,9 @@ class _LeadingNorm(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
-        if self._lead.rows is None:
-            return F.batch_norm(maps, None, None, self.weight, self.bias, training=True, eps=self.eps)
         variance, mean = torch.var_mean(maps[: self._lead.rows], (0, 2, 3), unbiased=False)
         scale = (variance + self.eps).rsqrt() * self.weight
-        return maps * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+        return torch.addcmul((self.bias - mean * scale)[:, None, None], maps, scale[:, None, None])
 
 
 def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:

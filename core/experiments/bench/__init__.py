@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from core.errors import unknown
-from core.experiments.bench import condensation, local_training
+from core.experiments.bench import bilevel, condensation, local_training
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
 
 #: where bench records lie
 BENCH = REPOSITORY / "book" / "bench"
 BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
-    "condensation": condensation.measure, "local-training": local_training.measure}
+    "bilevel": bilevel.measure, "condensation": condensation.measure, "local-training": local_training.measure}
 
 
 def measure(what: str, runtime: Runtime) -> dict[str, Any]:
