@@ -12,8 +12,9 @@ Where the paper is silent:
 * A client makes knowledge of the classes that it has (`classes`); for a class that the other client lacks it starts
   from U[-1, 1]. "Another client" is one of the clients of the last round: only they have "the previous round's".
 * Algorithm 1 says `elif t == 1`; knowledge is shared in every round from the second on.
-* The numbers of iterations, batches and all learning rates, on the client and on the server; as many pseudo samples as
-  uploaded ones; they are features, so they enter at the classifier.
+* How often the inner loop starts at w^c again, what batch normalisation does in it, the numbers of iterations, batches
+  and all learning rates: see `core.condensation.bilevel` and `Settings`.
+* As many pseudo samples as uploaded ones. They are features, so they enter at the classifier.
 * Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same seed and so many images
   per class runs along, outside the ledger, and the distance of the two sets is measured after the last round.
 """
@@ -44,7 +45,11 @@ WEIGHTS = ("dynamic", "class_balanced", "uniform")
 
 @attrs.frozen(kw_only=True)
 class Settings(condensing.ServerSide, Extraction):
-    """Hyper-parameters of FedMK, with the paper's values for MNIST where it gives any."""
+    """Hyper-parameters of FedMK, with the paper's values for MNIST where it gives any.
+
+    Knowledge is made for a stretch of `horizon` plain steps of `inner_lr` from the received model. The server's
+    training is such a stretch: longer ones and larger steps overshoot what the knowledge was made for.
+    """
 
     #: meta knowledge per class and client: 20 on MNIST, 100 on SVHN and CIFAR-10, 40 on CIFAR-100
     images_per_class: int = attrs.field(default=20, validator=whole(1))
@@ -60,6 +65,11 @@ class Settings(condensing.ServerSide, Extraction):
     classes: str = attrs.field(default="own", validator=one_of("choice of classes", "own", "all"))
     #: Table 7: measure the distance to knowledge of so many images per class
     compare_size: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    server_lr: float = attrs.field(default=0.05, validator=number(0, above=True))
+    server_momentum: float = attrs.field(default=0.0, validator=number(0, 1))
+    server_weight_decay: float = attrs.field(default=0.0, validator=number(0))
+    server_steps: int | None = attrs.field(default=50, validator=whole(1, optional=True))
+    server_decay: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
     generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: steps of 128 features in a round
     generator_steps: int = attrs.field(default=50, validator=whole(0))
@@ -212,7 +222,9 @@ class FedMK(Algorithm):
                 logits = model(images)
             loss = task.loss(logits, labels)
             rows = next(order)
-            return loss if rows is None else loss + beta * task.loss(model.classifier(features[rows]), classes[rows])  # type: ignore[operator]
+            if rows is None:
+                return loss
+            return loss + beta * task.loss(model.classifier(features[rows]), classes[rows])  # type: ignore[operator]
 
         train(model, images, labels, settings, steps, objective, rng.at("learn"))
 
