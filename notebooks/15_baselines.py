@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 import core.federation as federation
 from core import algorithms, models, server
-from core.algorithms import _generative, desa, dfrd, feddm, fedgan, fedmix, moon
+from core.algorithms import desa, dfrd, feddm, fedgan, fedmix, moon
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
@@ -232,7 +232,7 @@ body(server.ensemble_cross_entropy)
 @torch.no_grad()
 def recognised(state, samples=50):
     """Of generated features, how many the global model takes for the wanted class, in percent."""
-    generator = experiment("fedgen").new_algorithm()._generator_from(task, state.tensors).eval()
+    generator = experiment("fedgen").new_algorithm().generator(task, state.tensors).eval()
     device = task.runtime.device
     wanted = torch.arange(task.dataset.num_classes, device=device).repeat_interleave(samples)
     draws = Rng(seed).at("look").generator(device)
@@ -269,8 +269,7 @@ body(fedgan.adversarial_losses)
 
 # %%
 method = experiment("fedgan").new_algorithm()
-generator = method._generator(task, Rng(seed))
-_generative.fill(generator, "generator", runs["fedgan"][1][-1].tensors)
+generator = method.generator(task, runs["fedgan"][1][-1].tensors)
 images, labels = fedgan.draw(task, generator, 10 * task.dataset.num_classes, Rng(seed).at("draw"))
 show(condensed_images(images, labels, task.dataset.classes, columns=8,
                       title=f"Images of FedGAN's generator after {rounds} rounds"))

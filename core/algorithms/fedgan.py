@@ -70,7 +70,7 @@ class FedGAN(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh classifier, w_0 of the discriminator and theta_0 of the generator."""
         tensors = super().initialise(task, rng).tensors
-        return State(task, tensors | generative.packed("generator", self._generator(task, rng.at("generator")))
+        return State(task, tensors | generative.packed("generator", self._fresh_generator(task, rng.at("generator")))
                      | generative.packed("discriminator", self._discriminator(task, rng.at("discriminator"))),
                      {"round": 0})
 
@@ -86,8 +86,7 @@ class FedGAN(fedavg.FedAvg):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Train the classifier on own and synthetic images, and both adversarial networks on own images."""
         task = client.task
-        generator = self._generator(task, Rng(0))
-        generative.fill(generator, "generator", message.tensors)
+        generator = self.generator(task, message.tensors)
         discriminator = self._discriminator(task, Rng(0))
         generative.fill(discriminator, "discriminator", message.tensors)
 
@@ -110,7 +109,13 @@ class FedGAN(fedavg.FedAvg):
         average = weighted_average([upload.tensors for upload in uploads.values()], samples)
         return State(state.task, average, {"round": state.meta["round"] + 1})
 
-    def _generator(self, task: Task, rng: Rng) -> ImageGenerator:
+    def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> ImageGenerator:
+        """G with the weights `generator/...` of a state's or a message's tensors."""
+        generator = self._fresh_generator(task, Rng(0))
+        generative.fill(generator, "generator", tensors)
+        return generator
+
+    def _fresh_generator(self, task: Task, rng: Rng) -> ImageGenerator:
         settings, data = self.settings, task.dataset
         return fresh(ImageGenerator, data.channels, data.size, noise=settings.noise, classes=data.num_classes,
                      width=settings.generator_width, rng=rng, device=task.runtime.device)

@@ -90,19 +90,19 @@ class FedGen(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model and a fresh generator."""
         tensors = super().initialise(task, rng).tensors
-        generator = self._generator(task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator"))
+        generator = self._fresh_generator(task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator"))
         return State(task, tensors | put("generator/", pack(generator)), {"round": 0})
 
-    def _generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
+    def _fresh_generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
         """A fresh generator of features of length `size`."""
         return models.fresh(
             FeatureGenerator, task.dataset.num_classes, size, noise=self.settings.generator_noise,
             hidden=self.settings.generator_hidden, rng=rng, device=task.runtime.device)
 
-    def _generator_from(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
-        """The generator whose weights stand below `generator/`."""
+    def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
+        """G with the weights `generator/...` of a state's or a message's tensors."""
         weights = take("generator/", tensors)
-        generator = self._generator(task, weights["parameters/out.weight"].shape[0], Rng(0))
+        generator = self._fresh_generator(task, weights["parameters/out.weight"].shape[0], Rng(0))
         models.load(generator, {name.split("/", 1)[1]: value for name, value in weights.items()})
         return generator
 
@@ -124,7 +124,7 @@ class FedGen(fedavg.FedAvg):
         if "labels/distribution" not in received.tensors:
             return super().objective(client, received, rng)
         task, settings = client.task, self.settings
-        generator = self._generator_from(task, received.tensors).eval().requires_grad_(False)
+        generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
         draws = rng.generator(distribution.device)
         shrink = settings.decay ** int(received.meta["round"])  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ class FedGen(fedavg.FedAvg):
             agreed = server.ensemble_cross_entropy(heads.logits(features), labels, settings.ensemble, shares)
             return agreed + settings.eta * server.diversity(features, noise)
 
-        generator, number_ = self._generator_from(state.task, state.tensors), state.meta["round"]
+        generator, number_ = self.generator(state.task, state.tensors), state.meta["round"]
         moments = server.train_generator(
             generator, loss, distribution, server.GeneratorTraining(
                 lr=settings.generator_lr * settings.decay**number_, weight_decay=settings.generator_weight_decay,

@@ -57,7 +57,7 @@ def test_both_networks_step_at_once_from_the_weights_before(task, clients):
     state = algorithm.initialise(task, Rng(0))
     upload = algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1)).tensors
 
-    generator, judge = algorithm._generator(task, Rng(0)), algorithm._discriminator(task, Rng(0))
+    generator, judge = algorithm._fresh_generator(task, Rng(0)), algorithm._discriminator(task, Rng(0))
     for kind, network in (("generator", generator), ("discriminator", judge)):
         network.load_state_dict({name: state.tensors.get(f"{kind}/{name}", value)
                                  for name, value in network.state_dict().items()})
@@ -80,7 +80,7 @@ def test_both_networks_step_at_once_from_the_weights_before(task, clients):
 
 def test_synthetic_images_are_of_all_classes_and_depend_on_the_draw_only(task):
     algorithm = fedgan()
-    generator = algorithm._generator(task, Rng(0))
+    generator = algorithm._fresh_generator(task, Rng(0))
     images, labels = draw(task, generator, 601, Rng(1))
     again, _ = draw(task, generator, 601, Rng(1))
     assert images.shape == (601, 1, 8, 8) and images.dtype == torch.uint8 and images.equal(again)

@@ -105,7 +105,7 @@ def test_the_generator_learns_what_the_clients_models_agree_on(task, clients, va
         dict(enumerate(uploads)), Rng(2))
     losses = []
     for one in (before, after):
-        generator = method._generator_from(task, one.tensors).eval()
+        generator = method.generator(task, one.tensors).eval()
         draws = torch.Generator().manual_seed(0)
         labels = server.draw_labels(after.tensors["labels/distribution"], 400, draws)
         with torch.no_grad():
