@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from core.errors import unknown
 from core.experiments import Record, records
 from core.experiments.profiles import Profile
-from core.experiments.tables import Cell, TableSpec
+from core.experiments.tables import Cell, TableSpec, slug
 from core.report import style
 from core.report.verdict import Judgement, judge
 
@@ -80,33 +81,62 @@ class PaperTable(Styler):
 
 
 def table(paper: str, table: str | int, profile: str | None = None,
-          measured: Mapping[str, Record] | None = None) -> PaperTable:
-    """A table of a paper as the book shows it. Arguments and errors as in `table_frame`.
+          measured: Mapping[str, Record] | None = None, columns: Sequence[str] | None = None) -> PaperTable:
+    """A table of a paper as the book shows it. Other arguments and errors as in `table_frame`.
 
-    Methods are rows. Each cell holds the printed value in bold, the measured mean and standard deviation below it and
-    the verdict as a sign with words; the rest (number of seeds, difference, reason, command) stands in the cell's
-    tooltip and in the list that is folded below the grid.
+    Methods are rows; where there are several metrics, they stand below their column's name. Each cell holds the printed
+    value in bold, the measured mean and standard deviation below it and the verdict as a sign with words; the rest
+    (number of seeds, difference, reason, command) stands in the cell's tooltip and in the list that is folded below the
+    grid.
+
+    Args:
+        columns: the part of a wide table to show, in this order; rows without a cell there are left out. None: all.
+
+    Raises InputError for an unknown column as well.
     """
-    frame = table_frame(paper, table, profile, measured)
+    frame, spec = table_frame(paper, table, profile, measured), TableSpec.find(paper, str(table))
     several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
-    frame["header"] = frame["column"] + (" · " + frame["metric"].str.replace("_", " ") if several else "")
-    order = list(dict.fromkeys(frame["row"])), list(dict.fromkeys(frame["header"]))
+    title, place = f"Table {table}", f"{paper}-{table}-{frame['profile'].iat[0]}"
+    if columns is not None:
+        frame, title, place = _part(frame, columns), f"{title}, in part", f"{place}-{slug('-'.join(columns))}"
+    frame["measure"] = frame["metric"].str.replace("_", " ")
+    frame["header"] = frame["column"] + (" · " + frame["measure"] if several else "")
+    names = columns or [column.name for column in spec.columns]
 
     def grid(values: pd.Series) -> pd.DataFrame:
-        wide = frame.assign(value=values).pivot(index="row", columns="header", values="value")
-        wide = wide.reindex(index=order[0], columns=order[1]).fillna("")
-        return wide.rename_axis(index=None, columns=None)
+        return _grid(frame.assign(value=values), ["column", "measure"] if several else ["column"], names)
 
-    styler = PaperTable(grid(frame.apply(_cell_html, axis=1)), uuid=f"{paper}-{table}-{frame['profile'].iat[0]}",
+    styler = PaperTable(grid(frame.apply(_cell_html, axis=1)), uuid=place,
                         table_attributes='class="dataframe core-table"', cell_ids=False)
     styler.details = _details(frame)
     styler.note = _note(frame)
-    styler.set_caption(escape(f"Table {table}: {TableSpec.find(paper, str(table)).title}"))
+    styler.set_caption(escape(f"{title}: {spec.title}"))
     styler.set_table_styles(style.TABLE_CSS)
     styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
     styler.format_index(lambda name: escape(str(name)), axis="index")
     borders = grid(frame["verdict"].map(_border))
     return styler.apply(lambda _: borders, axis=None)  # type: ignore[return-value]
+
+
+def _grid(frame: pd.DataFrame, heading: list[str], names: Sequence[str]) -> pd.DataFrame:
+    """`value` of every cell: rows in their order, columns in that of `names`, the measures of a column together."""
+    headings = frame[heading].drop_duplicates()
+    place = {name: number for number, name in enumerate(names)}
+    headings = headings.sort_values("column", key=lambda column: column.map(place), kind="stable")
+    keys = pd.MultiIndex.from_frame(headings) if len(heading) > 1 else pd.Index(headings["column"])
+    wide = frame.pivot(index="row", columns=heading, values="value")
+    wide = wide.reindex(index=frame["row"].unique(), columns=keys).fillna("")
+    wide.index.name = None
+    wide.columns.names = [None] * len(heading)
+    return wide
+
+
+def _part(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The cells of some columns."""
+    for name in columns:
+        if name not in set(frame["column"]):
+            raise unknown("column of the table", name, set(frame["column"]))
+    return frame[frame["column"].isin(columns)].copy()
 
 
 def _border(verdict: str) -> str:

@@ -146,9 +146,32 @@ def test_a_table_of_the_book_itself_shows_no_printed_line():
     assert "printed" not in page.split("</style>")[1].split("<details")[0]
 
 
-def test_several_metrics_get_a_column_each():
-    styler = table("fedvck", 6, measured={})
-    assert len(styler.columns) == 3 and all(" · " in name for name in styler.columns)
+def test_several_metrics_get_a_column_each_below_the_name_they_share():
+    spec = TableSpec.find("gddfl", 1)
+    styler = table("gddfl", 1, measured={})
+    assert list(styler.columns) == [(column.name, metric.replace("_", " ")) for column in spec.columns
+                                    for metric in column.metrics]
+    headings = [attrs.get("colspan", "1") for tag, attrs in Page(styler.to_html()).tags
+                if tag == "th" and "col_heading level0" in attrs.get("class", "")]
+    assert headings == [str(len(column.metrics)) for column in spec.columns]
+    assert len(table("fedvck", 6, measured={}).columns) == 3
+
+
+def test_a_part_of_a_wide_table_has_its_columns_in_the_order_asked_for():
+    whole, names = table("gddfl", 1, measured={}), ["transmitted", "iid"]
+    part = table("gddfl", 1, measured={}, columns=names)
+    assert list(dict.fromkeys(column for column, _ in part.columns)) == names
+    held = {cell.row for cell in TableSpec.find("gddfl", 1).cells("paper") if cell.column in names}
+    assert list(part.index) == [row for row in whole.index if row in held] and "Upper bound" not in part.index
+    for key in part.columns:
+        assert part.data[key].tolist() == whole.data[key].loc[part.index].tolist()
+    assert part.uuid != whole.uuid and "in part" in part.to_html() and "in part" not in whole.to_html()
+    assert "centralized" not in part.details
+
+
+def test_an_unknown_column_is_refused():
+    with pytest.raises(InputError, match="did you mean 'iid'"):
+        table("gddfl", 1, measured={}, columns=["idd"])
 
 
 def test_names_are_escaped(monkeypatch):
