@@ -372,7 +372,8 @@ runs = [record_of(plan, results), record_of(averaging, federation.rounds(averagi
 show(curves(runs, x="megabytes", title=f"{dataset}, alpha = {alpha:g}"))
 
 # %% [markdown]
-# How many bytes the methods need on CIFAR-10 is claimed in the paper's Figure 8; it has no numbers.
+# How many bytes the methods need on CIFAR-10 is claimed in the paper's Figure 8; it has no numbers. [Privacy and
+# cost](43_fediod_privacy) asks the records.
 #
 # ## Table 1
 #
@@ -415,7 +416,7 @@ progress("fediod")
 #
 # CIFAR-10 under several privacy budgets. In print the accuracy *without* privacy changes with the budget as well, which
 # is not explained. We read it as the same training, stopped where the budget would be spent: fewer steps mean a lower
-# accuracy even without noise.
+# accuracy even without noise. [Privacy and cost](43_fediod_privacy) says what a budget promises and buys.
 
 # %%
 table("fediod", 5, best)
@@ -423,7 +424,7 @@ table("fediod", 5, best)
 # %% [markdown]
 # ### Which loss helps
 #
-# Losses are added one by one.
+# Losses are added one by one. [Ablations](42_fediod_ablations) looks at each of them.
 
 # %%
 table("fediod", 6, best)
@@ -431,7 +432,7 @@ table("fediod", 6, best)
 # %% [markdown]
 # ### How the generated images score
 #
-# Inception score, and one adapted to the local models.
+# Inception score, and one adapted to the local models; [defined here](43_fediod_privacy).
 
 # %%
 table("fediod", 7, best)
@@ -490,7 +491,8 @@ pd.DataFrame({name: [str(value) for value in pair] for name, pair in pairs.items
 
 # %% [markdown]
 # `uniqueness_form` turns a sign: the released generator makes the teachers *agree*. `tau` of 10,001 is meant as
-# infinity, and [loses digits](40_knowledge_distillation) in single precision.
+# infinity, and [loses digits](40_knowledge_distillation) in single precision. [Paper and released
+# code](44_fediod_paper_vs_released) takes them one by one.
 #
 # ## Take away
 #
