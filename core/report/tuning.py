@@ -22,10 +22,11 @@ TABLE, PROFILE = ("reference", "tuning"), "laptop"
 
 def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """Every try: `algorithm`, `settings` (a dictionary), one column of accuracies in percent for each data set, their
-    `mean`, and `chosen`.
+    geometric `mean`, and `chosen`.
 
     The try with the highest mean is chosen, the first one where two are equal; none is chosen for an algorithm until
-    all its tries are measured on all data sets.
+    all its tries are measured on all data sets. The mean is geometric, so that ratios count and not points: else the
+    data set with the higher accuracies would decide alone.
 
     Args:
         measured: complete records by experiment id; by default the book's.
@@ -42,7 +43,7 @@ def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     frame = pd.DataFrame(list(tries.values()))
     sets = [str(name) for name in frame if name not in ("algorithm", "settings")]
     frame[sets] = frame[sets].astype(float)
-    frame["mean"] = frame[sets].mean(axis=1, skipna=False)
+    frame["mean"] = frame[sets].prod(axis=1, skipna=False) ** (1 / len(sets))
     finished = frame.groupby("algorithm")["mean"].transform(lambda means: means.notna().all())
     best = frame.loc[finished].groupby("algorithm")["mean"].idxmax()
     return frame.assign(chosen=frame.index.isin(best))
@@ -94,7 +95,7 @@ def tuning_plot(measured: Mapping[str, Record] | None = None) -> Figure | None:
             axes.scatter(part["mean"], part["algorithm"].map(names.index), marker=marker, facecolor=fill, s=45,
                          edgecolor=style.PALETTE[int(chosen)], label="chosen" if chosen else "tried")
         axes.set_yticks(range(len(names)), [method_name(name) for name in names])
-        axes.set(xlabel="accuracy on validation data, mean over data sets (%)", ylim=(len(names) - 0.5, -0.5))
+        axes.set(xlabel="accuracy on validation data, geometric mean over data sets (%)", ylim=(len(names) - 0.5, -0.5))
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     means = {name: frame.loc[frame["algorithm"] == name, "mean"] for name in names}
     ends = "; ".join(f"{method_name(name)} from {of.min():.1f} to {of.max():.1f}" for name, of in means.items())
