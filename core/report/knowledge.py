@@ -1,4 +1,4 @@
-"""Looking at condensed knowledge: how much it changes from round to round, heat maps of prototypes, lines."""
+"""Looking at condensed knowledge: how much it changes from round to round, heat maps of prototypes, lines, clouds."""
 
 from __future__ import annotations
 
@@ -94,11 +94,7 @@ def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = 
     Returns a `matplotlib.figure.Figure` whose label describes it. Raises InputError for an empty frame or a column
     that is missing.
     """
-    for column in (x, y, by):
-        if column not in frame:
-            raise InputError(f"the frame has no column {column!r}: {', '.join(map(str, frame.columns))}")
-    if frame.empty:
-        raise InputError("there is nothing to draw: the frame is empty")
+    _check_columns(frame, x, y, by)
     from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator
 
@@ -126,6 +122,47 @@ def lines(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = 
     topic = f"{title}. " if title else ""
     figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
     return figure
+
+
+def scatter(frame: pd.DataFrame, x: str, y: str, by: str = "label", xlabel: str = "", ylabel: str = "",
+            title: str = "") -> Any:
+    """A cloud of points for each value of `by`, each in a colour and with a mark of its own.
+
+    Args:
+        frame: long form, a row for each point; `x`, `y` and `by` are columns of it.
+
+    Returns a `matplotlib.figure.Figure` whose label says where each cloud lies and how wide it is. Raises InputError
+    for an empty frame or a column that is missing.
+    """
+    _check_columns(frame, x, y, by)
+    from matplotlib import rc_context
+
+    names = list(dict.fromkeys(frame[by]))
+    colours, markers, _ = style.series(len(names))
+    places = []
+    with rc_context(style.rc()):
+        figure = _figure(7.2, 3.8)
+        axes = figure.subplots()
+        for name, colour, marker in zip(names, colours, markers, strict=True):
+            of = frame[frame[by] == name]
+            axes.scatter(of[x], of[y], color=colour, marker=marker, s=26, alpha=0.75, linewidth=0, label=str(name))
+            (across, width), (up, height) = ((of[column].mean(), of[column].std(ddof=0)) for column in (x, y))
+            places.append(f"{name} lies at {across:.3g} ± {width:.2g} across and {up:.3g} ± {height:.2g} up")
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y, title=title)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
+    topic = f"{title}. " if title else ""
+    figure.set_label(f"{topic}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of each cloud: "
+                     f"{'; '.join(places)}.")
+    return figure
+
+
+def _check_columns(frame: pd.DataFrame, *columns: str) -> None:
+    """Raise InputError for an empty frame or a column that is missing."""
+    for column in columns:
+        if column not in frame:
+            raise InputError(f"the frame has no column {column!r}: {', '.join(map(str, frame.columns))}")
+    if frame.empty:
+        raise InputError("there is nothing to draw: the frame is empty")
 
 
 def heat_map(values: Any, classes: Sequence[str], marked: Any = None, title: str = "", across: str = "",

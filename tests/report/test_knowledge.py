@@ -68,6 +68,23 @@ def test_lines_refuse_what_they_cannot_draw():
         knowledge.lines(LONG[:0], "x", "y")
 
 
+def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
+    pytest.importorskip("matplotlib")
+    points = pd.DataFrame({"x": [1.0, 3.0, 10.0], "y": [2.0, 2.0, -4.0], "label": ["a", "a", "b"]})
+    figure = knowledge.scatter(points, "x", "y", ylabel="height", title="Two")
+    a, b = figure.axes[0].collections
+    assert a.get_offsets().tolist() == [[1, 2], [3, 2]] and b.get_offsets().tolist() == [[10, -4]]
+    assert not np.array_equal(a.get_facecolor(), b.get_facecolor())
+    assert not np.array_equal(a.get_paths()[0].vertices, b.get_paths()[0].vertices)   # told apart without colour
+    assert figure.get_label() == (
+        "Two. Points of height against x, mean ± standard deviation of each cloud: a lies at 2 ± 1 across and 2 ± 0 "
+        "up; b lies at 10 ± 0 across and -4 ± 0 up.")
+    with pytest.raises(InputError, match="no column 'z'"):
+        knowledge.scatter(points, "x", "z")
+    with pytest.raises(InputError, match="empty"):
+        knowledge.scatter(points[:0], "x", "y")
+
+
 def test_a_heat_map_says_what_it_shows():
     pytest.importorskip("matplotlib")
     figure = knowledge.heat_map(torch.tensor([[2.0, 1.0], [3.0, 0.0]]), ["cat", "dog"],
