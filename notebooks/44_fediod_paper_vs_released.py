@@ -447,8 +447,8 @@ for one in records().values():
         choice[one.experiment.id] = {"tests": len(scores), "last": scores[-1], "best": max(scores)}
 choice = pd.DataFrame(choice, index=["tests", "last", "best"]).T.astype(float)
 gain = choice["best"] - choice["last"]
-print(f"{len(choice)} records with {choice['tests'].min():.0f} to {choice['tests'].max():.0f} tests each: the best test "
-      f"lies {gain.mean():.1f} points above the last one in the mean, and {gain.max():.1f} at most.")
+print(f"{len(choice)} records with {choice['tests'].min():.0f} to {choice['tests'].max():.0f} tests each: the best "
+      f"test lies {gain.mean():.1f} points above the last one in the mean, and {gain.max():.1f} at most.")
 
 # %% [markdown]
 # ## Take away
