@@ -60,6 +60,8 @@ TABLE_CSS: list[Any] = [
     {"selector": "th, td", "props": "text-align:left; vertical-align:top; padding:.3em .55em; line-height:1.3;"},
     {"selector": "td", "props": "white-space:nowrap; font-variant-numeric:tabular-nums;"},
     {"selector": "th.col_heading", "props": "overflow-wrap:anywhere; font-weight:600;"},
+    # names of measures, below that of the column they share
+    {"selector": "th.col_heading.level1", "props": "white-space:nowrap;"},
     {"selector": "caption", "props": "caption-side:top; text-align:left; color:inherit; font-weight:600; "
                                      "padding:.3em 0 .6em;"},
     # the methods stay in sight while a wide table is scrolled
