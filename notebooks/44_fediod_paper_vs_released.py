@@ -14,8 +14,8 @@
 dataset = "digits"
 alpha = 0.3
 clients = 3
-rounds = 4
-steps = 36
+rounds = 3
+steps = 24
 seed = 0
 profile = "quick"
 shown = "best"
