@@ -155,8 +155,8 @@ pd.Series({"longest row before": steep.norm(dim=1).max().item(),
 # ## The accountant
 #
 # Each noisy upload is one release; in a step a client makes two, logits and gradients, and one more for each further
-# step of the student. What do $T$ of them give away together? In Rényi's divergence of order $a$ the Gaussian mechanism
-# costs $a / (2 \sigma^2)$, and costs add up:
+# step of the student. What do $T$ of them give away together? In Rényi's divergence of order $a$ {cite:p}`renyidp` the
+# Gaussian mechanism costs $a / (2 \sigma^2)$, and costs add up:
 #
 # $$
 # \varepsilon \le \min_{a > 1} \Bigl[ \frac{T a}{2 \sigma^2} + \frac{\log (1 / \delta)}{a - 1} \Bigr]
@@ -272,8 +272,8 @@ small.round(2)
 #
 # ## Votes in place of logits
 #
-# For the logits the paper names PATE: each teacher votes for one class, noise is added to the votes, and only the
-# winner is told (GNMax):
+# For the logits the paper names PATE {cite:p}`pate`: each teacher votes for one class, noise is added to the votes, and
+# only the winner is told (GNMax):
 #
 # $$
 # \hat y(x) = \arg\max_c \Bigl\{ \sum_{k=1}^K \mathbb{1}\bigl[\arg\max_j z_k^j(x) = c\bigr]
@@ -342,8 +342,8 @@ print(f"Under equal budgets the paper calls FedIOD \"superior or equivalent\". I
 # %% [markdown]
 # ## How good are the images?
 #
-# Privacy by bad images is easy. So quality first. The *inception score* takes a classifier $p(y | x)$ and asks that
-# each image be of one class, and all classes occur:
+# Privacy by bad images is easy. So quality first. The *inception score* {cite:p}`inceptionscore` takes a classifier
+# $p(y | x)$ and asks that each image be of one class, and all classes occur:
 #
 # $$
 # \mathrm{IS} = \exp \mathbb{E}_x \bigl[ \mathrm{KL}\bigl(p(y | x) \,\Vert\, p(y)\bigr) \bigr]
@@ -403,8 +403,8 @@ pd.DataFrame({f"client {client.id}": {
 # %% [markdown]
 # ## Figure 4: distances
 #
-# The paper measures the Fréchet distance between synthetic and private images, of Gaussians fitted to the features of
-# both,
+# The paper measures the Fréchet distance {cite:p}`frechetdistance` between synthetic and private images, of Gaussians
+# fitted to the features of both,
 #
 # $$
 # d^2 = \lVert m - m' \rVert^2 + \mathrm{Tr}\bigl(C + C' - 2 (C C')^{1/2}\bigr),
