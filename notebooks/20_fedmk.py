@@ -115,8 +115,8 @@ body(bilevel.descend)
 # - \alpha \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
 #
-# The real data do not contain $\hat{\mathcal{D}}^c$. It acts on this loss only through $\mathbf{w}^*$, so the gradient
-# goes back through the step {eq}`eq:mk-inner`. By the chain rule it is
+# The real data do not contain $\hat{\mathcal{D}}^c$. As printed, it acts on this loss only through $\mathbf{w}^*$, so
+# the gradient goes back through the step {eq}`eq:mk-inner`. By the chain rule it is
 #
 # $$
 # \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
@@ -168,9 +168,23 @@ def outer_loss(pixel, change):
 
 steepest = step.gradient.flatten().abs().topk(4).indices.tolist()
 pd.DataFrame({f"pixel {pixel}": {
-    "through the step": step.gradient.flatten()[pixel].item(),
+    "bilevel_step": step.gradient.flatten()[pixel].item(),
     "by differences": (outer_loss(pixel, 1e-5) - outer_loss(pixel, -1e-5)) / 2e-5,
 } for pixel in steepest}).T
+
+# %% [markdown]
+# With batch normalisation there is a second way from the images to the loss. A network that was trained on knowledge
+# has the statistics of knowledge, so by default (`statistics="knowledge"`) real images are normalised by those, and the
+# gradient knows it. Then {eq}`eq:mk-chain` has one more term, the derivative at fixed $\mathbf{w}^*$. How large are the
+# two?
+
+# %%
+adapted = {name: weight[0] for name, weight in step.weights.items()}
+fixed = torch.func.grad(lambda made: outer(adapted, made, sight))(images)
+through = step.gradient[0] - fixed
+angle = torch.cosine_similarity(step.gradient[0].flatten(), through.flatten(), 0)
+print(f"Length of the gradient: {through.norm():.2e} through the step, {fixed.norm():.2e} through the normalisation; "
+      f"cosine of the whole with the first: {angle:.2f}.")
 
 # %% [markdown]
 # ### Weights of real samples
@@ -192,9 +206,9 @@ pd.DataFrame({f"pixel {pixel}": {
 body(condensation.dynamic_weights)
 
 # %% [markdown]
-# Eq. 8 as printed has the loss at $\mathbf{w}^c$. But the gradient of that with respect to the images is zero, because
-# $\mathbf{w}^c$ came from the server and the images had no part in it. So the loss is taken at $\mathbf{w}^*$, as in
-# Eq. 6, and only the weights at $\mathbf{w}^c$. [The ablations](21_fedmk_ablations) look at what the weights do.
+# Eq. 8 as printed has the loss at $\mathbf{w}^c$. But its gradient with respect to the images is zero as printed,
+# because $\mathbf{w}^c$ came from the server and the images had no part in it. So the loss is taken at $\mathbf{w}^*$,
+# as in Eq. 6, and only the weights at $\mathbf{w}^c$. [The ablations](21_fedmk_ablations) look at what the weights do.
 #
 # ### A round of extraction
 #
@@ -207,8 +221,9 @@ body(bilevel.extract)
 # The paper leaves open when the inner steps start at the received model again. Eq. 3 starts there every time; Eq. 5, an
 # assignment, lets the model go on moving. `horizon` covers both, and all between: after so many iterations the model is
 # the received one again. Eq. 3 makes knowledge for a single step, but the server takes many. Ours is made for as many
-# as the server takes; an exercise tries the other. Every `horizon` iterations the outer loss jumps up to that of the
-# received model. Does it fall further the second time?
+# as the server takes; an exercise tries the other. The gradient goes through the inner steps of the current iteration
+# only (one, unless `inner_steps` says more), not through those before it. Every `horizon` iterations the outer loss
+# jumps up to that of the received model. Does it fall further the second time?
 
 # %%
 sources = [source_of(member, begin) for member in members if len(member)]
@@ -523,9 +538,9 @@ counted = pd.DataFrame({name: {(way, kind): size for way in ("up", "down") for k
 counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map("{:,}".format)
 
 # %% [markdown]
-# The model is as large as printed: LeNet as in the code of FedGen. With these bytes the total can be read in several
-# ways. In the text the server broadcasts "the obtained global $\mathbf{W}_G$ and meta knowledge $\hat{\mathcal{D}}$",
-# so a client may get the images of all others and not of one.
+# The model is about as large as printed: LeNet as in the code of FedGen. With these bytes the total can be read in
+# several ways. In the text the server broadcasts "the obtained global $\mathbf{W}_G$ and meta knowledge
+# $\hat{\mathcal{D}}$", so a client may get the images of all others and not of one.
 
 # %%
 up, shared, weights = mk["up"]["images"], mk["down"]["images"], mk["down"]["parameters"]
