@@ -436,8 +436,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # ## Where paper and code differ
 #
 # The authors' code has the weights `*` only, $\tau = 10001$ in single precision, and the reversed sign of
-# $L_\text{unique}$. For $\alpha = 0.1$, the setting of both tables, its script has the adversarial loss alone: the row
-# "GAN, Eq. 2". [Paper and released code](44_fediod_paper_vs_released) takes the switches one by one.
+# $L_\text{unique}$. For $\alpha = 0.1$, the setting of both tables, its script has the adversarial loss alone, much
+# like the row "GAN, Eq. 2". [Paper and released code](44_fediod_paper_vs_released) takes the switches one by one.
 #
 # ## Take away
 #

@@ -268,7 +268,7 @@ small.round(2)
 
 # %% [markdown]
 # Look at the accuracy *without* privacy down the rows. We read the paper's columns so: the budget decides how long
-# the training goes on. Then it rises with the budget even without noise, as in print.
+# the training goes on. Then one expects it to rise with the budget even without noise, as it does in print.
 #
 # ## Votes in place of logits
 #
@@ -585,7 +585,8 @@ pd.DataFrame(prices).T.round(2)
 #
 # - A budget means nothing without its neighbours. Protecting a whole client over tens of thousands of steps needs
 #   noise that drowns the answers.
-# - Steps and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`). Stopping early is half of what Table 5 shows.
+# - Steps and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`). Table 5 mixes two effects: noise, and, as we
+#   read it, an earlier end.
 # - Votes protect a sum; FedIOD needs single answers.
 # - A large Fréchet distance follows from bad images as well. Compare with controls: noise, test images.
 # - Each step is paid in images, both ways ({eq}`eq:iop-bytes`).

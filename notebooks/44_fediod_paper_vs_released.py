@@ -408,8 +408,7 @@ print(f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as 
 # ### Algorithm 1: five steps for one
 #
 # As printed, generator and student take a step each, on the same images. The released student takes five, each on
-# fresh noise. Every one is a batch down and answers up for each client, so bytes grow by far more than the accuracy of
-# a step; in the table above see "MB sent".
+# fresh noise. Every one is a batch down and answers up for each client: see "MB sent" in the table above.
 
 # %%
 body(FedIOD._step)
