@@ -300,7 +300,7 @@ gain.round(2) if gain.size else "not measured yet: the list below the table has 
 # %%
 for column, differences in gain.items():
     name, value = differences.idxmax(), differences.max()
-    print(f"{column}: furthest ahead of DM is '{name}' with {value:+.1f} points of AUC; "
+    print(f"{column}: the best variant is '{name}', {value:+.1f} points of AUC against DM; "
           f"the longer step alone has {differences.get('no shift, twice the step', float('nan')):+.1f}")
 
 # %% [markdown]
