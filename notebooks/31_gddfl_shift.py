@@ -172,11 +172,12 @@ pd.DataFrame({column: {f"{name}, {place}": noticed(form, layer, **case)
 # Compare DSU's reading on image channels, the first line, with and without normalisation. For a *grey* image the shift
 # is $x \mapsto a x + b$ with two numbers. A convolution turns this into $a$ times the old map plus a constant, and
 # instance normalisation takes both away. Only the border is left, where the convolution meets the zeros around the
-# image. Of three channels, even equal ones, each gets an $a$ and a $b$ of its own: this is not undone.
+# image (an exercise below removes it). Of three channels, even equal ones, each gets an $a$ and a $b$ of its own: this
+# is not undone.
 #
-# So on grey images such as BreastMNIST's Algorithm 1 can do little with this encoder. On the colour images of ISIC 2020
-# it can, and in the inner layer on either. The printed reading is noticed in any case, because an image and its
-# negative differ after the ReLU.
+# So with this encoder the shift of a grey image works through the image's border, which is not what anybody had in
+# mind. The colours of ISIC 2020 are another matter, and so is an inner layer. The printed reading is noticed in any
+# case, because an image and its negative differ after the ReLU.
 #
 # ## What condensation notices
 #
@@ -337,8 +338,8 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # ## Take away
 #
 # - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and some become negatives.
-# - Shifting a grey image does next to nothing at an encoder with instance normalisation; colours and inner layers are
-#   another matter. "Where" is as important as "how".
+# - An encoder with instance normalisation notices the shift of a grey image at the border only; colours and inner
+#   layers are another matter. "Where" is as important as "how".
 # - Condensation sees the mean over the shift only. Most of the noise cancels.
 # - A comparison with DM needs an arm with the longer step and no shift.
 #
