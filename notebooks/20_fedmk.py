@@ -461,7 +461,7 @@ def record_of(plan, finished=None):
     return record
 
 
-local = {"local_steps": 20, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
+local = {"lr": 0.01, "local_steps": 20, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
 runs = [record_of(plan, results), record_of(experiment("fedavg", **local))]
 show(curves(runs, title=f"Equal rounds: {dataset}, alpha = {alpha:g}"))
 
