@@ -11,7 +11,7 @@
 # 2. A try is judged on validation data. The test set takes no part.
 # 3. A try is a run with the rounds, clients and splits of the laptop profile, and one seed.
 # 4. The try with the highest geometric mean of its accuracies on the data sets is chosen, and no other rule. Ratios
-#    count in it and not points: else the data set with the higher accuracies would decide alone.
+#    count in it and not points: else the data set on which tries differ by more points would decide almost alone.
 #
 # This holds for the laptop profile. The paper profile has the values of the methods' own papers. What FedVCK's
 # {cite:p}`fedvck` appendix says of its own tuning: learning rates were tuned "from 0.001 to 0.01", all else "as

@@ -26,7 +26,7 @@ def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
     The try with the highest mean is chosen, the first one where two are equal; none is chosen for an algorithm until
     all its tries are measured on all data sets. The mean is geometric, so that ratios count and not points: else the
-    data set with the higher accuracies would decide alone.
+    data set on which tries differ by more points would decide almost alone.
 
     Args:
         measured: complete records by experiment id; by default the book's.
