@@ -31,7 +31,7 @@ from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments.profiles import apply
-from core.report import show, table
+from core.report import show, table, table_frame
 from core.report.knowledge import body, lines
 from core.rng import Rng
 
@@ -78,6 +78,28 @@ listing
 # %%
 best = None if shown == "best" else shown
 table("fedvck", "released", best)
+
+# %% [markdown]
+# What is a switch worth? Its accuracy minus that of the row it is compared with, in points. Both have one seed, so
+# chance alone moves the difference by $\sqrt 2$ times the deviation between seeds, here that of FedVCK in the same
+# column of Table 11. Below about two of these, a difference is no evidence; and of twenty switches that do nothing, one
+# goes beyond two by luck.
+
+# %%
+found = table_frame("fedvck", "released", best)
+accuracy = found.dropna(subset="measured").set_index("row")["measured"]
+against = pd.Series({name: "batches: fresh" if "sliding" in name else "as printed" for name in accuracy.index},
+                    dtype=str)
+twin = table_frame("fedvck", 11, found["profile"].iat[0]).query("row == 'FedVCK' and column == 'cifar10-0.05'")
+chance = 2**0.5 * twin["std"].iat[0]
+worth = pd.DataFrame({"points": accuracy - accuracy.reindex(against).to_numpy()}).drop("as printed", errors="ignore")
+worth["in units of chance"] = worth["points"] / chance
+worth.sort_values("points", ascending=False).round(2)
+
+# %%
+clear = worth[worth["in units of chance"].abs() > 2]
+print(f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
+      f"{'; '.join(f'{name} {points:+.1f}' for name, points in clear['points'].items()) or 'none'}.")
 
 # %% [markdown]
 # ## Measured in a quick run
