@@ -151,8 +151,8 @@ def test_laptop_reduces_what_it_says():
     runs = {(cell.row, cell.column): cell.experiments[0] for cell in spec.cells("laptop")}
     assert runs["FedAvg", "mnist-0.05"] == Experiment(
         algorithm="fedavg", dataset="mnist", model="convnet", model_options={"width": 64}, clients=10, rounds=10,
-        partition={"name": "dirichlet", "alpha": 0.05}, evaluate_every=2, settings={"local_steps": 10},
-        profile="laptop")
+        partition={"name": "dirichlet", "alpha": 0.05}, evaluate_every=2,
+        settings={"local_steps": 10, "lr": 0.003}, profile="laptop")
     assert runs["Standalone", "mnist-0.05"].evaluate_every == 10
     paper = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "paper").experiments[0]
     laptop = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "laptop").experiments[0]
@@ -277,7 +277,7 @@ def test_by_hand_what_is_stated_holds():
                            "partition": {"name": "dirichlet", "alpha": 0.05}})
     assert run == Experiment(algorithm="fedavg", dataset="pneumoniamnist", clients=10, model_options={"width": 64},
                              partition={"name": "dirichlet", "alpha": 0.05}, evaluate_every=2,
-                             settings={"local_steps": 10}, profile="laptop")
+                             settings={"local_steps": 10, "lr": 0.003}, profile="laptop")
     run = apply("laptop", {"algorithm": "fedavg", "dataset": "mnist", "model": "lenet", "rounds": 30,
                            "settings": {"local_steps": 50, "lr": 0.1}})
     assert (run.rounds, run.model_options, run.settings) == (30, {}, {"local_steps": 50, "lr": 0.1})
