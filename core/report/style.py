@@ -62,8 +62,8 @@ TABLE_CSS: list[Any] = [
     {"selector": "th.col_heading", "props": "overflow-wrap:anywhere; font-weight:600;"},
     # names of measures, below that of the column they share
     {"selector": "th.col_heading.level1", "props": "white-space:nowrap;"},
-    {"selector": "caption", "props": "caption-side:top; text-align:left; color:inherit; font-weight:600; "
-                                     "padding:.3em 0 .6em;"},
+    {"selector": "caption", "props": "caption-side:top; text-align:left; white-space:normal; color:inherit; "
+                                     "font-weight:600; padding:.3em 0 .6em;"},
     # the methods stay in sight while a wide table is scrolled
     {"selector": "th.row_heading, th.blank", "props": "position:sticky; left:0; z-index:1; "
                                                       "background:var(--pst-color-surface, Canvas);"},
