@@ -98,7 +98,8 @@ worth.sort_values("points", ascending=False).round(2)
 
 # %%
 clear = worth[worth["in units of chance"].abs() > 2]
-print(f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
+print("Nothing is measured yet." if worth.empty else
+      f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
       f"{'; '.join(f'{name} {points:+.1f}' for name, points in clear['points'].items()) or 'none'}.")
 
 # %% [markdown]

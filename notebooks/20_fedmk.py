@@ -293,11 +293,11 @@ before, last = results[-2].state, results[-1].state
 def given(state, number):
     """Whose knowledge client `number` starts from."""
     handed = algorithm.broadcast(state, number).tensors["images"]
-    return next(k for k in fedmk._owners(state) if state.tensors[f"knowledge/{k}/images"] is handed)
+    return next(k for k in fedmk.owners(state) if state.tensors[f"knowledge/{k}/images"] is handed)
 
 
 taken = {}
-for number in fedmk._owners(last) if len(fedmk._owners(before)) > 1 else []:
+for number in fedmk.owners(last) if len(fedmk.owners(before)) > 1 else []:
     other = given(before, number)
     own = last.tensors[f"knowledge/{number}/labels"].unique()
     theirs = before.tensors[f"knowledge/{other}/labels"].unique()
@@ -317,7 +317,7 @@ pd.DataFrame(taken).T
 def gallery(result):
     """Show the first image of each class of each active client."""
     tiles, row = [], []
-    for owner in fedmk._owners(result.state):
+    for owner in fedmk.owners(result.state):
         images, labels = (result.state.tensors[f"knowledge/{owner}/{kind}"].cpu() for kind in ("images", "labels"))
         grey = condensation.to_wire(images, task.dataset.mean, task.dataset.std)
         for c in range(len(classes)):
@@ -341,7 +341,7 @@ for result in results:
 # the mean of the real images of the class.
 
 # %%
-owners = fedmk._owners(last)
+owners = fedmk.owners(last)
 uploaded, marks = (torch.cat([last.tensors[f"knowledge/{k}/{kind}"] for k in owners]) for kind in ("images", "labels"))
 marks = marks.long()
 real = torch.cat([client.images for client in members]).float()
@@ -428,8 +428,8 @@ body(find("fedmk")._train_model)
 
 # %%
 model = task.model_from(last.tensors).eval()
-generator = fedmk._generator(task, model, Rng(seed), last)
-pseudo, pseudo_marks = fedmk._sample(generator, marks, len(marks), Rng(seed).at("pseudo"))
+generator = fedmk.generator_of(task, model, Rng(seed), last)
+pseudo, pseudo_marks = fedmk.draw_pseudo(generator, marks, len(marks), Rng(seed).at("pseudo"))
 with torch.no_grad():
     features = {"uploaded": (model.embed(uploaded), marks), "generated": (pseudo, pseudo_marks)}
     seen = {}

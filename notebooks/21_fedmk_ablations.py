@@ -308,7 +308,7 @@ pd.Series({"by hand": by_hand, "computed": earth_movers_distance(first, second, 
 
 # %%
 def knowledge(state):
-    return torch.cat([state.tensors[f"knowledge/{k}/images"] for k in fedmk._owners(state)])
+    return torch.cat([state.tensors[f"knowledge/{k}/images"] for k in fedmk.owners(state)])
 
 
 model = task.model_from(full[-1].state.tensors).eval()

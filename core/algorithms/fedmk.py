@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from core import models, server
 from core.algorithms import _condensing as condensing
+from core.algorithms._named import put, take
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
 from core.federation import Algorithm, Client, Field, Ledger, Message, State, Task, UploadError, pack, train
@@ -91,21 +92,21 @@ class FedMK(Algorithm):
     def initialise(self, task: Task, rng: Rng) -> State:
         """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is drawn from."""
         model = task.new_model(rng.at("model"))
-        tensors = pack(model) | _put("generator", _generator(task, model, rng.at("generator")).state_dict())
+        tensors = pack(model) | put("generator/", generator_of(task, model, rng.at("generator")).state_dict())
         meta = {"round": 0, "seed": rng.at("sharing").key}
         if self.settings.compare_size is not None:
             solver()  # a sentence now is better than one after the last round
-            tensors |= _put("compared", self._compared().initialise(task, rng).tensors)
+            tensors |= put("compared/", self._compared().initialise(task, rng).tensors)
         return State(task, tensors, meta)
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, and the last knowledge of another client: c' ~ randint, anew for every client."""
         message = {name: value for name, value in state.tensors.items() if name.startswith(("parameters/", "buffers/"))}
-        others = [owner for owner in _owners(state) if owner != client_id]
+        others = [owner for owner in owners(state) if owner != client_id]
         if self.settings.sharing and others:
             draws = Rng(state.meta["seed"]).at("round", state.meta["round"], "client", client_id).generator()
             other = others[int(torch.randint(len(others), (), generator=draws))]
-            message |= _take(f"knowledge/{other}", state.tensors)
+            message |= take(f"knowledge/{other}/", state.tensors)
         return Message(message)
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
@@ -171,12 +172,12 @@ class FedMK(Algorithm):
             self._check(owner, upload)
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
-        generator = _generator(state.task, model, rng, state)
-        moments = self._train_generator(generator, model, labels, _take("moments", state.tensors), rng.at("generator"))
+        generator = generator_of(state.task, model, rng, state)
+        moments = self._train_generator(generator, model, labels, take("moments/", state.tensors), rng.at("generator"))
         self._train_model(state.task, model, generator, images, labels, rng)
-        tensors = pack(model) | _put("generator", generator.state_dict()) | _put("moments", moments)
+        tensors = pack(model) | put("generator/", generator.state_dict()) | put("moments/", moments)
         for owner, upload in uploads.items():
-            tensors |= _put(f"knowledge/{owner}", upload.tensors)
+            tensors |= put(f"knowledge/{owner}/", upload.tensors)
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def _check(self, owner: int, upload: Message) -> None:
@@ -211,7 +212,7 @@ class FedMK(Algorithm):
         """W_G, in place: L_overall = L(W_G, D^) + beta L(W_G, D^_pseudo) (Eq. 11)."""
         settings = self.settings.training
         steps = settings.total(len(labels))
-        features, classes = _sample(generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo"))
+        features, classes = draw_pseudo(generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo"))
         # beta = |D^_pseudo| / |D^|
         beta = len(classes) / len(labels)
         order = (batches(len(classes), settings.batch_size, steps, rng.at("pseudo"), labels.device) if beta
@@ -236,9 +237,9 @@ class FedMK(Algorithm):
         aside = Ledger()
         aside.open_round()
         with ledger.timed("compared"):
-            beside = State(state.task, _take("compared", state.tensors), state.meta)
+            beside = State(state.task, take("compared/", state.tensors), state.meta)
             compared = self._compared().round(beside, clients, aside, rng)
-        return attrs.evolve(after, tensors=after.tensors | _put("compared", compared.tensors))
+        return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def _compared(self) -> FedMK:
         return FedMK(attrs.evolve(self.settings, images_per_class=self.settings.compare_size, compare_size=None))
@@ -247,8 +248,8 @@ class FedMK(Algorithm):
         """`emd`: the earth mover's distance between this knowledge and that of `compare_size` (Table 7)."""
         if self.settings.compare_size is None:
             return {}
-        compared = State(state.task, _take("compared", state.tensors))
-        first, second = (torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in _owners(one)])
+        compared = State(state.task, take("compared/", state.tensors))
+        first, second = (torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in owners(one)])
                          for one in (state, compared))
         return {"emd": earth_movers_distance(first, second)}
 
@@ -257,17 +258,17 @@ class FedMK(Algorithm):
         return state.task.model_from(state.tensors)
 
 
-def _generator(task: Task, model: Classifier, rng: Rng, state: State | None = None) -> FeatureGenerator:
+def generator_of(task: Task, model: Classifier, rng: Rng, state: State | None = None) -> FeatureGenerator:
     """A fresh generator, or that of a state."""
     generator = models.fresh(FeatureGenerator, task.dataset.num_classes, model.feature_size, rng=rng,
                              device=task.runtime.device)
     if state is not None:
-        generator.load_state_dict(_take("generator", state.tensors))
+        generator.load_state_dict(take("generator/", state.tensors))
     return generator
 
 
 @torch.no_grad()
-def _sample(
+def draw_pseudo(
     generator: FeatureGenerator, labels: torch.Tensor, number_: int, rng: Rng
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pseudo knowledge: features (n, D) and labels (n,), in the shares of the uploaded labels."""
@@ -279,15 +280,7 @@ def _sample(
     return generator.eval()(server.draw_noise("normal", (number_, generator.noise), draws), classes), classes
 
 
-def _owners(state: State) -> list[int]:
+def owners(state: State) -> list[int]:
     """The clients of the last round."""
     return sorted(int(name.split("/")[1]) for name in state.tensors
                   if name.startswith("knowledge/") and name.endswith("/labels"))
-
-
-def _put(place: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"{place}/{name}": value for name, value in tensors.items()}
-
-
-def _take(place: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(f"{place}/"): value for name, value in tensors.items() if name.startswith(f"{place}/")}

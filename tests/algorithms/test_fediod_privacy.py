@@ -13,7 +13,7 @@ from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task, rounds
 from core.rng import Rng
 
-accountants = pytest.importorskip("opacus.accountants", reason="the accountant is an extra")
+accountants = pytest.importorskip("opacus.accountants")
 
 PRIVATE = {"local_steps": 2, "distill_steps": 40, "distill_batch": 4, "noise": 7, "generator_width": 4,
            "discriminator_width": 4, "importance": "class_ratio", "private": True, "scored_images": 0}

@@ -123,14 +123,14 @@ def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatc
                       server_weight_decay=0.0)
     uploads = uploads_of(after_one_round)
     seen = {}
-    sample = module._sample
+    sample = module.draw_pseudo
 
     def watch(generator, labels, number, rng):
         seen["made"] = sample(generator, labels, number, rng)
         seen["uploaded"] = len(labels)
         return seen["made"]
 
-    monkeypatch.setattr(module, "_sample", watch)
+    monkeypatch.setattr(module, "draw_pseudo", watch)
     state = attrs.evolve(after_one_round, task=task)
     new = algorithm.server_update(state, uploads, Rng(3))
     features, classes = seen["made"]
@@ -148,15 +148,15 @@ def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatc
 
 def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
     """Eq. 10: the classifier recognises the labels of generated features better than before."""
-    from core.algorithms.fedmk import _generator, _sample
+    from core.algorithms.fedmk import draw_pseudo, generator_of
 
     algorithm = fedmk(generator_steps=100, generator_lr=0.01)
     model = task.model_from(after_one_round.tensors)
     labels = torch.arange(10).repeat(30)
-    generator = _generator(task, model, Rng(0))
+    generator = generator_of(task, model, Rng(0))
     right = []
     for _ in range(2):
-        features, classes = _sample(generator, labels, 300, Rng(1))
+        features, classes = draw_pseudo(generator, labels, 300, Rng(1))
         right.append(float((model.classifier(features).argmax(1) == classes).float().mean()))
         algorithm._train_generator(generator.train(), model, labels, {}, Rng(2))
     assert right[0] < 0.5 < 0.9 < right[1]
