@@ -1,4 +1,4 @@
-"""How the hyper-parameters of the laptop profile were chosen: the same number of tries for every method."""
+"""How hyper-parameters were chosen: the same number of tries for every method."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from core.report.figures import _figure, method_name
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: the table that holds the tries, and the profile they are made at and for
+#: the table that holds the tries of the laptop profile, and this profile
 TABLE, PROFILE = ("reference", "tuning"), "laptop"
 
 
-def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def tuning_frame(
+    measured: Mapping[str, Record] | None = None, table: tuple[str, str] = TABLE, profile: str = PROFILE
+) -> pd.DataFrame:
     """Every try: `algorithm`, `settings` (a dictionary), one column of accuracies in percent for each data set, their
     geometric `mean`, and `chosen`.
 
@@ -30,11 +32,12 @@ def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
     Args:
         measured: complete records by experiment id; by default the book's.
+        table: paper and name of the table that holds the tries, and `profile`, what they are run at.
     """
     known = records() if measured is None else measured
-    spec = TableSpec.find(*TABLE)
+    spec = TableSpec.find(*table)
     tries: dict[str, dict[str, Any]] = {}
-    for cell in spec.cells(PROFILE):
+    for cell in spec.cells(profile):
         (experiment,) = cell.experiments
         row = next(row for row in spec.rows if row.name == cell.row)
         entry = tries.setdefault(cell.row, {"algorithm": experiment.algorithm, "settings": row.fields["settings"]})
@@ -49,17 +52,20 @@ def tuning_frame(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     return frame.assign(chosen=frame.index.isin(best))
 
 
-def tuning_table(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def tuning_table(
+    measured: Mapping[str, Record] | None = None, table: tuple[str, str] = TABLE, profile: str = PROFILE
+) -> pd.DataFrame:
     """`tuning_frame` as a page shows it: a line per try, settings as text, the chosen ones marked."""
-    frame = tuning_frame(measured)
+    frame = tuning_frame(measured, table, profile)
     frame["settings"] = frame["settings"].map(_in_words)
     frame["method"] = frame.pop("algorithm").map(method_name)
     frame["chosen"] = frame["chosen"].map({True: "✓", False: ""})
     return frame.set_index(["method", "settings"]).round(2)
 
 
-def _in_words(settings: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
+def _in_words(settings: Mapping[str, float | str]) -> str:
+    return ", ".join(f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+                     for name, value in settings.items())
 
 
 def tuning_choice(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:

@@ -66,6 +66,18 @@ def test_the_laptop_profile_holds_what_was_chosen():
             assert settings[name] == value, f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"
 
 
+@pytest.mark.parametrize("table", [1, 3])
+def test_the_tables_of_fedmk_hold_what_was_chosen(table):
+    """The tuned rows have the best learning rates, and FedMK's defaults are its best try."""
+    frame = tuning_frame(None, ("fedmk", "tuning"), "paper")
+    rows = {row.fields["algorithm"]: row.fields["settings"] for row in TableSpec.find("fedmk", table).rows
+            if row.name.endswith(", tuned")}
+    assert (frame.groupby("algorithm")["settings"].size() == 4).all() and set(frame["algorithm"]) == {*rows, "fedmk"}
+    for try_ in frame.query("chosen").to_dict("records"):
+        held = attrs.asdict(_default(try_["algorithm"])) | rows.get(try_["algorithm"], {})
+        assert {name: held[name] for name in try_["settings"]} == try_["settings"]
+
+
 def test_the_choice_says_what_is_missing_and_what_the_profile_has():
     none = tuning_choice({})
     assert set(none["tries"]) == {4} and set(none["measured"]) == {0}
