@@ -11,11 +11,8 @@ from torch import nn
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.errors import InputError
 from core.federation import LocalTraining, Task, train
-from core.models import Stacked
+from core.models import Stacked, at_once
 from core.rng import Rng
-
-#: images that teachers are asked about at once
-_BATCH = 500
 
 #: from outputs of a network (N, C), in float32, and the answers it should come close to, to a scalar
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -49,7 +46,7 @@ def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> 
     """Logits (K, N, C) in float32 of K teachers, which end frozen and in evaluation mode, for images (N, C, H, W)."""
     stacked = Stacked([teacher.eval().requires_grad_(False) for teacher in teachers])
     with torch.no_grad(), task.runtime.autocast():
-        return torch.cat([stacked(task.inputs(batch)).float() for batch in images.split(_BATCH)], 1)
+        return torch.cat([stacked(task.inputs(batch)).float() for batch in images.split(at_once(images))], 1)
 
 
 def adam(model: nn.Module, lr: float, steps: int | None = None, clip_norm: float | None = None) -> torch.optim.Adam:

@@ -16,7 +16,7 @@ from core import distillation, models
 from core.algorithms._named import put, take
 from core.errors import InputError
 from core.federation import Client, Task, UploadError, pack, supervised, train
-from core.models import PatchDiscriminator, Stacked
+from core.models import PatchDiscriminator, Stacked, at_once
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
 from core.training import optimiser_state, restore_optimiser
@@ -230,7 +230,7 @@ class Locals:
         """q_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all teachers."""
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
-            return torch.cat([self.teachers(part).float().softmax(-1) for part in inputs.split(500)], 1)
+            return torch.cat([self.teachers(part).float().softmax(-1) for part in inputs.split(at_once(inputs))], 1)
 
     def check(self) -> None:
         """Look once at what was gathered on the device; raise UploadError for a client whose values are no numbers."""

@@ -28,7 +28,7 @@ has already, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
@@ -44,9 +44,6 @@ from core.distillation import kl_divergence
 from core.federation import Client, Field, Ledger, Message, State, Task, UploadError, check_upload, pack, train
 from core.federation.training import Objective
 from core.rng import Rng
-
-#: anchors that are condensed at once, or those of one client
-CHUNK = 1024
 
 
 @attrs.frozen(kw_only=True)
@@ -189,24 +186,20 @@ class DESA(fedavg.FedAvg):
         return attrs.evolve(state, meta={"owners": owners, "sent": sent})
 
     def _anchors(self, clients: Sequence[Client], rng: Rng) -> dict[int, Message]:
-        """The anchors that clients upload, condensed from noise in few batches."""
-        task, answers = clients[0].task, {}
+        """The anchors that clients upload, condensed from noise."""
+        task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
         encoder = LatentEncoder(task.new_model(rng.at("encoder")))
-        for block in blocks(clients, self.settings.ipc):
-            rngs = [rng.at(client.id) for client in block]
-            real, _ = condensing.gather(block, rngs, self.settings.candidates)
-            group = torch.arange(real.groups, device=real.group.device).repeat_interleave(self.settings.ipc)
-            # min sum_c |mean psi(D_c) - mean psi(S_c)|^2 over random networks psi
-            problem = Problem(
-                encoder, real, self.settings.matching, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
-                free=True, disturb=lambda number_: redraw(encoder, task, rng.at("network", number_)))
-            images, _ = condense(problem, condensing.noise(real, group, rngs), group)
-            images = condensing.encode(images, task.dataset, "uint8").unflatten(0, (real.groups, self.settings.ipc))
-            for position, client in enumerate(block):
-                mine = real.owner == position
-                answers[client.id] = Message({"anchors/images": images[mine],
-                                              "anchors/classes": real.label[mine].to(torch.uint8)})
-        return answers
+        real, _ = condensing.gather(clients, rngs, self.settings.candidates)
+        group = torch.arange(real.groups, device=real.group.device).repeat_interleave(self.settings.ipc)
+        # min sum_c |mean psi(D_c) - mean psi(S_c)|^2 over random networks psi
+        problem = Problem(
+            encoder, real, self.settings.matching, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
+            free=True, disturb=lambda number_: redraw(encoder, task, rng.at("network", number_)))
+        images, _ = condense(problem, condensing.noise(real, group, rngs), group)
+        images = condensing.encode(images, task.dataset, "uint8").unflatten(0, (real.groups, self.settings.ipc))
+        return {client.id: Message({"anchors/images": images[real.owner == position],
+                                    "anchors/classes": real.label[real.owner == position].to(torch.uint8)})
+                for position, client in enumerate(clients)}
 
 
 def supervised_contrastive(features: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -256,20 +249,6 @@ def anchors(state: State) -> dict[str, torch.Tensor]:
     present = owners.nonzero().squeeze(1)
     images = (total[present] / owners[present].view(-1, 1, 1, 1, 1)).round().to(torch.uint8).flatten(0, 1)
     return {"anchors/images": images, "anchors/labels": present.to(torch.uint8).repeat_interleave(total.shape[1])}
-
-
-def blocks(clients: Sequence[Client], ipc: int) -> Iterator[list[Client]]:
-    """Runs of clients that have, in all, at most CHUNK anchors; or one client."""
-    run: list[Client] = []
-    size = 0
-    for client in clients:
-        more = ipc * int((client.class_counts > 0).sum())
-        if run and size + more > CHUNK:
-            yield run
-            run, size = [], 0
-        run.append(client)
-        size += more
-    yield run
 
 
 def redraw(encoder: LatentEncoder, task: Task, rng: Rng) -> None:

@@ -23,6 +23,7 @@ from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, condensed_counts, strategy
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
+from core.models import at_once
 from core.rng import Rng
 
 #: what the released code multiplies con_beta by, half way through every round
@@ -246,7 +247,8 @@ class FedVCK(Algorithm):
         negatives = server.hard_negatives(logits, settings.negatives, samples.sum(0) > 0, settings.own_negative)
         # f_c^t = mean of psi^{t-1}(s) over all earlier rounds
         model = task.model_from(state.tensors).eval()
-        features = torch.cat([model.embed(condensing.inputs(task, images)) for images in before.images.split(500)])
+        features = torch.cat([model.embed(condensing.inputs(task, images))
+                              for images in before.images.split(at_once(before.images))])
         prototypes, present = server.feature_prototypes(
             features.float(), before.labels, classes, normalise=settings.contrast_form == "released")
         projector = server.Projector(prototypes.shape[1], rng.at("projector")).to(task.runtime.device)

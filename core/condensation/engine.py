@@ -7,6 +7,7 @@ is one class of one client; groups are ordered by client, then by class.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,10 +21,8 @@ from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
 from core.condensation.selection import draw
 from core.errors import InputError
+from core.models import at_once
 from core.rng import Rng
-
-#: real images that are embedded at once
-CHUNK = 1024
 
 
 def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -87,7 +86,7 @@ class RealData:
 
 @attrs.frozen(eq=False)
 class Target:
-    """The real side of one iteration: features (G, n, D), their weights (G, n) or None, and the statistics of Eq. 4."""
+    """The real side of one iteration: features (G, n, D), and the statistics of Eq. 4."""
 
     features: torch.Tensor
     statistics: LatentStatistics
@@ -180,7 +179,7 @@ class Problem:
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per client."""
         rows, features, statistics = self.rows(purpose, step), [], []
-        for clients, groups in self.blocks():
+        for clients, groups in self.blocks([self.settings.real_batch] * self.real.groups):
             found, used = self.block(rows[groups], clients, groups, step, augmentation)
             features.append(found)
             statistics.append(used)
@@ -195,22 +194,26 @@ class Problem:
         owner = real.owner[real.group[some]] - clients.start
         return self.embed(inputs, owner, None, clients.stop - clients.start)
 
-    def loss(self, target: Target, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """L of every group, (G,), with the condensed features (G, m, D) and their weights (G, m), 0 for a gap."""
+    def loss(self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """L of every group, (G,), with the real features (G, n, D), the condensed ones (G, m, D) and the weights of
+        these, (G, m), 0 for a gap."""
         # L = sum_c K_BB + K_SS - 2 K_BS, for every client
-        return mmd(target.features, features, self.settings.kernel, y_weights=weights)
+        return mmd(target, features, self.settings.kernel, y_weights=weights)
 
-    def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Runs of clients, and their groups, whose real batches are embedded at once: to save memory, at most CHUNK
-        images, or one client, whose images share statistics."""
-        sizes, most = self.draws.sizes, CHUNK // self.settings.real_batch
-        client = group = 0
-        while client < len(sizes):
-            stop, end = client + 1, group + sizes[client]
-            while stop < len(sizes) and end + sizes[stop] - group <= most:
-                stop, end = stop + 1, end + sizes[stop]
-            yield slice(client, stop), slice(group, end)
-            client, group = stop, end
+    def blocks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """Runs of clients, and their groups, whose images are embedded at once: as many as `at_once` says, or one
+        client, whose images may share statistics. `counts` are the images of each group."""
+        most = at_once(self.real.images)
+        groups = list(itertools.accumulate(self.draws.sizes, initial=0))
+        before = list(itertools.accumulate(counts, initial=0))
+        images = [before[group] for group in groups]
+        client = 0
+        while client < self.clients:
+            stop = client + 1
+            while stop < self.clients and images[stop + 1] - images[client] <= most:
+                stop += 1
+            yield slice(client, stop), slice(groups[client], groups[stop])
+            client = stop
 
     def rows(self, purpose: str, step: int) -> torch.Tensor:
         """Real images (G, B) drawn by P_w."""
@@ -252,7 +255,8 @@ def _embed_all(problem: Problem, entry: int) -> tuple[torch.Tensor, LatentStatis
     real, augmentation = problem.real, problem.augmented(entry)
     _, statistics = problem.batch("statistics", entry, augmentation)
     parts = []
-    for images, group in zip(real.images.split(CHUNK), real.group.split(CHUNK), strict=True):
+    most = at_once(real.images)
+    for images, group in zip(real.images.split(most), real.group.split(most), strict=True):
         inputs = _augment(problem.prepare(images), augmentation, group)
         parts.append(problem.embed(inputs, real.owner[group], statistics)[0])
     return torch.cat(parts), statistics, augmentation
@@ -303,30 +307,71 @@ def condense(
     Returns: the images (M, C, H, W) and the loss of every step and group, (iterations, G).
     """
     settings, real = problem.settings, problem.real
-    images, owner = start.clone().requires_grad_(), real.owner[group]
+    images, owner = start.clone(), real.owner[group]
     optimiser = torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
-    slots, weights = _slots(group, real.groups)
+    blocks = _blocks(problem, group)
     real_side = REAL_SIDES[settings.estimator](problem)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
-    moving = problem.moving
+    moving, images.grad = problem.moving, torch.empty_like(images)
     for step in range(settings.iterations):
         if watch:
-            watch(step, images.detach())
+            watch(step, images)
         if problem.disturb:
             problem.disturb(problem.entry(step))
         target, augmentation = real_side(step)
         if moving is not None:
             moving = moving.blend(target.statistics, 0.1)
         statistics = None if problem.free else moving or target.statistics
-        features, _ = problem.embed(_augment(images, augmentation, group), owner, statistics)
-        padded = features.new_zeros(weights.numel(), features.shape[1]).index_copy(0, slots, features)
-        loss = problem.loss(target, padded.view(*weights.shape, -1), weights)
-        (images.grad,) = torch.autograd.grad(loss.sum(), [images])
+        for block in blocks:
+            images.grad[block.rows], trace[step, block.groups] = block.descend(
+                problem, images[block.rows], target.features[block.groups], statistics, augmentation)
         if settings.clip_norm is not None:
             _clip(images.grad, owner, problem.clients, settings.clip_norm)
         optimiser.step()
-        trace[step] = loss.detach()
-    return images.detach(), trace
+    return images, trace
+
+
+@attrs.frozen(eq=False)
+class _Block:
+    """The condensed images of a few clients, which are embedded at once: clients have nothing to do with each other.
+
+    `group` (M,) and `owner` (M,) of its images, the owner counted from its first client; `slots` and `weights`: see
+    `_slots`.
+    """
+
+    clients: slice
+    groups: slice
+    rows: slice
+    group: torch.Tensor
+    owner: torch.Tensor
+    slots: torch.Tensor
+    weights: torch.Tensor
+
+    def descend(
+        self, problem: Problem, images: torch.Tensor, target: torch.Tensor, statistics: LatentStatistics | None,
+        augmentation: Augmentation | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient of the loss with respect to the images (M, C, H, W), and the loss of every group (g,)."""
+        images = images.requires_grad_()
+        given = None if statistics is None else statistics[self.clients]
+        features, _ = problem.embed(_augment(images, augmentation, self.group), self.owner, given,
+                                    self.clients.stop - self.clients.start)
+        padded = features.new_zeros(self.weights.numel(), features.shape[1]).index_copy(0, self.slots, features)
+        loss = problem.loss(target, padded.view(*self.weights.shape, -1), self.weights)
+        (gradient,) = torch.autograd.grad(loss.sum(), [images])
+        return gradient, loss.detach()
+
+
+def _blocks(problem: Problem, group: torch.Tensor) -> list[_Block]:
+    """The condensed images with these groups (M,) in blocks."""
+    counts = torch.bincount(group, minlength=problem.real.groups)
+    first, found = [0, *counts.cumsum(0).tolist()], []
+    for clients, groups in problem.blocks(counts.tolist()):
+        rows = slice(first[groups.start], first[groups.stop])
+        some = group[rows]
+        found.append(_Block(clients, groups, rows, some, problem.real.owner[some] - clients.start,
+                            *_slots(some - groups.start, groups.stop - groups.start)))
+    return found
 
 
 def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -50,8 +50,8 @@ class LatentStatistics:
         return cls(tuple(torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)),
                    tuple(torch.cat(each) for each in zip(*(part.variances for part in parts), strict=True)))
 
-    def select(self, groups: torch.Tensor) -> LatentStatistics:
-        """The rows of the given groups, (n,) int64, in that order; a group may come more than once."""
+    def __getitem__(self, groups: slice | torch.Tensor) -> LatentStatistics:
+        """The rows of some groups: a run of them, or any, (n,) int64, in that order; one may come more than once."""
         return LatentStatistics(tuple(mean[groups] for mean in self.means),
                                 tuple(variance[groups] for variance in self.variances))
 

@@ -20,7 +20,7 @@ import attrs
 import torch
 
 from core.condensation.augment import Augmentation, augment
-from core.condensation.engine import Draws, Problem, Target
+from core.condensation.engine import Draws, Problem
 from core.condensation.latent import LatentStatistics
 from core.condensation.matching import at_least_float32, mmd
 from core.errors import InputError, unknown
@@ -137,9 +137,9 @@ class ShiftedProblem(Problem):
                 handle.remove()
         return torch.cat([plain, moved], 1), used
 
-    def loss(self, target: Target, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def loss(self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """L_U + L_{S,T} of every group, (G,): line 9 to 11 of Algorithm 1."""
-        plain, moved = target.features.chunk(2, -1)
+        plain, moved = target.chunk(2, -1)
         # L_{S,T} = || O_c^T - O_c^S ||^2, L_U = || O_c^U - O_c^S ||^2
         return (mmd(moved, features, self.settings.kernel, y_weights=weights)
                 + mmd(plain, features, self.settings.kernel, y_weights=weights))

@@ -61,11 +61,11 @@ class Task:
         return F.cross_entropy(outputs.float(), labels)
 
     @torch.no_grad()
-    def outputs(self, model: nn.Module, images: torch.Tensor, batch_size: int = 500) -> torch.Tensor:
+    def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
         """Logits (N, C) in float32 of uint8 images (N, C, H, W), with the model in evaluation mode."""
         model.eval()
         with self.runtime.autocast():
-            return torch.cat([model(self.inputs(batch)).float() for batch in images.split(batch_size)])
+            return torch.cat([model(self.inputs(batch)).float() for batch in images.split(models.at_once(images))])
 
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
         """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std` over the models."""

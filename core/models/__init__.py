@@ -3,6 +3,7 @@
 Every classifier is an encoder followed by one linear layer, `classifier`; `embed` gives what enters that layer.
 """
 
+from core.models.blocks import at_once
 from core.models.classifier import Classifier
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
@@ -10,5 +11,5 @@ from core.models.registry import build, names
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
-__all__ = ["Classifier", "FeatureGenerator", "ImageGenerator", "PatchDiscriminator", "Stacked", "build",
-           "count_parameters", "fresh", "initialise", "load", "names", "parameters_and_buffers"]
+__all__ = ["Classifier", "FeatureGenerator", "ImageGenerator", "PatchDiscriminator", "Stacked", "at_once",
+           "build", "count_parameters", "fresh", "initialise", "load", "names", "parameters_and_buffers"]

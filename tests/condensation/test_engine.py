@@ -304,28 +304,49 @@ def test_sliding_batches_share_all_images_but_one():
     assert (problem.real.group[rows[7]] == torch.arange(4)[:, None]).all()
 
 
-@pytest.mark.parametrize("chunk", [1, 10, 15, 10**6])
-def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, chunk):
+@pytest.mark.parametrize("most", [1, 10, 15, 10**6])
+def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, most):
     """A client with two groups of 5 images: 15 images hold one client, 20 both. The result does not change."""
-    whole = make(iterations=2)
-    monkeypatch.setattr(engine, "CHUNK", chunk)
     problem = make(iterations=2)
+    monkeypatch.setattr(engine, "at_once", lambda images: 10**6)
+    expected, used = problem.batch("batch", 0, None)
+    monkeypatch.setattr(engine, "at_once", lambda images: most)
     both = [(slice(0, 2), slice(0, 4))]
-    assert list(problem.blocks()) == (both if chunk >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))])
+    assert list(problem.blocks([5] * 4)) == (
+        both if most >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))])
     features, statistics = problem.batch("batch", 0, None)
-    monkeypatch.undo()
-    expected, used = whole.batch("batch", 0, None)
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
     for one, other in zip(statistics.means + statistics.variances, used.means + used.variances, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("changes", [
+    {"estimator": "expectation"}, {"kernel": "gaussian"}, {"free": True}, {"head": True, "clip_norm": 0.1},
+    {"augmentation": "color_crop_flip", "image_momentum": 0.5},
+], ids=lambda changes: "-".join(changes))
+def test_condensed_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, changes):
+    found = []
+    for most in (1, 10**6):
+        monkeypatch.setattr(engine, "at_once", lambda images, most=most: most)
+        found.append(condense(make(iterations=4, **changes), noise(), GROUP))
+    (images, losses), (together, traced) = found
+    assert (together - noise()).abs().max() > 1e-3
+    torch.testing.assert_close(images, together, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses, traced, rtol=1e-4, atol=1e-6)
+
+
 def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
-    monkeypatch.setattr(engine, "CHUNK", 20)
+    monkeypatch.setattr(engine, "at_once", lambda images: 20)
     problem = make()
-    problem.draws.sizes = [1, 2, 1, 3, 9, 1]  # groups of 5 images, so four of them fit
-    assert [(c.start, c.stop, g.start, g.stop) for c, g in problem.blocks()] == [
-        (0, 3, 0, 4), (3, 4, 4, 7), (4, 5, 7, 16), (5, 6, 16, 17)]
+    problem.draws.sizes, problem.draws.rngs = [1, 2, 1, 3, 9, 1], [Rng(0)] * 6
+
+    def blocks(counts):
+        return [(c.start, c.stop, g.start, g.stop) for c, g in problem.blocks(counts)]
+
+    # groups of 5 images, so four of them fit
+    assert blocks([5] * 17) == [(0, 3, 0, 4), (3, 4, 4, 7), (4, 5, 7, 16), (5, 6, 16, 17)]
+    # the second client has 19 images, the others one in each group: it fits with the first, and all else together
+    assert blocks([1, 10, 9] + [1] * 14) == [(0, 2, 0, 3), (2, 6, 3, 17)]
 
 
 def test_watching_changes_nothing_and_sees_every_step():

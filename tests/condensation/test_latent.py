@@ -189,9 +189,9 @@ def test_rows_are_chosen_put_together_and_blended():
     b = LatentStatistics((torch.tensor([[5.0]]),), (torch.tensor([[6.0]]),))
     both = LatentStatistics.concatenate([a, b])
     assert both.means[0].flatten().tolist() == [1, 2, 5] and both.variances[0].flatten().tolist() == [3, 4, 6]
-    chosen = both.select(torch.tensor([2, 0, 0]))
+    chosen = both[torch.tensor([2, 0, 0])]
     assert chosen.means[0].flatten().tolist() == [5, 1, 1] and chosen.variances[0].flatten().tolist() == [6, 3, 3]
-    torch.testing.assert_close(b.blend(chosen.select(torch.tensor([1])), 0.1).means[0], torch.tensor([[4.6]]))
+    torch.testing.assert_close(b.blend(chosen[1:2], 0.1).means[0], torch.tensor([[4.6]]))
 
 
 def test_a_model_without_running_statistics_has_none_to_give():
