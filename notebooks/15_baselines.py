@@ -201,7 +201,8 @@ show(lines(pd.DataFrame(found), "mu", "cosine", xlabel="mu", ylabel="cosine of z
 #
 # In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it.
 # FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there. The head is the default
-# here; with `projection: 0` the features themselves are compared.
+# here; with `projection: 0` the features themselves are compared. Two more layers have to be learned from the same few
+# batches, so the tries of the laptop profile ([how they were chosen](91_tuning)) go both ways.
 
 # %%
 sizes = {f"projection {size}": sum(value.numel() for name, value in experiment("moon", projection=size).new_algorithm()

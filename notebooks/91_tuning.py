@@ -85,8 +85,8 @@ pd.Series({name: "; ".join(f"{key}: {values}" for key, values in grid.items())
 
 # %% [markdown]
 # FedAvg has one hyper-parameter worth trying, so its tries go to the learning rate. The others share theirs between
-# two: a learning rate, and their own term or a second rate. A finer grid for all would be better, a finer grid for a
-# single method would be worse.
+# several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or none. A finer
+# grid for all would be better, a finer grid for a single method would be worse.
 #
 # ## Results
 #
