@@ -626,15 +626,15 @@ table_of_tries.style.format("{:.2f}", na_rep="pending", subset=["mnist"]).set_ta
 # ones.
 
 # %%
-frame = pd.concat([table_frame("fedmk", number, best) for number in (1, 4, 3)])
+frame = pd.concat([table_frame("fedmk", number, best) for number in (1, 4, 3)], ignore_index=True)
 tuned = frame["row"].str.endswith(", tuned")
 
 
 def lead(kind, others):
     """FedMK minus the best of the other rows of every column in which both have a number."""
-    of = frame.dropna(subset=kind)
-    best_other = of[others & (of["row"] != "FedMK")].groupby("column")[kind].max()
-    return of[of["row"] == "FedMK"].set_index("column")[kind] - best_other
+    ours = frame["row"] == "FedMK"
+    best_other = frame[others & ~ours].dropna(subset=kind).groupby("column")[kind].max()
+    return frame[ours].dropna(subset=kind).set_index("column")[kind] - best_other
 
 
 leads = pd.DataFrame({"printed": lead("printed", ~tuned), "measured": lead("measured", ~tuned),
