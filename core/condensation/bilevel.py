@@ -182,7 +182,8 @@ def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> 
 class Extraction:
     """Hyper-parameters of a client's extraction of knowledge in a round.
 
-    FedMK prints none of them. The defaults come from a few rounds on held-out training images of MNIST.
+    FedMK prints none of them. The defaults come from a few rounds on held-out training images of MNIST, `horizon` and
+    `statistics` from the book's table `fedmk/tuning`.
     """
 
     #: outer iterations
