@@ -8,7 +8,7 @@
 # all [methods of the comparison](15_baselines) are tuned by one rule:
 #
 # 1. Every method gets the same number of tries, FedVCK as well. Where a grid was moved after a first look, the table's
-#    note below says so: MOON and FedDM had a few more.
+#    note below says so, and these methods had a few more.
 # 2. A try is judged on validation data. The test set takes no part.
 # 3. A try is a run with the rounds, clients and splits of the laptop profile, and one seed.
 # 4. The try with the highest geometric mean of its accuracies on the data sets is chosen, and no other rule. Ratios
