@@ -35,6 +35,7 @@ import math
 import attrs
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
 import core.federation as federation
 from core import distillation
@@ -42,9 +43,11 @@ from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.algorithms._fediod_server import Centre
 from core.experiments.profiles import apply
+from core.experiments.tables import TableSpec
 from core.models import Stacked
 from core.report import condensed_images, curves, partition_plot, progress, show, table, table_frame
 from core.report.knowledge import body, lines
+from core.report.tuning import tuning_table
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -406,6 +409,19 @@ print(f"The {len(frame)} cells of Table 1: " + ", ".join(f"{count} {name}" for n
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print. The column of CIFAR-100 at
 # $\alpha = 0.1$ is cut off in the text at hand.
 #
+# ### The settings at the laptop's budget
+#
+# The paper's learning rates are made for hundreds of epochs. For the laptop profile each method of Table 1 had four
+# tries, FedIOD and its rivals alike. Accuracy in percent on a held-out tenth of the training set, ✓ is the best:
+
+# %%
+Markdown("> " + TableSpec.find("fediod", "tuning").note)
+
+# %%
+tries = tuning_table(None, ("fediod", "tuning"), "laptop").drop(columns="mean")
+tries.style.format("{:.2f}", na_rep="pending", subset=["mnist"]).set_table_attributes('class="dataframe"')
+
+# %% [markdown]
 # ## The other tables
 
 # %%

@@ -78,6 +78,17 @@ def test_the_tables_of_fedmk_hold_what_was_chosen(table):
         assert {name: held[name] for name in try_["settings"]} == try_["settings"]
 
 
+@pytest.mark.parametrize("table", [1, 6, 7])
+def test_the_tables_of_fediod_hold_what_was_chosen(table):
+    frame = tuning_frame(None, ("fediod", "tuning"), "laptop")
+    assert (frame.groupby("algorithm")["settings"].size() == 4).all()
+    chosen = {try_["algorithm"]: try_["settings"] for try_ in frame.query("chosen").to_dict("records")}
+    for cell in TableSpec.find("fediod", table).cells("laptop"):
+        run = cell.experiments[0]
+        held, best = attrs.asdict(run.new_algorithm().settings), chosen.get(run.algorithm, {})
+        assert {name: held[name] for name in best} == best, run.algorithm
+
+
 def test_the_choice_says_what_is_missing_and_what_the_profile_has():
     none = tuning_choice({})
     assert set(none["tries"]) == {4} and set(none["measured"]) == {0}
