@@ -647,7 +647,8 @@ leads.round(2).astype(object).fillna("pending")
 # The tables hold the accuracy after the last round. How much does it depend on stopping just there? Over all measured
 # runs of Tables 1, 3 and 4 at the paper's budget, means in percent and points: the last round, the mean of the last
 # five, the best round, how far accuracy moves from one of the last five rounds to the next, and the largest fall
-# between two rounds. The best round is known only to someone who looks at the test set; it is not a result.
+# between two rounds. The best round is known only to someone who looks at the test set; it is not a result. Why a round
+# can lose so much is a question of [the next page](21_fedmk_ablations).
 
 # %%
 known, rows = records(), []
