@@ -277,6 +277,15 @@ Markdown("> " + TableSpec.find("fedmk", "readings").note)
 table("fedmk", "readings", best)
 
 # %% [markdown]
+# By how many points the other readings are better (+) or worse, beside the deviation of the first row over its seeds:
+
+# %%
+read = table_frame("fedmk", "readings", best)
+wide = read.pivot(index="row", columns="column", values="measured").reindex(read["row"].unique())
+deviation = read[read["row"] == "FedMK"].set_index("column")["std"].rename("deviation of FedMK").to_frame().T
+pd.concat([(wide - wide.loc["FedMK"]).drop("FedMK"), deviation.astype(float)]).round(1)
+
+# %% [markdown]
 # ## Figures 3, 4 and 5: images, clients, rounds
 #
 # ### Figure 3: how many images per class
