@@ -23,8 +23,9 @@ PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn
 
 
 def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured), `cells`, `printed` (cells
-    with a printed number), `measured`, and how many cells have each verdict (a column for each of `VERDICTS`).
+    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of each column), `cells`,
+    `printed` (cells with a printed number), `measured`, and how many cells have each verdict (a column for each of
+    `VERDICTS`).
 
     Args:
         paper: one paper only; None: all.
@@ -38,8 +39,9 @@ def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = N
         for spec in TableSpec.of_paper(name):
             frame = table_frame(name, spec.table, measured=known)
             verdicts = frame["verdict"].value_counts()
-            rows.append({"paper": name, "table": spec.table, "title": spec.title, "profile": frame["profile"].iat[0],
-                         "cells": len(frame), "printed": int(frame["printed_text"].ne("").sum()),
+            rows.append({"paper": name, "table": spec.table, "title": spec.title,
+                         "profile": ", ".join(frame["profile"].unique()), "cells": len(frame),
+                         "printed": int(frame["printed_text"].ne("").sum()),
                          "measured": int(frame["measured"].notna().sum()),
                          **{verdict: int(verdicts.get(verdict, 0)) for verdict in VERDICTS}})
     return pd.DataFrame(rows)

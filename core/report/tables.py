@@ -35,29 +35,39 @@ def table_frame(paper: str, table: str | int, profile: str | None = None,
     Args:
         paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
         table: number of the table.
-        profile: "quick", "laptop" or "paper"; None: the fullest of them for which anything is measured.
+        profile: "quick", "laptop" or "paper"; None: for each column the fullest of them at which it is measured.
         measured: complete records by experiment id; by default the book's.
 
     Raises InputError for an unknown paper, table or profile.
     """
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
-    chosen = profile or best_profile(spec, known)
-    cells = spec.cells(chosen)
-    rows = [_row(cell, chosen, judgement) for cell, judgement in zip(cells, judge(cells, known, chosen), strict=True)]
+    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    rows = [_row(cell, judgement) for cell, judgement in zip(cells, judge(cells, known), strict=True)]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float))
 
 
-def best_profile(spec: TableSpec, measured: Mapping[str, Record]) -> str:
-    """The fullest profile at which any run of the table is measured; "paper" when nothing is."""
+def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
+    """Every cell at the fullest profile at which any cell of its column is measured.
+
+    A column that is not measured goes with the fullest profile of the table, and with "paper" when nothing is.
+    """
+    grids: list[list[Cell]] = []
+    chosen: dict[str, str] = {}
     for profile in BEST_FIRST:
-        if any(experiment.id in measured for cell in spec.cells(profile) for experiment in cell.experiments):
-            return profile
-    return "paper"
+        grids.append(spec.cells(profile))
+        for cell in grids[-1]:
+            if cell.column not in chosen and any(run.id in measured for run in cell.experiments):
+                chosen[cell.column] = profile
+        if len(chosen) == len(spec.columns):
+            break
+    rest = min(chosen.values(), key=BEST_FIRST.index, default="paper")
+    return [cell for cells in zip(*grids, strict=True) for cell in cells
+            if cell.profile == chosen.get(cell.column, rest)]
 
 
-def _row(cell: Cell, profile: str, found: Judgement) -> dict[str, Any]:
+def _row(cell: Cell, found: Judgement) -> dict[str, Any]:
     printed = cell.published
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
     return {
@@ -65,7 +75,7 @@ def _row(cell: Cell, profile: str, found: Judgement) -> dict[str, Any]:
         "unit": cell.unit, "better": printed.better if printed else "higher",
         "printed": printed.value if printed else None, "printed_std": printed.std if printed else None,
         "printed_text": printed.text if printed else "", "note": "; ".join(notes),
-        "profile": profile, "measured": found.mean, "std": found.std, "seeds": found.seeds,
+        "profile": cell.profile, "measured": found.mean, "std": found.std, "seeds": found.seeds,
         "wanted": len(cell.experiments), "difference": found.difference, "verdict": found.verdict,
         "reason": found.reason, "stand_in": cell.stand_in or "", "command": "" if cell.not_testable else cell.command(),
     }
@@ -96,7 +106,7 @@ def table(paper: str, table: str | int, profile: str | None = None,
     """
     frame, spec = table_frame(paper, table, profile, measured), TableSpec.find(paper, str(table))
     several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
-    title, place = f"Table {table}", f"{paper}-{table}-{frame['profile'].iat[0]}"
+    title, place = f"Table {table}", f"{paper}-{table}-{profile or 'best'}"
     if columns is not None:
         frame, title, place = _part(frame, columns), f"{title}, in part", f"{place}-{slug('-'.join(columns))}"
     frame["measure"] = frame["metric"].str.replace("_", " ")
@@ -190,12 +200,14 @@ def _tooltip(row: pd.Series) -> str:
 
 def _note(frame: pd.DataFrame) -> str:
     """How to read a cell, what the profile reduced and which stand-ins were used."""
-    profile = str(frame["profile"].iat[0])
+    columns = frame.groupby("profile", sort=False)["column"].unique()
+    places = [f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
+              for name in BEST_FIRST if name in columns]
     lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds" if frame["printed_text"].any()
              else "Mean ± standard deviation over seeds"]
-    lines[0] += f", measured at the profile <i>{profile}</i>, and the verdict."
-    if profile != "paper" and frame["measured"].notna().any():
-        lines.append(f"<i>{profile}</i>: {escape(Profile.load(profile).description)}")
+    lines[0] += f", measured at the profile {' or '.join(places)}, and the verdict."
+    lines += [f"<i>{name}</i>: {escape(Profile.load(name).description)}" for name in BEST_FIRST[1:]
+              if frame.loc[frame["profile"] == name, "measured"].notna().any()]
     stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"]) - {""})
     if stand_ins:
         lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")

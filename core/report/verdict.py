@@ -143,13 +143,13 @@ def _std(found: Sequence[float]) -> float:
     return statistics.stdev(found) if all(map(math.isfinite, found)) else math.nan
 
 
-def judge(cells: Sequence[Cell], records: Mapping[str, Record], profile: str | None = None) -> list[Judgement]:
+def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgement]:
     """The verdict on each of a table's cells, in their order.
 
     Args:
-        cells: all cells of a table at one profile; directions are compared among those of one column and metric.
+        cells: all cells of a table, those of a column at one profile; directions are compared among those of one
+            column and metric.
         records: complete records by experiment id.
-        profile: the profile of the cells; by default what they say.
     """
     found = {id(cell): values(cell, records) for cell in cells}
     printed: dict[tuple[str, str], dict[str, float | None]] = {}
@@ -163,11 +163,11 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record], profile: str | N
     for cell in cells:
         key = (cell.column, cell.metric)
         pairs = agreement(printed[key], means.get(key, {}), [(cell.row, rival) for rival in cell.rivals])
-        judgements.append(_judge(cell, found[id(cell)], pairs, profile or cell.profile))
+        judgements.append(_judge(cell, found[id(cell)], pairs))
     return judgements
 
 
-def _judge(cell: Cell, found: list[float], pairs: tuple[int, int], profile: str) -> Judgement:
+def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
@@ -179,7 +179,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int], profile: str)
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
-    if profile == "paper" and cell.stand_in is None:
+    if cell.profile == "paper" and cell.stand_in is None:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
         same = compare(printed, found, cell.unit)

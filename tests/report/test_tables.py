@@ -61,9 +61,28 @@ def test_the_fullest_measured_profile_is_shown():
     spec, runs = TableSpec.find("fedvck", 3), {}
     assert set(table_frame("fedvck", 3, measured={})["profile"]) == {"paper"}
     for profile in ("quick", "laptop", "paper"):
-        runs |= measure(spec.cells(profile)[0], [0.5])
-        assert set(table_frame("fedvck", 3, measured=runs)["profile"]) == {profile}
+        cell = spec.cells(profile)[0]
+        runs |= measure(cell, [0.5])
+        assert one(table_frame("fedvck", 3, measured=runs), cell.row, cell.column)["profile"] == profile
     assert set(table_frame("fedvck", 3, "quick", measured=runs)["profile"]) == {"quick"}
+
+
+def test_every_column_is_shown_at_its_own_fullest_profile():
+    spec = TableSpec.find("fedmk", 1)
+    cells = {profile: {(cell.row, cell.column): cell for cell in spec.cells(profile)}
+             for profile in ("laptop", "paper")}
+    runs = (measure(cells["paper"]["FedAvg", "mnist-1"], [0.5] * 3)
+            | measure(cells["laptop"]["FedAvg", "mnist-1"], [0.4] * 3)
+            | measure(cells["laptop"]["FedAvg", "cifar10-1"], [0.3] * 3)
+            | measure(cells["laptop"]["FedGen", "cifar10-1"], [0.2] * 3))
+    frame = table_frame("fedmk", 1, measured=runs)
+    assert frame.groupby("column")["profile"].nunique().eq(1).all()
+    of_column = frame.drop_duplicates("column").set_index("column")["profile"]
+    assert dict(of_column[of_column == "laptop"]) == {"cifar10-1": "laptop"}
+    assert one(frame, "FedAvg", "mnist-1")["measured"] == pytest.approx(50)
+    assert one(frame, "FedAvg", "cifar10-1")["verdict"] == "direction agrees"
+    html = table("fedmk", 1, measured=runs)._repr_html_()
+    assert "<i>laptop</i> (cifar10-1)" in html and "<i>paper</i> (mnist-0.5, " in html
 
 
 def test_unmeasured_cells_say_pending_and_how_to_run_them():
@@ -127,7 +146,7 @@ def test_a_verdict_is_told_in_words_and_no_colour_of_the_page_is_fixed(paper_cel
     assert any("not reproduced" in text for text in page.cells)
     css = styler.to_html().split("</style>")[0]
     assert "background-color" not in css and "color: white" not in css and "color: black" not in css
-    assert ("table", {"id": "T_fedvck-3-paper", "class": "dataframe core-table"}) in page.tags
+    assert ("table", {"id": "T_fedvck-3-best", "class": "dataframe core-table"}) in page.tags
 
 
 def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
