@@ -74,7 +74,7 @@ def test_the_terms_of_a_linear_model_in_closed_form():
     assert float(found.detach()) == pytest.approx(0.81 * -2 * 3 + 0.09 * -2 * 0.5 + 0.09 * 1.5 * 3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10), st.one_of(st.none(), st.integers(2, 5)), st.integers(0, 99))
 def test_every_image_is_in_one_average_and_none_in_too_small_a_group(task, samples, mean_batch, seed):
     """Every image has a label of its own, so the shares of classes tell who is in which average."""

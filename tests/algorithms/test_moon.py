@@ -33,7 +33,7 @@ def cosine(a, b):
     return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(2, 9), st.floats(0.05, 2), st.integers(0, 999))
 def test_the_contrast_against_numpy(n, d, tau, seed):
     z, z_glob, z_prev = np.random.default_rng(seed).normal(size=(3, n, d))

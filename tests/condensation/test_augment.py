@@ -59,7 +59,7 @@ def test_flips_are_those_of_torch(size):
 
 
 @given(st.lists(st.floats(0, 0.999), min_size=3, max_size=3), st.sampled_from([1, 3]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_colour_is_brightness_then_saturation_then_contrast(uniform, channels):
     x = pictures(1, channels=channels)[0].double().numpy()
     expected = x + (uniform[0] - 0.5)
@@ -98,7 +98,7 @@ def test_every_cutout_is_a_square_of_half_the_side_cut_at_the_border(size):
 
 @pytest.mark.parametrize("strategy", ["scale", "rotate"])
 @given(a=st.floats(0, 0.999), b=st.floats(0, 0.999))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_scaling_and_rotation_equal_scipy(strategy, a, b):
     image = pictures(1, 9)
     if strategy == "scale":  # rows and columns of the source

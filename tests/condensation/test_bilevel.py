@@ -46,7 +46,7 @@ def data_of(clients, seed=0, dtype=torch.float64, knowledge=6, real=5):
 
 
 @given(eta=st.floats(0.01, 1.5), steps=st.integers(1, 4), w=st.floats(-3, 3), target=st.floats(-3, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_quadratic_in_closed_form(eta, steps, w, target):
     """L(w, x) = mean_i (w - x_i)^2 / 2 moves w to m + (1 - eta)^s (w - m), m the mean of x; with the outer loss
     (w* - t)^2 / 2 the gradient with respect to x_i is (w* - t) (1 - (1 - eta)^s) / M."""
@@ -129,7 +129,7 @@ def test_dynamic_weights_in_closed_form():
 
 
 @given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_class_balanced_weights_make_classes_equal(labels):
     labels = torch.tensor(labels)
     weights = class_balanced_weights(labels, 6)

@@ -38,7 +38,7 @@ def sample(seed, n=5, m=3, d=4):
 
 @pytest.mark.parametrize("kernel", ["linear", "inner"])
 @pytest.mark.parametrize("weighted", [False, True])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_linear_equals_the_double_loop(kernel, weighted, seed):
     x, y, u, v = sample(seed)
@@ -122,7 +122,7 @@ def test_an_unknown_kernel_is_named():
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.booleans(), st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_class_means_equal_numpy(group, weighted, seed):
     rng = np.random.default_rng(seed)
     features, weights = rng.normal(size=(len(group), 3)), rng.uniform(0.1, 1, len(group))

@@ -16,7 +16,7 @@ finite = st.floats(-30, 30)
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=10), st.floats(-2, 2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_importance_is_equation_5(losses, b):
     expected = [1 / (1 + math.exp(-loss + b)) for loss in losses]
     np.testing.assert_allclose(importance(torch.tensor(losses, dtype=torch.float64), b).numpy(), expected, rtol=1e-12)
@@ -29,7 +29,7 @@ def test_importance_of_known_errors():
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_blends_equal_numpy(seed, alpha):
     rng = np.random.default_rng(seed)
     current, previous, labels = rng.normal(0, 3, (6, 4)), rng.normal(0, 3, (6, 4)), rng.integers(0, 4, 6)
@@ -63,7 +63,7 @@ def test_bad_blends_are_refused(wrong):
 
 @pytest.mark.parametrize("rule", ["share", "softmax"])
 @given(group=st.lists(st.integers(0, 3), min_size=1, max_size=20), seed=st.integers(0, 100))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_probabilities_equal_numpy_in_every_group(rule, group, seed):
     weights = np.random.default_rng(seed).uniform(0.01, 1, len(group))
     found = selection_probabilities(torch.tensor(weights), torch.tensor(group), 4, rule).numpy()
@@ -108,7 +108,7 @@ def test_frequencies_follow_the_probabilities():
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_drawn_rows_belong_to_their_group_and_never_have_probability_zero(sizes, data):
     group = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     weights = torch.tensor(data.draw(st.lists(st.sampled_from([0.0, 1e-30, 0.5, 1.0]), min_size=len(group),

@@ -94,7 +94,7 @@ def test_one_image_has_no_uncertainty():
     torch.testing.assert_close(deviation, old_mean.abs(), rtol=1e-3, atol=1e-4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99), st.sampled_from(FORMS))
 def test_any_batch_stays_finite_and_keeps_its_form(samples, channels, size, seed, form):
     x = batch(samples, channels, size, seed).float()

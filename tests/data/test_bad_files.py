@@ -106,7 +106,7 @@ def test_npz_faults(message, tmp_path):
     assert str(tmp_path / "own.npz") in refused(message, "own", tmp_path)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(0, 1, exclude_max=True), st.booleans())
 def test_npz_cut_short_or_scribbled_over(tmp_path_factory, where, cut):
     root = tmp_path_factory.mktemp("npz")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -42,7 +42,6 @@ def test_iid(labels, clients, seed):
     assert same(parts, p.iid(torch.from_numpy(labels), clients, seed))
 
 
-@settings(deadline=None)
 @given(LABELS, st.integers(1, 12), ALPHAS, SEEDS, st.integers(0, 4), st.booleans())
 def test_dirichlet_gives_every_sample_once_and_min_size(labels, clients, alpha, seed, min_size, cap):
     assume(clients * min_size <= len(labels))

@@ -32,7 +32,7 @@ def by_scikit_learn(averaging: str, truth: np.ndarray, predicted: np.ndarray) ->
         truth, predicted, **options.get(averaging, {"average": averaging}), zero_division=0)[:3]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(AVERAGINGS), st.integers(1, 20), st.integers(1, 60), st.data())
 def test_a_table_is_found_again_from_its_precision_and_recall(averaging, positives, negatives, data):
     hits, alarms = data.draw(st.integers(1, positives)), data.draw(st.integers(0, negatives - 1))
@@ -45,7 +45,7 @@ def test_a_table_is_found_again_from_its_precision_and_recall(averaging, positiv
         assert found.f1 == pytest.approx(f1, abs=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10), st.integers(0, 10), st.integers(0, 10**6))
 def test_the_auc_of_any_score_lies_within_the_bounds(hits, alarms, seed):
     """Scores that are random on each side of the threshold."""

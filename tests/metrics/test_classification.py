@@ -135,7 +135,7 @@ def test_probabilities_near_one_stay_apart() -> None:
     assert classification(three, torch.tensor([0, 1, 0, 2]))["auc_macro"] == pytest.approx((3 / 4 + 1 + 1) / 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 6), st.integers(1, 40), st.integers(0, 10**6))
 def test_any_labels_give_finite_fractions(classes: int, samples: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

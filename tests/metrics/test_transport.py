@@ -64,7 +64,7 @@ class TestWithPot:
             second = points([7 * np.cos(angle), 7 * np.sin(angle)])
             assert earth_movers_distance(points([2.0, 0.0]), second) == pytest.approx(cost, abs=1e-12)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(seed=st.integers(0, 1000), small=st.integers(1, 4), times=st.integers(1, 4))
     def test_it_is_the_best_assignment_where_one_set_is_a_multiple_of_the_other(self, seed, small, times):
         draw = np.random.default_rng(seed)

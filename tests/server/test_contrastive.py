@@ -13,7 +13,7 @@ from core.rng import Rng
 from core.server import Projector, hard_negatives, relational_contrastive_loss
 
 CLASSES, WIDTH = 4, 3
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def example(seed: int, samples: int = 6, k: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -94,7 +94,7 @@ def test_diversity_against_numpy_and_finite_differences(features):
     assert torch.autograd.gradcheck(lambda x: diversity(x, noise.double()), features.double().requires_grad_())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 99))
 def test_diversity_is_one_for_equal_features_and_less_for_spread_ones(n, d, seed):
     noise = torch.rand(n, 3, generator=draws(seed))

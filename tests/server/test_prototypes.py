@@ -11,7 +11,7 @@ from core.errors import InputError
 from core.server import aggregate_prototypes, feature_prototypes, hard_negatives, logit_prototypes
 
 CLASSES = 5
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 
 
 def data(samples: int, seed: int, width: int = 3) -> tuple[np.ndarray, np.ndarray]:
