@@ -262,10 +262,9 @@ show(lines(forgotten, "clients", "recall (%)", xlabel="active clients that have 
 forgotten.groupby(["label", "clients"])["recall (%)"].agg(["mean", "size"]).round(0).unstack("label")
 
 # %% [markdown]
-# A client optimises its images for its own classes. The best that they can teach is never to answer any other, and a
-# class is kept only where enough clients speak for it. So the model swings with the draw of the active clients: [the
-# chapter on FedMK](20_fedmk) shows by how much from round to round. FedAvg averages networks that were trained on own
-# classes only, and has the same trouble; but there each moves a little from the common one.
+# A client optimises its images for its own classes, and nothing in its loss keeps the others. Here a class is kept only
+# where enough clients speak for it, so the model follows the draw of the active clients. This may be why accuracy moves
+# so much from round to round [in the chapter on FedMK](20_fedmk); its records do not hold the recall of each class.
 #
 # Here is the same question at the paper's budget, and with it another one that the paper leaves open: whether inner
 # steps start at the received model every time.
@@ -549,7 +548,8 @@ print(f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to
 # - Taking away the rounds costs most in print; the other steps are about as large as the spread over seeds. Three
 # trials cannot tell them from nothing.
 # - Dynamic weights lie within a factor of two. They tilt a batch and never select from it.
-# - The model knows the classes of the clients of the last round. Knowledge of one round is no memory.
+# - On digits the model knows the classes that enough clients of the last round have. Knowledge of one round is no
+#   memory.
 # - A distance between sets says nothing without a ground distance, a space and a control.
 # - An attack on something that is not a gradient cannot fail in an interesting way. Test what the paper claims: who was
 #   in the data.

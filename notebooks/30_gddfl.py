@@ -655,10 +655,10 @@ print("Printed cells:", ", ".join(f"{count} {verdict}" for verdict, count in ver
 #               for name, rows in ({"all": test.labels >= 0} | of_centre).items()}).T.round(3)
 # ```
 #
-# Within three of the centres the model is well above chance; the fourth has only five melanomas to tell. Over all
-# images it is below chance, because pooling compares images of different centres too: the centre with the fewest
-# melanomas has the highest mean score. Nobody taught the model otherwise, since no client has images of two centres.
-# This is Simpson's paradox.
+# Look at three things: the AUC within a centre, the number of melanomas that it rests on (one centre has only five in
+# the test set), and which centre has the highest mean score. Pooling compares images of different centres too. Where
+# the centre with the fewest melanomas scores highest, the pooled AUC can be below that of the other centres, and below
+# chance. No client has images of two centres, so no loss compares them. This is Simpson's paradox.
 # ````
 #
 # ```{exercise} Break even

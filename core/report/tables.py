@@ -200,15 +200,16 @@ def _tooltip(row: pd.Series) -> str:
 
 def _note(frame: pd.DataFrame) -> str:
     """How to read a cell, what the profile reduced and which stand-ins were used."""
-    columns = frame.groupby("profile", sort=False)["column"].unique()
+    seen = frame[frame["measured"].notna()]
+    columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
               for name in BEST_FIRST if name in columns]
     lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds" if frame["printed_text"].any()
              else "Mean ± standard deviation over seeds"]
     lines[0] += f", measured at the profile {' or '.join(places)}, and the verdict."
     lines += [f"<i>{name}</i>: {escape(Profile.load(name).description)}" for name in BEST_FIRST[1:]
-              if frame.loc[frame["profile"] == name, "measured"].notna().any()]
-    stand_ins = sorted(set(frame.loc[frame["measured"].notna(), "stand_in"]) - {""})
+              if (seen["profile"] == name).any()]
+    stand_ins = sorted(set(seen["stand_in"]) - {""})
     if stand_ins:
         lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")
     return "<br>".join(lines)

@@ -82,7 +82,10 @@ def test_every_column_is_shown_at_its_own_fullest_profile():
     assert one(frame, "FedAvg", "mnist-1")["measured"] == pytest.approx(50)
     assert one(frame, "FedAvg", "cifar10-1")["verdict"] == "direction agrees"
     html = table("fedmk", 1, measured=runs)._repr_html_()
-    assert "<i>laptop</i> (cifar10-1)" in html and "<i>paper</i> (mnist-0.5, " in html
+    assert "at the profile <i>paper</i> (mnist-1) or <i>laptop</i> (cifar10-1), and" in html
+    # what is not measured goes with the fullest profile of the table
+    laptop = measure(cells["laptop"]["FedAvg", "cifar10-1"], [0.3])
+    assert set(table_frame("fedmk", 1, measured=laptop)["profile"]) == {"laptop"}
 
 
 def test_unmeasured_cells_say_pending_and_how_to_run_them():
