@@ -280,7 +280,7 @@ print(f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of le
 # $$ (eq:ioa-share)
 #
 # Uniqueness alone already makes each teacher sure. So the two rows "+ confidence" and "+ uniqueness" of Table 6 switch
-# switch on overlapping losses, and one cannot expect their gains to add up. Here they are in a run, without the game
+# on overlapping losses, and one cannot expect their gains to add up. Here they are in a run, without the game
 # against the student so that nothing drowns them:
 
 # %%
