@@ -64,8 +64,9 @@ class Profile:
     """A name, what it means in words, and what it changes."""
 
     name: str
-    title: str
-    #: what is reduced, for the reader of a page
+    #: what its numbers are worth, in a sentence
+    meaning: str
+    #: what is reduced
     description: str
     overrides: Overrides
 
@@ -95,11 +96,11 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
     for name, given in data.items():
         where = f"profile {name} in {short(path)}"
         entry = as_mapping(given, where)
-        check_keys(entry, ("title", "description", "overrides", "models", "algorithms", "limits"), where)
-        for key in ("title", "description"):
+        check_keys(entry, ("meaning", "description", "overrides", "models", "algorithms", "limits"), where)
+        for key in ("meaning", "description"):
             if not isinstance(entry.get(key), str):
                 raise InputError(f"{where} needs a {key}")
-        found[name] = Profile(name, entry["title"], entry["description"].strip(),
+        found[name] = Profile(name, entry["meaning"].strip(), entry["description"].strip(),
                               Overrides.read(entry.get("overrides"), entry, where))
     return found
 

@@ -87,7 +87,8 @@ class PaperTable(Styler):
     note = details = ""
 
     def _repr_html_(self) -> str | None:
-        return f'<p>{self.note}</p><div style="overflow-x:auto">{self.to_html()}</div>{self.details}'
+        return (f'<style>{style.DETAILS_CSS}</style>{self.note}<div style="overflow-x:auto">{self.to_html()}</div>'
+                f"{self.details}")
 
 
 def table(paper: str, table: str | int, profile: str | None = None,
@@ -199,7 +200,7 @@ def _tooltip(row: pd.Series) -> str:
 
 
 def _note(frame: pd.DataFrame) -> str:
-    """How to read a cell, what the profile reduced and which stand-ins were used."""
+    """How to read a cell, which stand-ins were used and, folded, what the profile reduced."""
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
@@ -207,12 +208,17 @@ def _note(frame: pd.DataFrame) -> str:
     lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds" if frame["printed_text"].any()
              else "Mean ± standard deviation over seeds"]
     lines[0] += f", measured at the profile {' or '.join(places)}, and the verdict."
-    lines += [f"<i>{name}</i>: {escape(Profile.load(name).description)}" for name in BEST_FIRST[1:]
-              if (seen["profile"] == name).any()]
+    reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
+    lines += [f"<i>{profile.name}</i>: {escape(profile.meaning)}" for profile in reduced]
     stand_ins = sorted(set(seen["stand_in"]) - {""})
     if stand_ins:
         lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")
-    return "<br>".join(lines)
+    return f"<p>{'<br>'.join(lines)}</p>" + "".join(
+        _folded(f"What the profile <i>{profile.name}</i> reduces", escape(profile.description)) for profile in reduced)
+
+
+def _folded(summary: str, body: str) -> str:
+    return f'<details class="core-details"><summary>{summary}</summary><div>{body}</div></details>'
 
 
 def _details(frame: pd.DataFrame) -> str:
@@ -229,5 +235,4 @@ def _details(frame: pd.DataFrame) -> str:
     shown["command"] = [f"<code>{escape(command)}</code>" if command else "" for command in frame["command"]]
     kept = [name for name in shown if shown[name].ne("").any()]
     body = shown[kept].to_html(index=False, escape=False, border=0)
-    return (f'<style>{style.DETAILS_CSS}</style><details class="core-details"><summary>All {len(frame)} cells of this '
-            f"table: seeds, differences, reasons and commands</summary><div>{body}</div></details>")
+    return _folded(f"All {len(frame)} cells of this table: seeds, differences, reasons and commands", body)

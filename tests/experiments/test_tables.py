@@ -293,7 +293,7 @@ def test_profiles_describe_themselves():
     for name in PROFILES:
         profile = Profile.load(name)
         assert profile.name == name
-        assert len(profile.description) > 40
+        assert len(profile.meaning) > 40 and len(profile.description) > 40
 
 
 # --- a table of our own ----------------------------------------------------------------------------------------------

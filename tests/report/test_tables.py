@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from html import escape
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 from core.errors import InputError
 from core.experiments import Record
+from core.experiments.profiles import Profile
 from core.experiments.tables import TableSpec
 from core.report.tables import number, table, table_frame
 
@@ -159,13 +161,21 @@ def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
     told = next(title for title in titles if "measured" in title)
     assert "3 of 3 seeds" in told and "profile paper" in told and "difference +0.00" in told
     assert sum("python -m core run --cell" in title for title in titles) == len(titles) - 1
-    assert styler.details.startswith("<style>") and "<details" in styler.details
+    assert styler.details.startswith("<details")
     assert styler.details.count("<tr>") == len(titles)   # the header's row has a style
 
 
 def test_a_table_of_the_book_itself_shows_no_printed_line():
-    page = table("reference", 1, measured={})._repr_html_()
-    assert "printed" not in page.split("</style>")[1].split("<details")[0]
+    styler = table("reference", 1, measured={})
+    assert "printed" not in styler.note + styler.to_html().split("</style>")[1]
+
+
+def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
+    spec, laptop = TableSpec.find("fedvck", 3), Profile.load("laptop")
+    said, _, folded = table("fedvck", 3, measured=measure(spec.cells("laptop")[0], [0.5])).note.partition("<details")
+    assert escape(laptop.meaning) in said and escape(laptop.description) not in said
+    assert folded.count("</details>") == 1 and escape(laptop.description) in folded
+    assert "<details" not in table("fedvck", 3, measured=measure(spec.cells("paper")[0], [0.5])).note
 
 
 def test_several_metrics_get_a_column_each_below_the_name_they_share():
