@@ -15,8 +15,10 @@ from core.experiments.tables import TableSpec
 from core.report import style
 from core.report.figures import method_name
 from core.report.tables import table_frame
-from core.report.verdict import MB, VERDICTS
+from core.report.verdict import MB, VERDICTS, WIDE
 
+#: what is counted in a table: cells by verdict, and how many of those that are reproduced have a wide spread
+COUNTS = (VERDICTS[0], WIDE, *VERDICTS[1:])
 #: what a run needs, and what the book is built with
 PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn", "attrs", "PyYAML", "typer", "tqdm",
             "safetensors", "matplotlib", "seaborn", "jupyter-book", "jupytext", "papermill")
@@ -25,7 +27,7 @@ PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn
 def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of each column), `cells`,
     `printed` (cells with a printed number), `measured`, and how many cells have each verdict (a column for each of
-    `VERDICTS`).
+    `COUNTS`).
 
     Args:
         paper: one paper only; None: all.
@@ -38,19 +40,19 @@ def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = N
     for name in [paper] if paper else dict.fromkeys(spec.paper for spec in TableSpec.all()):
         for spec in TableSpec.of_paper(name):
             frame = table_frame(name, spec.table, measured=known)
-            verdicts = frame["verdict"].value_counts()
+            found = pd.concat([frame["verdict"], frame["reason"]]).value_counts()
             rows.append({"paper": name, "table": spec.table, "title": spec.title,
                          "profile": ", ".join(frame["profile"].unique()), "cells": len(frame),
                          "printed": int(frame["printed_text"].ne("").sum()),
                          "measured": int(frame["measured"].notna().sum()),
-                         **{verdict: int(verdicts.get(verdict, 0)) for verdict in VERDICTS}})
+                         **{name: int(found.get(name, 0)) for name in COUNTS}})
     return pd.DataFrame(rows)
 
 
 def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> Styler:
-    """`coverage` as a page shows it: verdicts that no table has are left out. Arguments and errors as there."""
+    """`coverage` as a page shows it: what no table has is left out. Arguments and errors as there."""
     covered = coverage(paper, measured)
-    empty = [name for name in VERDICTS if not covered[name].any()]
+    empty = [name for name in COUNTS if not covered[name].any()]
     frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
     css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
     return Styler(frame, uuid=f"progress-{paper or 'all'}", table_attributes='class="dataframe core-table"',
@@ -66,13 +68,14 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     """
     rows = coverage() if covered is None else covered
     rows = rows[(rows["paper"] != "reference") & rows["table"].str.isdigit()]
-    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *VERDICTS)}
+    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *COUNTS)}
     printed = sum(len(read_published(TABLES / paper / "published.csv")) for paper in dict.fromkeys(rows["paper"]))
     text = (f"The papers print {printed:,} numbers in {len(rows)} tables, which make {total['cells']:,} cells here. "
             f"Measured so far: {total['measured']:,} cells. Not testable here: {total['not testable here']:,}.")
     if not total["measured"]:
         return text
-    return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced and "
+    wide = f" ({total[WIDE]:,} of them only because their seeds differ so much)" if total[WIDE] else ""
+    return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced{wide} and "
             f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in "
             f"direction and {total['direction disagrees']:,} do not.")
 

@@ -14,7 +14,7 @@ from core.experiments import Record, records
 from core.experiments.profiles import Profile
 from core.experiments.tables import Cell, TableSpec, slug
 from core.report import style
-from core.report.verdict import Judgement, judge
+from core.report.verdict import WIDE, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = ("paper", "laptop", "quick")
@@ -181,7 +181,8 @@ def _cell_html(row: pd.Series) -> str:
         mark = "†" if row["stand_in"] else ""
         value = number(row["measured"], row["std"], row["unit"])
         lines.append(f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>')
-    lines.append(f'<small><span aria-hidden="true">{sign}</span> {row["verdict"]}</small>')
+    verdict = row["verdict"] + (f", {WIDE}" if row["reason"] == WIDE else "")
+    lines.append(f'<small><span aria-hidden="true">{sign}</span> {verdict}</small>')
     return f'<div title="{_tooltip(row)}">{"<br>".join(lines)}</div>'
 
 

@@ -6,7 +6,8 @@ printed number p lies within two sample standard deviations s of the measured me
     |p - m| <= max(2 s, margin),
 
 and **not reproduced** otherwise. The margin is 2 points for percentages and 2 % of |p| for every other unit (MB, dB,
-pixel, score, auc). With fewer seeds it is **pending**.
+pixel, score, auc). A value that needs the deviations is reproduced for the reason `WIDE`: seeds that differ very much
+are near everything. With fewer seeds it is **pending**.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions count: of the pairs
 of rows that the table compares, how many differ in the printed direction? A cell's **direction agrees** when more than
@@ -35,6 +36,8 @@ VERDICTS = ("reproduced", "not reproduced", "direction agrees", "direction disag
 SEEDS = 3
 #: the margin for percentages, in points, and for other units, as a share of the printed value
 POINTS, SHARE = 2.0, 0.02
+#: why a value counts as reproduced that is farther from print than the margin
+WIDE = "wide spread"
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
 #: kinds of content that are exchanged once, before training, and that a cost per round leaves out, as FedVCK's Tables 5
@@ -182,8 +185,9 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
     if cell.profile == "paper" and cell.stand_in is None:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
-        same = compare(printed, found, cell.unit)
-        return attrs.evolve(held, verdict="reproduced" if same else "not reproduced")
+        same, near = (compare(printed, each, cell.unit) for each in (found, [mean, mean]))
+        return attrs.evolve(held, verdict="reproduced" if same else "not reproduced",
+                            reason=WIDE if same and not near else "")
     agree, total = pairs
     if not total:
         return attrs.evolve(held, verdict="not compared", reason="one method only", pairs=pairs)

@@ -44,6 +44,15 @@ def test_one_measured_cell_is_counted_in_its_table_only():
     assert covered.loc["2", "measured"] == 0
 
 
+def test_a_wide_spread_is_counted_within_the_reproduced():
+    cell = next(cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None)
+    middle = cell.published.value / 100 + 0.05
+    runs = {run.id: record(run, middle + shift) for run, shift in zip(cell.experiments, (-0.04, 0, 0.04), strict=True)}
+    covered = coverage("fedvck", runs)
+    assert covered["wide spread"].sum() == covered["reproduced"].sum() >= 1
+    assert "are reproduced (" in headline(covered) and "of them only because their seeds differ" in headline(covered)
+
+
 def test_the_headline_counts_printed_numbers_and_measured_cells(unmeasured):
     printed = sum(len(list(csv.reader(path.read_text().splitlines()))) - 1 for path in TABLES.glob("*/published.csv"))
     covered = unmeasured.copy()

@@ -54,6 +54,14 @@ def test_far_from_print_is_not_reproduced(paper_cell):
     assert row["verdict"] == "not reproduced" and row["difference"] == pytest.approx(-10)
 
 
+def test_a_wide_spread_is_said_in_the_cell(paper_cell):
+    middle = paper_cell.published.value / 100 + 0.05
+    runs = measure(paper_cell, [middle - 0.04, middle, middle + 0.04])
+    assert any("reproduced, wide spread" in text for text in Page(table("fedvck", 3, measured=runs).to_html()).cells)
+    exact = measure(paper_cell, [paper_cell.published.value / 100] * 3)
+    assert "wide spread" not in table("fedvck", 3, measured=exact)._repr_html_()
+
+
 def test_two_seeds_are_shown_but_not_judged(paper_cell):
     row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [0.5, 0.6])), paper_cell.row, paper_cell.column)
     assert row["measured"] == pytest.approx(55) and row["seeds"] == 2 and row["verdict"] == "pending"

@@ -176,11 +176,21 @@ def test_at_the_papers_budget_values_count(spec):
                                      "E": [0.3, 0.3, 0.3]})
     assert {row: one.verdict for row, one in found.items()} == {
         "A": "reproduced", "B": "not reproduced", "C": "pending", "D": "pending", "E": "not compared"}
+    assert found["A"].reason == found["B"].reason == ""
     assert (found["A"].mean, found["A"].std, found["A"].seeds) == (pytest.approx(61), pytest.approx(1), 3)
     assert found["B"].difference == pytest.approx(-9)
     assert str(found["C"]) == "pending: 2 of 3 seeds"
     assert found["D"] == Judgement("pending")
     assert found["E"].reason == "printed as OOM"
+
+
+def test_what_only_the_deviations_bring_near_has_a_wide_spread(spec):
+    printed = next(cell for cell in spec.cells("paper") if cell.row == "A").published.value
+    for middle in (printed - 3, printed + 3):   # beyond 2 points, within 2 x 4
+        wide = verdicts(spec, "paper", {"A": [(middle + shift) / 100 for shift in (-4, 0, 4)]})["A"]
+        assert (wide.verdict, wide.reason, str(wide)) == ("reproduced", "wide spread", "reproduced: wide spread")
+    far = verdicts(spec, "paper", {"A": [(printed + 9 + shift) / 100 for shift in (-4, 0, 4)]})["A"]
+    assert (far.verdict, far.reason) == ("not reproduced", "")
 
 
 def test_at_a_reduced_budget_directions_count(spec):
