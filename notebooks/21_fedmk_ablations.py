@@ -526,14 +526,17 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 # %%
 numbered = pd.concat([table_frame("fedmk", number, best) for number in (2, 5, 6, 7)])
 verdicts = numbered["verdict"].value_counts()
-print(f"Tables 2, 5, 6 and 7, {len(numbered)} cells: " + ", ".join(f"{n} {name}" for name, n in verdicts.items()) + ".")
+print(f"Tables 2, 5, 6 and 7, {len(numbered)} cells: " + ", ".join(f"{n} {name}" for name, n in verdicts.items())
+      + f"; {int(numbered['reason'].eq('wide spread').sum())} of them with a wide spread.")
 print(f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of {wins['printed'].sum()} printed columns"
       + (f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} measured ones."
          if wins["measured"].sum() else "; no column is measured for all three yet."))
-size_six = table_frame("fedmk", 6, best).pivot(index="column", columns="row", values="printed")
-gain = size_six["Dynamic weights"] - size_six["Class-balanced weights"]
+both = table_frame("fedmk", 6, best)
+both = {kind: both.pivot(index="column", columns="row", values=kind) for kind in ("printed", "measured")}
+gain, here = ((of["Dynamic weights"] - of["Class-balanced weights"]).dropna() for of in both.values())
 print(f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to {gain.max():.2f} points; the "
-      f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to {spread[gain.index].max():.2f}.")
+      f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to {spread[gain.index].max():.2f}. "
+      + (f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points." if len(here) else "None is measured."))
 
 # %% [markdown]
 # ## What the paper leaves open
