@@ -35,7 +35,7 @@ from core.algorithms import find
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.models import Stacked
-from core.report import show, table
+from core.report import metrics_frame, show, table, table_frame
 from core.report.knowledge import body, lines
 from core.rng import Rng
 
@@ -88,6 +88,25 @@ listing
 
 # %%
 table("fediod", "released", best)
+
+# %% [markdown]
+# How these runs ended. AUC (%) says whether a student ranks the right class high, also where accuracy is low because it
+# prefers few classes. The other columns are the teachers' entropy and divergence on the last batch of generated
+# images, and how many classes it shows.
+
+# %%
+named = {"auc_macro": "AUC (%)", "teacher_entropy": "entropy", "teacher_jsd": "JSD", "synthetic_classes": "classes"}
+ended = metrics_frame("fediod", "released", best).set_index(["column", "row"])
+ended = ended.reindex(columns=list(named)).astype(float)
+ended["auc_macro"] *= 100
+ended.rename(columns=named).round(2)
+
+# %%
+scores = table_frame("fediod", "released", best).pivot(index="column", columns="row", values="measured")
+for column, gain in scores.sub(scores["as printed"], axis=0).drop(columns="as printed").iterrows():
+    if gain.notna().any():
+        print(f"{column}: {scores.at[column, 'as printed']:.1f} as printed; the best of {gain.notna().sum()} others is "
+              f"'{gain.idxmax()}', {gain.max():+.1f} points, the worst '{gain.idxmin()}', {gain.min():+.1f}.")
 
 # %% [markdown]
 # ## Measured in a quick run
@@ -315,7 +334,7 @@ show(lines(curve, "D", "slope", xlabel="D_k(x): how generated the image looks", 
 
 # %% [markdown]
 # With the linear loss the generator learns least where the discriminator is sure that an image is generated, which is
-# how every run begins.
+# how every run begins. How a run of Table 1 ends, [the records of FedIOD](41_fediod) say.
 #
 # ## Eq. 7 and 8: which way the input ratio points
 #

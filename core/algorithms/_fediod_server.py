@@ -138,6 +138,8 @@ class Centre:
             (slope,) = torch.autograd.grad(shaping, logits)
             through_logits = slope if through_logits is None else through_logits + slope
         self.seen = {"mimic": mimic.detach(), "logits": answers.logits}
+        if answers.generated is not None and answers.real is not None:
+            self.seen |= {"judged_generated": answers.generated, "judged_real": answers.real}
         return Pull(through_logits, through_judges), through_images
 
     def learn_only(self, answers: Answers, images: torch.Tensor) -> None:
@@ -162,7 +164,8 @@ class Centre:
         """How things stand after the last step: what the terms of Eq. 3, 4 and 10 came to on its images.
 
         `synthetic_classes` is the exponential of the entropy of the mean prediction: how many classes the batch shows.
-        `synthetic_spread` is the largest deviation of any pixel over the batch, of values in [0, 1].
+        `synthetic_spread` is the largest deviation of any pixel over the batch, of values in [0, 1]. `judged_generated`
+        and `judged_real` are means of D_k(x) and of D_k(x'_k) over clients and images, where clients send them.
         """
         found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
         if "logits" in self.seen:
@@ -172,4 +175,5 @@ class Centre:
                       "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
                       "student_gap": self.seen["mimic"],
                       "synthetic_classes": distillation.entropy(mean.mean(0)).exp()}
+        found |= {name: self.seen[name].mean() for name in ("judged_generated", "judged_real") if name in self.seen}
         return {name: float(value) for name, value in found.items()}

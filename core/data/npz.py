@@ -8,6 +8,7 @@ the names of the classes. Other arrays are left alone.
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,11 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
+
+#: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to which NumPy hands the
+#: header of an array that it cannot parse
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, KeyError, NotImplementedError, SyntaxError,
+           tokenize.TokenError)
 
 NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -38,7 +44,7 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
                 yield archive
     except InputError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, KeyError, NotImplementedError) as error:
+    except _BROKEN as error:
         raise InputError(f"{path} cannot be read as an npz file ({_reason(error)}); get it again") from None
 
 

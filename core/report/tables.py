@@ -48,6 +48,27 @@ def table_frame(paper: str, table: str | int, profile: str | None = None,
     return frame.astype(dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float))
 
 
+def metrics_frame(paper: str, table: str | int, profile: str | None = None,
+                  measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """All metrics of the runs behind a table after their last round, also those that the table does not show.
+
+    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the metrics as the records
+    name and hold them (fractions, nats), missing where a run does not have one. Arguments and errors are those of
+    `table_frame`.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    # a cell for each metric that is printed, but one run
+    runs = {(cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
+            for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
+            for run in cell.experiments if run.id in known}
+    index = ("column", "row", "profile", "seed")
+    return pd.DataFrame([dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
+                        columns=[*index, *sorted(set().union(*runs.values()))])
+
+
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     """Every cell at the fullest profile at which any cell of its column is measured.
 
@@ -181,8 +202,9 @@ def _cell_html(row: pd.Series) -> str:
         mark = "†" if row["stand_in"] else ""
         value = number(row["measured"], row["std"], row["unit"])
         lines.append(f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>')
-    verdict = row["verdict"] + (f", {WIDE}" if row["reason"] == WIDE else "")
-    lines.append(f'<small><span aria-hidden="true">{sign}</span> {verdict}</small>')
+    if row["printed_text"] or pd.isna(row["measured"]):  # where nothing is printed there is nothing to compare with
+        verdict = row["verdict"] + (f", {WIDE}" if row["reason"] == WIDE else "")
+        lines.append(f'<small><span aria-hidden="true">{sign}</span> {verdict}</small>')
     return f'<div title="{_tooltip(row)}">{"<br>".join(lines)}</div>'
 
 
@@ -206,9 +228,9 @@ def _note(frame: pd.DataFrame) -> str:
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
               for name in BEST_FIRST if name in columns]
-    lines = ["In bold: as printed. Below it: mean ± standard deviation over seeds" if frame["printed_text"].any()
-             else "Mean ± standard deviation over seeds"]
-    lines[0] += f", measured at the profile {' or '.join(places)}, and the verdict."
+    spread = f"mean ± standard deviation over seeds, measured at the profile {' or '.join(places)}"
+    lines = [f"In bold: as printed. Below it: {spread}, and the verdict." if frame["printed_text"].any()
+             else f"Shown: {spread}."]
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
     lines += [f"<i>{profile.name}</i>: {escape(profile.meaning)}" for profile in reduced]
     stand_ins = sorted(set(seen["stand_in"]) - {""})

@@ -294,6 +294,19 @@ def test_measures_say_how_the_last_step_stood(task):
     assert 0 < last.metrics["synthetic_spread"] <= 0.5 and last.metrics["student_gap"] > 0
 
 
+def test_measures_say_what_the_discriminators_said(task, clients):
+    centre, locals_ = play(task, clients, fediod(), 0)
+    with torch.no_grad():
+        fake, real = (torch.stack([1 - judge(x).sigmoid().mean() for judge, x in zip(
+            locals_.judges, those, strict=True)]).mean().item()
+            for those in ([task.dataset.standardise(centre.images(0))] * K, locals_._real(0)))
+    found = play(task, clients, fediod(), 1)[0].measures()
+    assert found["judged_generated"] == pytest.approx(fake, rel=1e-4)
+    assert found["judged_real"] == pytest.approx(real, rel=1e-4)
+    assert not any(name.startswith("judged") for name in
+                   play(task, clients, fediod(importance="class_ratio"), 1)[0].measures())
+
+
 def test_synthetic_images(task):
     *_, last = rounds(TINY, task=task)
     algorithm = TINY.new_algorithm()

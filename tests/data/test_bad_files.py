@@ -6,6 +6,7 @@ import gzip
 import io
 import pickle
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -127,6 +128,17 @@ def test_npz_cut_short_or_scribbled_over(tmp_path_factory, where, cut):
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04"])
 def test_files_that_are_no_npz(content, tmp_path):
     (tmp_path / "own.npz").write_bytes(content)
+    assert str(tmp_path / "own.npz") in refused("cannot be read as an npz file", "own", tmp_path)
+
+
+def test_an_array_whose_header_is_broken(tmp_path):
+    layouts.npz(tmp_path / "own.npz")
+    with zipfile.ZipFile(tmp_path / "own.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["train_images.npy"] = members["train_images.npy"].replace(b")", b" ", 1)
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
     assert str(tmp_path / "own.npz") in refused("cannot be read as an npz file", "own", tmp_path)
 
 

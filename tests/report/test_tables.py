@@ -13,7 +13,7 @@ from core.errors import InputError
 from core.experiments import Record
 from core.experiments.profiles import Profile
 from core.experiments.tables import TableSpec
-from core.report.tables import number, table, table_frame
+from core.report.tables import metrics_frame, number, table, table_frame
 
 
 def record(experiment, **metrics):
@@ -65,6 +65,23 @@ def test_a_wide_spread_is_said_in_the_cell(paper_cell):
 def test_two_seeds_are_shown_but_not_judged(paper_cell):
     row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [0.5, 0.6])), paper_cell.row, paper_cell.column)
     assert row["measured"] == pytest.approx(55) and row["seeds"] == 2 and row["verdict"] == "pending"
+
+
+def test_all_metrics_of_the_runs_behind_a_table(paper_cell):
+    first, second, _ = paper_cell.experiments
+    runs = {first.id: record(first, accuracy=0.5, gap=7.0), second.id: record(second, accuracy=0.6)}
+    frame = metrics_frame("fedvck", 3, measured=runs).set_index("seed")
+    assert set(frame["row"]) == {paper_cell.row} and set(frame["column"]) == {paper_cell.column}
+    assert frame["accuracy"].to_dict() == {first.seed: 0.5, second.seed: 0.6}
+    assert frame.at[first.seed, "gap"] == 7.0 and pd.isna(frame.at[second.seed, "gap"])
+    assert metrics_frame("fedvck", 3, "laptop", runs).empty
+
+
+def test_metrics_come_column_after_column():
+    runs = {run.id: record(run, accuracy=0.5) for cell in TableSpec.find("fediod", 6).cells("laptop")
+            for run in cell.experiments}
+    frame = metrics_frame("fediod", 6, "laptop", runs)
+    assert (frame["column"] != frame["column"].shift()).sum() == frame["column"].nunique() == 2
 
 
 def test_the_fullest_measured_profile_is_shown():
@@ -176,6 +193,14 @@ def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
 def test_a_table_of_the_book_itself_shows_no_printed_line():
     styler = table("reference", 1, measured={})
     assert "printed" not in styler.note + styler.to_html().split("</style>")[1]
+
+
+def test_a_measured_cell_with_nothing_printed_shows_no_verdict():
+    first, *_ = TableSpec.find("reference", 1).cells("laptop")
+    styler = table("reference", 1, measured=measure(first, [0.5]))
+    shown = [cell for cell in Page(styler.to_html()).cells if "50.00" in cell]
+    assert shown and not any("compared" in cell for cell in shown)
+    assert "verdict" not in styler.note and "not compared" in styler.details
 
 
 def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
