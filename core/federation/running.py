@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from core.errors import InputError
+from core.federation.interrupts import kept_interrupts
 from core.federation.loop import Plan, RoundResult, make_task, rounds
 from core.federation.runtime import Runtime
 from core.federation.task import Task
@@ -49,7 +50,8 @@ def run(
     """
     task = make_task(experiment, runtime)
     kept = experiment.new_record(task)
-    with tqdm(total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True) as bar:
+    with (tqdm(total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True) as bar,
+          kept_interrupts() as interrupt_again):
         try:
             started = longest = 0.0
             for result in rounds(experiment, task=task, checkpoint=checkpoint):
@@ -58,6 +60,7 @@ def run(
                 if record:
                     kept.save(record)
                 _show(bar, result)
+                interrupt_again()
                 now = time.monotonic()
                 longest, started = max(longest, now - started if started else 0.0), now
                 if deadline and result.round < experiment.rounds and now + 1.2 * longest > deadline:

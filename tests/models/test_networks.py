@@ -165,6 +165,18 @@ def test_resnet8_from_torchvisions_blocks() -> None:
         assert torch.allclose(model.embed(images(2, 3, 32)), twin(images(2, 3, 32)), atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 4, 8])
+def test_gradients_of_a_narrow_resnet8(width: int) -> None:
+    """As in float64, where no library's kernel takes over. On some CPUs such shapes have killed the interpreter."""
+    model = build("resnet8", 3, 16, 10, Rng(8), width=width, grid=1).to(memory_format=torch.channels_last)
+    twin = build("resnet8", 3, 16, 10, Rng(8), width=width, grid=1).double()
+    few = images(16, 3, 16)
+    model(few.contiguous(memory_format=torch.channels_last)).square().mean().backward()
+    twin(few.double()).square().mean().backward()
+    for (name, mine), theirs in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-6), name
+
+
 def test_resnet8_grid_refines_the_mean() -> None:
     quarters, whole = (build("resnet8", 3, 32, 10, Rng(9), width=8, grid=grid).eval() for grid in (2, 1))
     with torch.no_grad():

@@ -1,0 +1,88 @@
+"""An interrupt ends a run, also where a library has dropped it."""
+
+import contextlib
+import copyreg
+import signal
+import threading
+
+import pytest
+
+from core.experiments import Experiment, Record
+from core.federation import running
+from core.federation.interrupts import kept_interrupts
+
+TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=2, rounds=4,
+                  settings={"local_steps": 1})
+
+
+@pytest.fixture(autouse=True)
+def pythons_handler():
+    """Workers of xdist ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Unlucky(type):
+    """A class that is interrupted while `copyreg` notes its slots, as any class may be."""
+
+    def __setattr__(cls, name, value):
+        signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_and_drop():
+    copyreg._slotnames(Unlucky("Unlucky", (), {}))
+
+
+def test_the_standard_library_drops_an_interrupt():
+    interrupt_and_drop()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_dropped_interrupt_ends_the_run_after_its_round(monkeypatch, tmp_path):
+    def unlucky(*args, **named):
+        for result in rounds(*args, **named):
+            if result.round == 2:
+                interrupt_and_drop()
+            yield result
+
+    rounds = running.rounds
+    monkeypatch.setattr(running, "rounds", unlucky)
+    files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+    with pytest.raises(KeyboardInterrupt):
+        running.run(TINY, **files)
+    cut = Record.load(files["record"])
+    assert cut.status == "running" and len(cut.rounds) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(running, "rounds", rounds)
+    assert len(running.run(TINY, **files).rounds) == 4
+
+
+def test_an_interrupt_works_at_once():
+    with pytest.raises(KeyboardInterrupt), kept_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the interrupt came later")
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None])
+def test_a_programs_own_handler_is_kept(handler):
+    signal.signal(signal.SIGINT, handler)
+    with kept_interrupts() as interrupt_again:
+        assert signal.getsignal(signal.SIGINT) is handler
+        signal.raise_signal(signal.SIGINT)
+        interrupt_again()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_other_threads_leave_signals_alone():
+    found = []
+
+    def work():
+        with contextlib.suppress(ValueError), kept_interrupts():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
