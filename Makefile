@@ -58,10 +58,12 @@ serve: $(INSTALLED)  ## show the built site on this machine
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
 	@$(PY) -m core book shots --out _build/shots
 
-# Whole notebooks run in the second call; each worker gets one thread, so that two of them fill two cores.
+# Whole notebooks run in the second call; each worker gets one thread, so that two of them fill two cores. A worker that
+# dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it started another.
+WORKERS = -n $(JOBS) --dist loadfile --max-worker-restart 0
 test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile tests
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 300 \
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) tests
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) --timeout 300 \
 	  --nbval-lax --nbval-current-env notebooks
 
 lint: $(INSTALLED)  ## ruff and mypy
