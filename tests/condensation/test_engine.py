@@ -189,7 +189,7 @@ def test_a_client_condenses_as_if_it_were_alone():
 
 
 def test_images_that_are_not_finite_are_refused():
-    with pytest.raises(InputError, match="image_lr below 1e[+]30, or a clip_norm"):
+    with pytest.raises(InputError, match=r"image_lr below 1e[+]30, or a clip_norm"):
         condense(make(iterations=3, image_lr=1e30), noise(), GROUP)
 
 
