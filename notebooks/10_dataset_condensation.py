@@ -359,5 +359,5 @@ pd.DataFrame({"trained encoder": results["condensed"], "untrained encoder": less
 #
 # With 0.001 and 0.01 the images hardly leave the noise in so few steps: the paper takes thousands. The released code
 # takes 0.1 to 1.0 and bounds the norm of the gradient. Without the bound 1.0 is too much here: the loss does not fall,
-# and on some machines the images become infinite, which `condense` refuses.
+# and on some machines the images become infinite. Algorithms refuse to send such images.
 # ````

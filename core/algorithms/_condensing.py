@@ -12,6 +12,7 @@ from core.checks import number, whole
 from core.condensation import augment, draw_augmentation, to_wire
 from core.condensation.engine import Condensation, RealData
 from core.data import Dataset
+from core.errors import InputError
 from core.federation import Client, Field, Message, State, Task
 from core.rng import Rng
 from core.server import ServerTraining
@@ -84,7 +85,12 @@ def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, 
 
 
 def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
-    """Condensed images (M, C, H, W) as they travel: one byte a pixel, or float32 as they are."""
+    """Condensed images (M, C, H, W) as they travel: one byte a pixel, or float32 as they are.
+
+    Raises InputError when they are not finite, which one byte a pixel would hide.
+    """
+    if not torch.isfinite(images).all():
+        raise InputError("condensation has diverged, its images are not finite: try a smaller image_lr")
     return to_wire(images, dataset.mean, dataset.std) if wire == "uint8" else images
 
 

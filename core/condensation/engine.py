@@ -305,8 +305,6 @@ def condense(
         watch: called with the step and the images before every step, for pictures and films.
 
     Returns: the images (M, C, H, W) and the loss of every step and group, (iterations, G).
-
-    Raises InputError when the images are not finite at the end.
     """
     settings, real = problem.settings, problem.real
     images, owner = start.clone(), real.owner[group]
@@ -330,8 +328,6 @@ def condense(
         if settings.clip_norm is not None:
             _clip(images.grad, owner, problem.clients, settings.clip_norm)
         optimiser.step()
-    if not torch.isfinite(images).all():
-        raise InputError(f"condensation has diverged: try an image_lr below {settings.image_lr:g}, or a clip_norm")
     return images, trace
 
 

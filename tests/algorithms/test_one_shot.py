@@ -177,3 +177,8 @@ def test_each_beats_chance_on_digits(name, more):
                             settings=settings | more)
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.3  # chance is 0.10
+
+
+def test_images_that_are_not_finite_are_not_sent(task):
+    with pytest.raises(InputError, match="condensation has diverged"):
+        list(rounds(attrs.evolve(TINY, settings=settings_of("dm", image_lr=1e38)), task=task))
