@@ -11,7 +11,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots test lint sync lock clean
+.PHONY: help install book check serve shots test lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +67,12 @@ test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 	  --nbval-lax --nbval-current-env notebooks
 
 lint: $(INSTALLED)  ## ruff and mypy
+	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check . ; echo "make format mends this"; exit 1; }
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
+
+format: $(INSTALLED)  ## lay out the code: 100 columns, 80 in notebooks
+	@$(PY) -m ruff format .
 
 sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
 	@$(PY) -c "from core.report.notebooks import sync; print(*sync(), sep=\"\\n\")"

@@ -1,7 +1,8 @@
 """Federated learning by condensation and distillation: the package behind the book.
 
-Floors, from the ground up: `data`, `models`, `metrics`; then `condensation`, `distillation`, `privacy`; `server`;
-`federation`; `algorithms`; `experiments`; `report`. A floor imports only from floors below it.
+Floors, from the ground up: `data`, `models`, `metrics`; then `condensation`, `distillation`,
+`privacy`; `server`; `federation`; `algorithms`; `experiments`; `report`. A floor imports only from
+floors below it.
 """
 
 __version__ = "0.1.0"

@@ -12,18 +12,30 @@ import typer
 from core.errors import InputError
 
 app = typer.Typer(
-    help="Federated learning by condensation and distillation: run experiments, see the papers' tables, build the "
-         "book.\n\nFirst steps:\n\n  python -m core data\n\n"
-         "  python -m core run --algorithm fedavg --dataset digits --profile quick",
-    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
+    help="Federated learning by condensation and distillation: run experiments, see the papers' "
+    "tables, build the "
+    "book.\n\nFirst steps:\n\n  python -m core data\n\n"
+    "  python -m core run --algorithm fedavg --dataset digits --profile quick",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Profile = Annotated[str, typer.Option(help="How much is computed: quick (seconds), laptop (a minute or two), "
-                                           "paper (the paper's own budget).")]
+Profile = Annotated[
+    str,
+    typer.Option(
+        help="How much is computed: quick (seconds), laptop (a minute or two), "
+        "paper (the paper's own budget)."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="auto, float32 or bfloat16 (convolutions only).")]
-Out = Annotated[Path | None, typer.Option(help="Folder for records and checkpoints; default: the book's results.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for records and checkpoints; default: the book's results."),
+]
 
 
 def _pairs(given: list[str]) -> dict[str, Any]:
@@ -63,47 +75,82 @@ def _summary(record: Any, path: Path) -> str:
     """One header and one row that say what came out."""
     up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
     e = record.experiment
-    spread = f" ± {100 * record.metrics['accuracy_std']:.2f}" if "accuracy_std" in record.metrics else ""
-    row = {"algorithm": e.algorithm, "data set": e.dataset, "profile": e.profile, "seed": str(e.seed),
-           "rounds": str(len(record.rounds)), "accuracy %": f"{100 * record.metrics['accuracy']:.2f}{spread}",
-           "MB up": f"{up:.2f}", "MB down": f"{down:.2f}", "seconds": f"{record.seconds:.1f}"}
+    spread = (
+        f" ± {100 * record.metrics['accuracy_std']:.2f}" if "accuracy_std" in record.metrics else ""
+    )
+    row = {
+        "algorithm": e.algorithm,
+        "data set": e.dataset,
+        "profile": e.profile,
+        "seed": str(e.seed),
+        "rounds": str(len(record.rounds)),
+        "accuracy %": f"{100 * record.metrics['accuracy']:.2f}{spread}",
+        "MB up": f"{up:.2f}",
+        "MB down": f"{down:.2f}",
+        "seconds": f"{record.seconds:.1f}",
+    }
     widths = [max(len(key), len(value)) for key, value in row.items()]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
-             for texts in (row.keys(), row.values()))
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
+        for texts in (row.keys(), row.values())
+    )
     return "\n".join([*lines, f"record: {path}"])
 
 
 @app.command()
 def run(
-    algorithm: Annotated[str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="A name of `python -m core data`.")] = None,
     model: Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")] = None,
-    partition: Annotated[str | None, typer.Option(
-        help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices."
+        ),
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     active: Annotated[int | None, typer.Option(help="Clients per round; default: all.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Seed; may be given several times.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")] = None,
-    model_set: Annotated[list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")] = None,
-    variant: Annotated[str | None, typer.Option(help="printed (the paper) or released (the authors' code).")] = None,
-    cell: Annotated[str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")] = None,
-    pending: Annotated[bool, typer.Option("--pending", help="Run what the tables still need, in order.")] = False,
-    minutes: Annotated[float, typer.Option(help="With --pending: stop cleanly before so many minutes.")] = 60.0,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed; may be given several times.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")
+    ] = None,
+    model_set: Annotated[
+        list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="printed (the paper) or released (the authors' code).")
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")
+    ] = None,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Run what the tables still need, in order.")
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(help="With --pending: stop cleanly before so many minutes.")
+    ] = 60.0,
     profile: Profile = "laptop",
     out: Out = None,
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Run an experiment, a cell of a table, or the queue. An interrupted run resumes when it is called again.
+    """Run an experiment, a cell of a table, or the queue. An interrupted run resumes when it is
+    called again.
 
     \b
     Examples:
-      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
-      python -m core run --algorithm fedprox --dataset pneumoniamnist --alpha 0.05 --set mu=0.1 --seed 0 --seed 1
-      python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop
-      python -m core run --pending --profile paper --minutes 9 --out runs
+      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick python -m
+      core run --algorithm fedprox --dataset pneumoniamnist --alpha 0.05 --set mu=0.1 --seed 0
+      --seed 1 python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop python -m
+      core run --pending --profile paper --minutes 9 --out runs
     """
     from core.experiments import queue
     from core.experiments.profiles import apply
@@ -118,21 +165,37 @@ def run(
         return
     if cell:
         if algorithm or dataset:
-            raise InputError("--cell names the whole experiment; leave --algorithm and --dataset out")
+            raise InputError(
+                "--cell names the whole experiment; leave --algorithm and --dataset out"
+            )
         found = TableSpec.find_cell(cell, profile)
         experiments = [e for e in found.experiments if seed is None or e.seed in seed]
         paper = found.paper
     else:
         if not algorithm or (not dataset and profile != "quick"):
             raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
-        stated = {"algorithm": algorithm, "dataset": dataset, "model": model, "partition": _partition(partition, alpha),
-                  "clients": clients, "active": active, "rounds": rounds, "variant": variant,
-                  "settings": _pairs(set_ or []), "model_options": _pairs(model_set or [])}
+        stated = {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "model": model,
+            "partition": _partition(partition, alpha),
+            "clients": clients,
+            "active": active,
+            "rounds": rounds,
+            "variant": variant,
+            "settings": _pairs(set_ or []),
+            "model_options": _pairs(model_set or []),
+        }
         given = {key: value for key, value in stated.items() if value not in (None, {})}
         experiments, paper = [apply(profile, given | {"seed": one}) for one in seed or [0]], "adhoc"
     for experiment in experiments:
-        record, path, computed = queue.measure(experiment, paper, out=out, runtime=runtime, progress=True)
-        print(_summary(record, path) + ("" if computed else "  (measured before; delete it to measure again)"))
+        record, path, computed = queue.measure(
+            experiment, paper, out=out, runtime=runtime, progress=True
+        )
+        print(
+            _summary(record, path)
+            + ("" if computed else "  (measured before; delete it to measure again)")
+        )
 
 
 def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -> None:
@@ -143,24 +206,38 @@ def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -
     items = queue.pending(profile)
     away = [item for item in items if item.missing]
     if away:
-        print(f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}", file=sys.stderr)
+        print(
+            f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}",
+            file=sys.stderr,
+        )
     complete = 0
     for item, outcome in queue.run_pending(profile, minutes, out, runtime, progress=True):
         if isinstance(outcome, InputError):
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif outcome.status == "complete":
             complete += 1
-            print(f"{item.cells[0]} seed {item.experiment.seed}: accuracy {100 * outcome.metrics['accuracy']:.2f}%")
+            print(
+                f"{item.cells[0]} seed {item.experiment.seed}: accuracy "
+                f"{100 * outcome.metrics['accuracy']:.2f}%"
+            )
         else:
-            print(f"{item.cells[0]} seed {item.experiment.seed}: {len(outcome.rounds)} of {item.experiment.rounds} "
-                  "rounds, goes on next time")
+            print(
+                f"{item.cells[0]} seed {item.experiment.seed}: {len(outcome.rounds)} of "
+                f"{item.experiment.rounds} "
+                "rounds, goes on next time"
+            )
     print(f"{complete} runs completed, {len(items) - len(away) - complete} still pending here")
 
 
 @app.command()
 def table(
-    name: Annotated[str, typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables.")],
-    profile: Annotated[str | None, typer.Option(help="quick, laptop or paper; default: the best one measured.")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables."),
+    ],
+    profile: Annotated[
+        str | None, typer.Option(help="quick, laptop or paper; default: the best one measured.")
+    ] = None,
 ) -> None:
     """Print a table: published number, measured mean and deviation, seeds, difference, verdict.
 
@@ -178,8 +255,22 @@ def table(
             print(f"{spec.paper}/{spec.table}  {spec.title}")
         return
     print(TableSpec.find(paper, number).title)
-    columns = ["row", "column", "metric", "printed", "measured", "std", "seeds", "difference", "verdict"]
-    print(table_frame(paper, number, profile)[columns].to_string(index=False, na_rep="-", float_format="%.2f"))
+    columns = [
+        "row",
+        "column",
+        "metric",
+        "printed",
+        "measured",
+        "std",
+        "seeds",
+        "difference",
+        "verdict",
+    ]
+    print(
+        table_frame(paper, number, profile)[columns].to_string(
+            index=False, na_rep="-", float_format="%.2f"
+        )
+    )
 
 
 @app.command()
@@ -198,14 +289,22 @@ def pending(
     items = queue.pending(profile)
     for item in items[:limit]:
         more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
-        print(f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
-              + (f"  ({item.missing})" if item.missing else ""))
-    print(f"{len(items)} runs pending at the {profile} profile, {sum(not item.missing for item in items)} can run here")
+        print(
+            f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
+            + (f"  ({item.missing})" if item.missing else "")
+        )
+    print(
+        f"{len(items)} runs pending at the {profile} profile, "
+        f"{sum(not item.missing for item in items)} can run here"
+    )
 
 
 @app.command("import")
-def import_(folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")]) -> None:
-    """Take complete records from a folder, for example one carried from a GPU machine, into the book's results.
+def import_(
+    folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
+) -> None:
+    """Take complete records from a folder, for example one carried from a GPU machine, into the
+    book's results.
 
     \b
     Example:
@@ -220,11 +319,20 @@ def import_(folder: Annotated[Path, typer.Argument(help="The folder that was giv
 @app.command()
 def notebook(
     path: Annotated[Path, typer.Argument(help="A notebook, .py or .ipynb.")],
-    parameter: Annotated[list[str] | None, typer.Option(
-        "-p", "--parameter", help="NAME VALUE, as papermill takes them, or NAME=VALUE; repeatable.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p",
+            "--parameter",
+            help="NAME VALUE, as papermill takes them, or NAME=VALUE; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")
+    ] = None,
 ) -> None:
-    """Execute a notebook with your own parameters; unknown names and bad values are refused before anything runs.
+    """Execute a notebook with your own parameters; unknown names and bad values are refused before
+    anything runs.
 
     \b
     Example:
@@ -252,7 +360,9 @@ def data_(
     from core import data
 
     if action not in ("list", "get") or (action == "get") != (name is not None):
-        raise InputError("use `python -m core data` to list, or `python -m core data get NAME` to download")
+        raise InputError(
+            "use `python -m core data` to list, or `python -m core data get NAME` to download"
+        )
     if name is not None:
         print(f"ready: {data.get(name)}")
         return
@@ -282,7 +392,9 @@ def bench(
 @app.command()
 def book(
     action: Annotated[str, typer.Argument(help="build, check, serve or shots.")] = "build",
-    out: Annotated[Path, typer.Option(help="With shots: the folder for screenshots.")] = Path("shots"),
+    out: Annotated[Path, typer.Option(help="With shots: the folder for screenshots.")] = Path(
+        "shots"
+    ),
 ) -> None:
     """Build the site, check it, serve it on localhost, or take screenshots of every page.
 
@@ -293,14 +405,21 @@ def book(
     """
     from core.report import site
 
-    actions = {"build": site.build, "check": site.check, "serve": site.serve, "shots": lambda: site.screenshots(out)}
+    actions = {
+        "build": site.build,
+        "check": site.check,
+        "serve": site.serve,
+        "shots": lambda: site.screenshots(out),
+    }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
     actions[action]()
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """`-p NAME VALUE` as `-p NAME=VALUE`: an option of Typer takes one value, papermill's takes two."""
+    """`-p NAME VALUE` as `-p NAME=VALUE`: an option of Typer takes one value, papermill's takes
+    two.
+    """
     joined: list[str] = []
     for text in arguments:
         if joined[-2:-1] in (["-p"], ["--parameter"]) and "=" not in joined[-1]:
@@ -311,17 +430,25 @@ def _joined(arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. A mistake gives one clear line and status 2, an interruption status 130."""
+    """Run the command line. A mistake gives one clear line and status 2, an interruption status
+    130.
+    """
     try:
-        status = int(app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0)
+        status = int(
+            app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0
+        )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        print(
+            f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            file=sys.stderr,
+        )
         return 1
     except Exception as error:
-        # Typer's usage errors: some versions take the class from click, others carry their own copy of it
+        # Typer's usage errors: some versions take the class from click, others carry their own copy
+        # of it
         if not hasattr(error, "format_message"):
             raise
         print(f"error: {error.format_message()} (see python -m core --help)", file=sys.stderr)

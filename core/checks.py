@@ -15,11 +15,15 @@ def number(low: float, high: float = math.inf, above: bool = False) -> Callable:
     """A finite number in [low, high], or in (low, high] when `above` is set."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        real = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        real = (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        )
         if not real or not (low < value if above else low <= value) or value > high:
             edge = "above" if above else "of at least"
             top = "" if high == math.inf else f" and at most {high:g}"
-            raise InputError(f"{attribute.name} must be a number {edge} {low:g}{top}, not {value!r}")
+            raise InputError(
+                f"{attribute.name} must be a number {edge} {low:g}{top}, not {value!r}"
+            )
 
     return check
 
@@ -31,7 +35,9 @@ def whole(low: int, optional: bool = False) -> Callable:
         if optional and value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InputError(f"{attribute.name} must be a whole number of at least {low}, not {value!r}")
+            raise InputError(
+                f"{attribute.name} must be a whole number of at least {low}, not {value!r}"
+            )
 
     return check
 

@@ -1,4 +1,6 @@
-"""The one loop of stochastic gradient descent: clients train with it on their data, a server on what it received."""
+"""The one loop of stochastic gradient descent: clients train with it on their data, a server on
+what it received.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ class Descent(Protocol):
 
 def sgd(parameters: Iterable[nn.Parameter], settings: Descent) -> torch.optim.SGD:
     """SGD with the momentum and weight decay of the settings."""
-    return torch.optim.SGD(parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
 
 
-def batches(samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device) -> Iterator[torch.Tensor]:
-    """Index tensors of `steps` batches: pass after pass over the data, each pass in a new random order.
+def batches(
+    samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """Index tensors of `steps` batches: pass after pass over the data, each pass in a new random
+    order.
 
     The last batch of a pass holds what is left over.
     """
@@ -48,20 +55,32 @@ def batches(samples: int, batch_size: int, steps: int, rng: Rng, device: torch.d
 
 
 def train(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: Descent, steps: int, objective: Objective,
-    rng: Rng, optimisers: Sequence[torch.optim.Optimizer] | None = None, halfway: Callable[[], None] | None = None,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: Descent,
+    steps: int,
+    objective: Objective,
+    rng: Rng,
+    optimisers: Sequence[torch.optim.Optimizer] | None = None,
+    halfway: Callable[[], None] | None = None,
 ) -> None:
     """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU.
 
     Args:
-        images: (N, C, H, W) on the model's device, in the form that `objective` takes; labels: (N,) int64; N >= 1.
+        images: (N, C, H, W) on the model's device, in the form that `objective` takes; labels: (N,)
+            int64; N >= 1.
         objective: from (model, images of a batch, labels of a batch) to a scalar.
-        optimisers: who takes the steps; without them one SGD over the model's parameters, as `settings` says.
-        halfway: called once, when half of the steps (rounded down) are done; not called when there is one step only.
+        optimisers: who takes the steps; without them one SGD over the model's parameters, as
+            `settings` says.
+        halfway: called once, when half of the steps (rounded down) are done; not called when there
+            is one step only.
     """
     optimisers = [sgd(model.parameters(), settings)] if optimisers is None else optimisers
     model.train()
-    for step, batch in enumerate(batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)):
+    for step, batch in enumerate(
+        batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
+    ):
         if halfway is not None and step == max(steps // 2, 1):
             halfway()
         loss = objective(model, images[batch], labels[batch])
@@ -74,8 +93,12 @@ def train(
 
 def optimiser_state(optimiser: torch.optim.Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:
     """What an optimiser remembers of a module's parameters: copies, as `<quantity>/<parameter>`."""
-    return {f"{quantity}/{name}": value.clone() for name, parameter in module.named_parameters()
-            for quantity, value in optimiser.state.get(parameter, {}).items() if isinstance(value, torch.Tensor)}
+    return {
+        f"{quantity}/{name}": value.clone()
+        for name, parameter in module.named_parameters()
+        for quantity, value in optimiser.state.get(parameter, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def restore_optimiser(
@@ -83,7 +106,13 @@ def restore_optimiser(
 ) -> None:
     """Give an optimiser back what `optimiser_state` told of it; without tensors it starts anew."""
     for name, parameter in module.named_parameters():
-        kept = {key.removesuffix(f"/{name}"): value for key, value in tensors.items() if key.endswith(f"/{name}")}
+        kept = {
+            key.removesuffix(f"/{name}"): value
+            for key, value in tensors.items()
+            if key.endswith(f"/{name}")
+        }
         # Adam counts its steps on the CPU
-        optimiser.state[parameter] = {quantity: value.cpu() if quantity == "step" else value.clone()
-                                      for quantity, value in kept.items()}
+        optimiser.state[parameter] = {
+            quantity: value.cpu() if quantity == "step" else value.clone()
+            for quantity, value in kept.items()
+        }

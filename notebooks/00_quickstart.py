@@ -28,11 +28,18 @@ from core.report import curves, partition_plot, show
 # the rest, such as the width of the network.
 
 # %%
-experiment = apply(profile, {
-    "algorithm": "fedavg", "dataset": dataset,
-    "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
-    "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05}, "seed": seed,
-})
+experiment = apply(
+    profile,
+    {
+        "algorithm": "fedavg",
+        "dataset": dataset,
+        "partition": {"name": "dirichlet", "alpha": alpha},
+        "clients": clients,
+        "rounds": rounds,
+        "settings": {"local_steps": 10, "lr": 0.05},
+        "seed": seed,
+    },
+)
 experiment.to_dict()
 
 # %% [markdown]
@@ -48,7 +55,11 @@ import torch
 labels = torch.cat([client.labels for client in members])
 parts = torch.arange(len(labels)).split([len(client) for client in members])
 classes = task.dataset.classes
-show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %% [markdown]
 # ## The run
@@ -60,8 +71,10 @@ show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}
 record = experiment.new_record(task)
 for result in federation.rounds(experiment, task=task, clients=members):
     record.add(result)
-    print(f"round {result.round}: accuracy {result.metrics['accuracy']:.1%}, "
-          f"{result.up / 2**20:.2f} MB up, {result.down / 2**20:.2f} MB down")
+    print(
+        f"round {result.round}: accuracy {result.metrics['accuracy']:.1%}, "
+        f"{result.up / 2**20:.2f} MB up, {result.down / 2**20:.2f} MB down"
+    )
 
 # %%
 show(curves(record, title=f"FedAvg on {dataset}"))

@@ -33,12 +33,18 @@ from core.server import weighted_average
 
 # %%
 def experiment(algorithm="fedavg", alpha=alpha, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
-        "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05} | settings,
-        "seed": seed,
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "clients": clients,
+            "rounds": rounds,
+            "settings": {"local_steps": 10, "lr": 0.05} | settings,
+            "seed": seed,
+        },
+    )
 
 
 task = federation.make_task(experiment())
@@ -86,9 +92,12 @@ for value in (100.0, 1.0, alpha):
 #
 # It is 0 for equal clients, and close to $1 - 1/C$ when each client has one class only.
 
+
 # %%
 def total_variation(parts):
-    counts = np.stack([np.bincount(labels[part], minlength=len(classes)) for part in parts])
+    counts = np.stack(
+        [np.bincount(labels[part], minlength=len(classes)) for part in parts]
+    )
     p = counts / counts.sum(1, keepdims=True)
     return np.abs(p - counts.sum(0) / counts.sum()).sum(1).mean() / 2
 
@@ -153,21 +162,33 @@ source(federation.rounds)
 #
 # It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves.
 
+
 # %%
 def one_round(plan):
     """The model that was sent, and those that came back, as vectors."""
     members, rng = federation.make_clients(plan, task), Rng(plan.seed)
     algorithm = plan.new_algorithm()
     state = algorithm.initialise(task, rng.at("initialise"))
-    sent = {client.id: algorithm.broadcast(state, client.id) for client in members}
-    received = algorithm.clients_update(members, sent, rng.at("round", 1)).values()
-    return vector(sent[0]), torch.stack([vector(message) for message in received])
+    sent = {
+        client.id: algorithm.broadcast(state, client.id) for client in members
+    }
+    received = algorithm.clients_update(
+        members, sent, rng.at("round", 1)
+    ).values()
+    return vector(sent[0]), torch.stack(
+        [vector(message) for message in received]
+    )
 
 
 def vector(message):
     """The parameters in a message, one after the other."""
-    return torch.cat([value.flatten() for name, value in message.tensors.items()
-                      if name.startswith("parameters/")])
+    return torch.cat(
+        [
+            value.flatten()
+            for name, value in message.tensors.items()
+            if name.startswith("parameters/")
+        ]
+    )
 
 
 # %%
@@ -196,6 +217,7 @@ pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 # %%
 source(algorithms.find("fedprox").objective)
 
+
 # %%
 def way(plan):
     """How far clients go in one round, on average."""
@@ -204,8 +226,12 @@ def way(plan):
 
 
 # %%
-ways = {f"{mu:g}": way(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)}
-pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(columns="mu").round(3)
+ways = {
+    f"{mu:g}": way(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)
+}
+pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(
+    columns="mu"
+).round(3)
 
 # %% [markdown]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
@@ -230,8 +256,12 @@ def run(algorithm, **settings):
 
 
 # %%
-records = [run("fedavg"), run("fedprox", mu=0.1),
-           run("fedavgm", server_momentum=0.7), run("centralized")]
+records = [
+    run("fedavg"),
+    run("fedprox", mu=0.1),
+    run("fedavgm", server_momentum=0.7),
+    run("centralized"),
+]
 
 # %%
 show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
@@ -258,7 +288,9 @@ counted = sum(records[0].bytes[way]["parameters"] for way in ("up", "down"))
 counted, 2 * rounds * clients * 4 * numbers
 
 # %%
-show(curves(records, x="megabytes", title="the same runs against what was sent"))
+show(
+    curves(records, x="megabytes", title="the same runs against what was sent")
+)
 
 # %% [markdown]
 # The cost does not depend on how much a client has learned. This is where the papers of this book come in: they send

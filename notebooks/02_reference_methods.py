@@ -65,7 +65,9 @@ for name, found in columns.items():
 
 # %%
 shown_here = [record for found in columns.values() for record in found]
-records_summary({record.experiment.id: record for record in shown_here}).round(2)
+records_summary({record.experiment.id: record for record in shown_here}).round(
+    2
+)
 
 # %% [markdown]
 # ## A quick run of your own
@@ -75,11 +77,18 @@ records_summary({record.experiment.id: record for record in shown_here}).round(2
 
 # %%
 def run(algorithm):
-    plan = apply(profile, {
-        "algorithm": algorithm, "dataset": dataset,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "clients": clients,
-        "rounds": rounds, "settings": {"local_steps": 10, "lr": 0.05}, "seed": seed,
-    })
+    plan = apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "clients": clients,
+            "rounds": rounds,
+            "settings": {"local_steps": 10, "lr": 0.05},
+            "seed": seed,
+        },
+    )
     task = federation.make_task(plan)
     record = plan.new_record(task)
     for result in federation.rounds(plan, task=task):
@@ -90,7 +99,9 @@ def run(algorithm):
 # %%
 methods = ("centralized", "standalone", "fedavg", "fedprox", "fedavgm")
 runs = {name: run(name) for name in methods}
-accuracy = {name: 100 * record.metrics["accuracy"] for name, record in runs.items()}
+accuracy = {
+    name: 100 * record.metrics["accuracy"] for name, record in runs.items()
+}
 pd.Series(accuracy, name="accuracy (%)").round(1).to_frame()
 
 # %%

@@ -23,7 +23,14 @@ import pandas as pd
 import torch
 
 from core import data
-from core.condensation import LatentEncoder, engine, from_wire, initial_images, mmd, to_wire
+from core.condensation import (
+    LatentEncoder,
+    engine,
+    from_wire,
+    initial_images,
+    mmd,
+    to_wire,
+)
 from core.condensation.latent import GroupwiseNorm
 from core.federation import Task
 from core.report import condensed_images, show
@@ -43,7 +50,11 @@ train, classes = task.dataset.train, task.dataset.classes
 # %%
 order = train.labels.argsort(stable=True)
 images, labels = train.images[order], train.labels[order]
-show(condensed_images(images, labels, classes, columns=10, title=f"{len(labels):,} images"))
+show(
+    condensed_images(
+        images, labels, classes, columns=10, title=f"{len(labels):,} images"
+    )
+)
 
 # %% [markdown]
 # ## The eye: an encoder
@@ -51,12 +62,15 @@ show(condensed_images(images, labels, classes, columns=10, title=f"{len(labels):
 # Features $\psi_\theta(x)$ are what enters the last layer of a network. FedVCK takes the global model of the round as
 # it was received. Here a network that was trained for a few steps stands in for it; an untrained one comes later.
 
+
 # %%
 def trained(pictures, targets, steps, *name):
     """A fresh network after some steps on images in the form of network inputs."""
     model, here = task.new_model(rng.at(*name)), rng.at("train", *name)
     plan = ServerTraining(lr=0.05, batch_size=50, steps=steps)
-    update_model(model, pictures, targets, plan, here, autocast=task.runtime.autocast)
+    update_model(
+        model, pictures, targets, plan, here, autocast=task.runtime.autocast
+    )
     return model
 
 
@@ -93,9 +107,13 @@ body(mmd)
 # Both forms give the same number:
 
 # %%
-x, y = (torch.randn(n, 4, generator=rng.at("check", n).generator()) for n in (6, 3))
+x, y = (
+    torch.randn(n, 4, generator=rng.at("check", n).generator()) for n in (6, 3)
+)
 pairs = (x @ x.T).mean() + (y @ y.T).mean() - 2 * (x @ y.T).mean()
-pd.Series({"all pairs, Eq. 3": pairs.item(), "two means, Eq. 2": mmd(x, y).item()}).round(6).to_frame("MMD")
+pd.Series(
+    {"all pairs, Eq. 3": pairs.item(), "two means, Eq. 2": mmd(x, y).item()}
+).round(6).to_frame("MMD")
 
 # %% [markdown]
 # The sum of {eq}`eq:dc-mmd` holds at any time for a whole batch $B_c$. At every step a fresh batch may be drawn; or,
@@ -122,18 +140,38 @@ body(engine.condense)
 # %%
 counts = torch.full((len(classes),), images_per_class)
 group = torch.repeat_interleave(torch.arange(len(classes)), counts)
-real = engine.RealData(images, labels, 1 / torch.bincount(labels)[labels],
-                       owner=torch.zeros_like(counts), label=torch.arange(len(classes)))
+real = engine.RealData(
+    images,
+    labels,
+    1 / torch.bincount(labels)[labels],
+    owner=torch.zeros_like(counts),
+    label=torch.arange(len(classes)),
+)
 
 
 # %%
 def condensed(model=encoder, free=False, kind="noise", watch=None, **settings):
     """Condensed images as network inputs, and the mean loss of every step."""
-    plan = engine.Condensation(**{
-        "iterations": iterations, "image_lr": image_lr, "estimator": "expectation", **settings})
-    start = initial_images(kind, images, labels, counts, task.inputs, rng.at("start").generator())
-    problem = engine.Problem(LatentEncoder(model), real, plan, engine.Draws([rng], real.owner),
-                             task.inputs, task.runtime.autocast, free=free)
+    plan = engine.Condensation(
+        **{
+            "iterations": iterations,
+            "image_lr": image_lr,
+            "estimator": "expectation",
+            **settings,
+        }
+    )
+    start = initial_images(
+        kind, images, labels, counts, task.inputs, rng.at("start").generator()
+    )
+    problem = engine.Problem(
+        LatentEncoder(model),
+        real,
+        plan,
+        engine.Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+        free=free,
+    )
     pictures, trace = engine.condense(problem, start, group, watch)
     return pictures, trace.mean(1)
 
@@ -147,7 +185,9 @@ def wire(pictures):
 def film(**settings):
     """Condense, and keep the first image of every class at some moments, dense at the start."""
     first = torch.searchsorted(group, torch.arange(len(classes)))
-    moments = {0, 1, 2, 3, 5, 8, 12, 20, 50, 100, 300, 1000} & set(range(iterations))
+    moments = {0, 1, 2, 3, 5, 8, 12, 20, 50, 100, 300, 1000} & set(
+        range(iterations)
+    )
     kept = []
 
     def watch(step, pictures):
@@ -158,8 +198,15 @@ def film(**settings):
     kept.append((iterations, wire(pictures[first])))
     steps = ", ".join(str(step) for step, _ in kept)
     frames = torch.cat([frame for _, frame in kept])
-    show(condensed_images(frames, torch.arange(len(classes)).repeat(len(kept)), classes,
-                          columns=len(kept), title=f"One image of each class after {steps} steps"))
+    show(
+        condensed_images(
+            frames,
+            torch.arange(len(classes)).repeat(len(kept)),
+            classes,
+            columns=len(kept),
+            title=f"One image of each class after {steps} steps",
+        )
+    )
     return pictures, losses
 
 
@@ -170,13 +217,24 @@ knowledge, loss = film()
 # The result need not look like digits: it only has to look alike *to the encoder*. Strokes appear where the encoder
 # cares. What it does not see stays noise, because nothing in {eq}`eq:dc-mmd` asks for its removal.
 
+
 # %%
 def curve(values, label):
-    return pd.DataFrame({"step": range(1, len(values) + 1), "loss": values, "label": label})
+    return pd.DataFrame(
+        {"step": range(1, len(values) + 1), "loss": values, "label": label}
+    )
 
 
-show(lines(curve(loss, "constrained"), "step", "loss", log="y", ylabel="mean loss per class",
-           title="Condensation loss"))
+show(
+    lines(
+        curve(loss, "constrained"),
+        "step",
+        "loss",
+        log="y",
+        ylabel="mean loss per class",
+        title="Condensation loss",
+    )
+)
 
 # %% [markdown]
 # ## Does a network learn from them?
@@ -184,16 +242,32 @@ show(lines(curve(loss, "constrained"), "step", "loss", log="y", ylabel="mean los
 # Fresh networks, which have nothing to do with the encoder, learn from the condensed images only. Beside them: as
 # many real images, and all of them. Every network takes the same number of steps; three networks each.
 
+
 # %%
 def lesson(pictures, targets):
     """Test accuracy (%) of three fresh networks, mean and standard deviation."""
-    scores = pd.Series([100 * task.evaluate(trained(pictures, targets, 40, "pupil", k))["accuracy"]
-                        for k in range(3)])
-    return {"images": len(targets), "accuracy (%)": scores.mean(), "std": scores.std()}
+    scores = pd.Series(
+        [
+            100
+            * task.evaluate(trained(pictures, targets, 40, "pupil", k))[
+                "accuracy"
+            ]
+            for k in range(3)
+        ]
+    )
+    return {
+        "images": len(targets),
+        "accuracy (%)": scores.mean(),
+        "std": scores.std(),
+    }
 
 
-few = torch.cat([(labels == c).nonzero()[:images_per_class, 0] for c in range(len(classes))])
-noise = initial_images("noise", images, labels, counts, task.inputs, rng.at("start").generator())
+few = torch.cat(
+    [(labels == c).nonzero()[:images_per_class, 0] for c in range(len(classes))]
+)
+noise = initial_images(
+    "noise", images, labels, counts, task.inputs, rng.at("start").generator()
+)
 results = {
     "noise, as at the start": lesson(noise, group),
     "condensed": lesson(knowledge, group),
@@ -224,8 +298,16 @@ body(GroupwiseNorm.forward)
 
 # %%
 loose, loose_loss = condensed(free=True)
-show(lines(pd.concat([curve(loss, "constrained"), curve(loose_loss, "free")]), "step", "loss", log="y",
-           ylabel="mean loss per class", title="Condensation loss, with and without Eq. 4"))
+show(
+    lines(
+        pd.concat([curve(loss, "constrained"), curve(loose_loss, "free")]),
+        "step",
+        "loss",
+        log="y",
+        ylabel="mean loss per class",
+        title="Condensation loss, with and without Eq. 4",
+    )
+)
 
 
 # %% [markdown]
@@ -233,17 +315,24 @@ show(lines(pd.concat([curve(loss, "constrained"), curve(loose_loss, "free")]), "
 # be compared is what a network learns, and how far apart the statistics of the layers are on condensed and on real
 # images. The constraint does not set these equal: it makes the features pay where they differ.
 
+
 # %%
 def layer_gaps(pictures):
     """Mean over channels of the distance between condensed and real layer statistics, in real deviations."""
     eye = LatentEncoder(encoder)
     _, wanted = eye(task.inputs(images), torch.zeros_like(labels))
     _, found = eye(pictures, torch.zeros_like(group))
-    return [float(((a - b).abs() / variance.sqrt()).mean())
-            for a, b, variance in zip(found.means, wanted.means, wanted.variances, strict=True)]
+    return [
+        float(((a - b).abs() / variance.sqrt()).mean())
+        for a, b, variance in zip(
+            found.means, wanted.means, wanted.variances, strict=True
+        )
+    ]
 
 
-gaps = pd.DataFrame({"constrained": layer_gaps(knowledge), "free": layer_gaps(loose)})
+gaps = pd.DataFrame(
+    {"constrained": layer_gaps(knowledge), "free": layer_gaps(loose)}
+)
 gaps.index = [f"layer {number + 1}" for number in gaps.index]
 gaps.round(2)
 
@@ -268,17 +357,23 @@ body(to_wire)
 
 # %%
 received = from_wire(wire(knowledge), task.dataset.mean, task.dataset.std)
-mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (task.dataset.mean, task.dataset.std))
+mean, std = (
+    torch.tensor(v).view(1, -1, 1, 1)
+    for v in (task.dataset.mean, task.dataset.std)
+)
 levels = 255 * (knowledge * std + mean)
 inside = (levels >= 0) & (levels <= 255)
 error = (255 * (received * std + mean) - levels).abs()
-pd.Series({
-    "bytes sent": wire(knowledge).numel(),
-    "pixels beyond black and white (%)": 100 * (~inside).float().mean().item(),
-    "largest error of the others (grey levels)": error[inside].max().item(),
-    "accuracy before the wire (%)": results["condensed"]["accuracy (%)"],
-    "accuracy after the wire (%)": lesson(received, group)["accuracy (%)"],
-}).round(2).to_frame("value")
+pd.Series(
+    {
+        "bytes sent": wire(knowledge).numel(),
+        "pixels beyond black and white (%)": 100
+        * (~inside).float().mean().item(),
+        "largest error of the others (grey levels)": error[inside].max().item(),
+        "accuracy before the wire (%)": results["condensed"]["accuracy (%)"],
+        "accuracy after the wire (%)": lesson(received, group)["accuracy (%)"],
+    }
+).round(2).to_frame("value")
 
 # %% [markdown]
 # The authors' code keeps 32-bit numbers in memory and does not meet this. [Paper and released
@@ -290,7 +385,12 @@ pd.Series({
 
 # %%
 blind, _ = condensed(model=task.new_model(rng.at("blind")))
-pd.DataFrame({"trained encoder": results["condensed"], "untrained encoder": lesson(blind, group)}).T.round(1)
+pd.DataFrame(
+    {
+        "trained encoder": results["condensed"],
+        "untrained encoder": lesson(blind, group),
+    }
+).T.round(1)
 
 # %% [markdown]
 # So the rounds help each other: better condensed images give a better model, and a better model is a better encoder.

@@ -44,21 +44,43 @@ from core.condensation import engine
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
-from core.report import condensed_images, curves, partition_plot, progress, show, table, table_frame
+from core.report import (
+    condensed_images,
+    curves,
+    partition_plot,
+    progress,
+    show,
+    table,
+    table_frame,
+)
 from core.report.knowledge import body, heat_map, lines
 from core.rng import Rng
 
 
 # %%
 def experiment(algorithm, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "settings": settings,
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": settings,
+        },
+    )
 
 
-condensing = {"iterations": iterations, "image_lr": 1.0, "clip_norm": 30.0, "pool": 1,
-              "server_steps": 60, "server_lr": 0.02}
+condensing = {
+    "iterations": iterations,
+    "image_lr": 1.0,
+    "clip_norm": 30.0,
+    "pool": 1,
+    "server_steps": 60,
+    "server_lr": 0.02,
+}
 plan = experiment("fedvck", warm_start=warm_start, wire=wire, **condensing)
 settings = plan.new_algorithm().settings
 task = federation.make_task(plan)
@@ -66,13 +88,22 @@ members = federation.make_clients(plan, task)
 classes = task.dataset.classes
 
 # %%
-images, labels = (torch.cat([getattr(c, name) for c in members]) for name in ("images", "labels"))
+images, labels = (
+    torch.cat([getattr(c, name) for c in members])
+    for name in ("images", "labels")
+)
 parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %%
 results = list(federation.rounds(plan, task=task, clients=members))
-pd.DataFrame({r.round: {"accuracy (%)": 100 * r.metrics["accuracy"]} for r in results}).round(1)
+pd.DataFrame(
+    {r.round: {"accuracy (%)": 100 * r.metrics["accuracy"]} for r in results}
+).round(1)
 
 # %% [markdown]
 # ## What a client does
@@ -100,13 +131,29 @@ body(condensation.smoothed_error)
 # %%
 at = {"now": results[-2].state, "before": results[-3].state}
 models = {name: task.model_from(state.tensors) for name, state in at.items()}
-logits, previous = (task.outputs(models[name], images) for name in ("now", "before"))
-ways = {"M_t alone (Eq. 6)": (1.0, "probabilities"), "both, as printed (Eq. 7)": (0.5, "probabilities"),
-        "both, logits blended (released)": (0.5, "logits")}
-errors = {name: pd.Series(condensation.smoothed_error(logits, previous, labels, *way))
-          for name, way in ways.items()}
-pd.DataFrame({name: {"mean": e.mean(), "deviation": e.std(), "skewness": e.skew(), "largest": e.max()}
-              for name, e in errors.items()}).T.round(2)
+logits, previous = (
+    task.outputs(models[name], images) for name in ("now", "before")
+)
+ways = {
+    "M_t alone (Eq. 6)": (1.0, "probabilities"),
+    "both, as printed (Eq. 7)": (0.5, "probabilities"),
+    "both, logits blended (released)": (0.5, "logits"),
+}
+errors = {
+    name: pd.Series(condensation.smoothed_error(logits, previous, labels, *way))
+    for name, way in ways.items()
+}
+pd.DataFrame(
+    {
+        name: {
+            "mean": e.mean(),
+            "deviation": e.std(),
+            "skewness": e.skew(),
+            "largest": e.max(),
+        }
+        for name, e in errors.items()
+    }
+).T.round(2)
 
 # %% [markdown]
 # The paper blends because the errors of a single model are skewed: a few are huge. The table says whether they are
@@ -125,9 +172,25 @@ body(condensation.importance)
 
 # %%
 err = torch.linspace(0, 6, 25)
-shapes = [pd.DataFrame({"err": err, "w": condensation.importance(err, b), "label": f"b = {b:g}"})
-          for b in (0.0, 0.3, 0.7, 3.0)]
-show(lines(pd.concat(shapes), "err", "w", title="Importance of an image", xlabel="prediction error"))
+shapes = [
+    pd.DataFrame(
+        {
+            "err": err,
+            "w": condensation.importance(err, b),
+            "label": f"b = {b:g}",
+        }
+    )
+    for b in (0.0, 0.3, 0.7, 3.0)
+]
+show(
+    lines(
+        pd.concat(shapes),
+        "err",
+        "w",
+        title="Importance of an image",
+        xlabel="prediction error",
+    )
+)
 
 # %% [markdown]
 # With the authors' $b$ (0, 0.3 and 0.7) an image that is perfectly known still weighs a third to a half of one that is
@@ -146,23 +209,40 @@ body(condensation.selection_probabilities)
 # weights, whose ratio cannot exceed $e$.
 
 # %%
-owner = torch.repeat_interleave(torch.arange(clients), torch.tensor([len(c) for c in members]))
+owner = torch.repeat_interleave(
+    torch.arange(clients), torch.tensor([len(c) for c in members])
+)
 _, group = torch.unique(owner * len(classes) + labels, return_inverse=True)
 groups = int(group.max()) + 1
-error = condensation.smoothed_error(logits, previous, labels, settings.alpha, settings.blend)
+error = condensation.smoothed_error(
+    logits, previous, labels, settings.alpha, settings.blend
+)
 weight = condensation.importance(error, settings.b)
 
 
 def spread(p):
     sizes = torch.bincount(group)
-    high, low = (torch.zeros(groups).scatter_reduce(0, group, p, way, include_self=False)
-                 for way in ("amax", "amin"))
+    high, low = (
+        torch.zeros(groups).scatter_reduce(0, group, p, way, include_self=False)
+        for way in ("amax", "amin")
+    )
     effective = 1 / torch.zeros(groups).index_add(0, group, p.square()) / sizes
-    return {"largest ratio": (high / low).max().item(), "least effective share (%)": 100 * effective.min().item()}
+    return {
+        "largest ratio": (high / low).max().item(),
+        "least effective share (%)": 100 * effective.min().item(),
+    }
 
 
-rules = {rule: condensation.selection_probabilities(weight, group, groups, rule) for rule in ("share", "softmax")}
-pd.DataFrame({"printed (share)": spread(rules["share"]), "released (softmax)": spread(rules["softmax"])}).T.round(2)
+rules = {
+    rule: condensation.selection_probabilities(weight, group, groups, rule)
+    for rule in ("share", "softmax")
+}
+pd.DataFrame(
+    {
+        "printed (share)": spread(rules["share"]),
+        "released (softmax)": spread(rules["softmax"]),
+    }
+).T.round(2)
 
 # %% [markdown]
 # What does the model not know? On the largest client, of every class: at the left the four images that are most
@@ -172,10 +252,21 @@ pd.DataFrame({"printed (share)": spread(rules["share"]), "released (softmax)": s
 largest = max(range(clients), key=lambda k: len(members[k]))
 mine = (owner == largest).nonzero()[:, 0]
 mine = mine[rules["share"][mine].argsort(descending=True)]
-ends = [rows if len(rows) < 8 else torch.cat([rows[:4], rows[-4:]])
-        for c in range(len(classes)) for rows in [mine[labels[mine] == c]]]
+ends = [
+    rows if len(rows) < 8 else torch.cat([rows[:4], rows[-4:]])
+    for c in range(len(classes))
+    for rows in [mine[labels[mine] == c]]
+]
 chosen = torch.cat(ends)
-show(condensed_images(images[chosen], labels[chosen], classes, columns=8, title=f"Client {largest}, by P_w"))
+show(
+    condensed_images(
+        images[chosen],
+        labels[chosen],
+        classes,
+        columns=8,
+        title=f"Client {largest}, by P_w",
+    )
+)
 
 # %% [markdown]
 # ### Condensation
@@ -205,8 +296,20 @@ body(engine.REAL_SIDES["expectation"])
 last = results[-1].state.tensors
 new = last["knowledge/round"] == rounds - 1
 sent, sent_labels = last["knowledge/images"][new], last["knowledge/labels"][new]
-grey = sent if sent.dtype == torch.uint8 else condensation.to_wire(sent, task.dataset.mean, task.dataset.std)
-show(condensed_images(grey, sent_labels, classes, columns=12, title="Condensed in the last round"))
+grey = (
+    sent
+    if sent.dtype == torch.uint8
+    else condensation.to_wire(sent, task.dataset.mean, task.dataset.std)
+)
+show(
+    condensed_images(
+        grey,
+        sent_labels,
+        classes,
+        columns=12,
+        title="Condensed in the last round",
+    )
+)
 
 # %% [markdown]
 # ### Logit prototypes
@@ -223,8 +326,15 @@ show(condensed_images(grey, sent_labels, classes, columns=12, title="Condensed i
 body(server.aggregate_prototypes)
 
 # %%
-each = [server.logit_prototypes(logits[owner == k], labels[owner == k], len(classes)) for k in range(clients)]
-prototypes = server.aggregate_prototypes(*(torch.stack(values) for values in zip(*each, strict=True)))
+each = [
+    server.logit_prototypes(
+        logits[owner == k], labels[owner == k], len(classes)
+    )
+    for k in range(clients)
+]
+prototypes = server.aggregate_prototypes(
+    *(torch.stack(values) for values in zip(*each, strict=True))
+)
 pooled, present = server.logit_prototypes(logits, labels, len(classes))
 f"largest difference to the mean over all images in one place: {(prototypes - pooled).abs().max():.1e}"
 
@@ -245,8 +355,16 @@ body(server.hard_negatives)
 # %%
 k = 3
 negatives = server.hard_negatives(prototypes, k, present > 0)
-show(heat_map(prototypes, classes, negatives, title=f"Logit prototypes and {k} hard negatives",
-              across="logit of", down="images of"))
+show(
+    heat_map(
+        prototypes,
+        classes,
+        negatives,
+        title=f"Logit prototypes and {k} hard negatives",
+        across="logit of",
+        down="images of",
+    )
+)
 
 # %% [markdown]
 # Are these the confusions that really happen? For every class we take the $K$ other classes that test images of it are
@@ -255,10 +373,16 @@ show(heat_map(prototypes, classes, negatives, title=f"Logit prototypes and {k} h
 # %%
 test = task.dataset.test
 guessed = task.outputs(models["now"], test.images).argmax(1)
-confusion = torch.bincount(test.labels * len(classes) + guessed, minlength=len(classes)**2)
+confusion = torch.bincount(
+    test.labels * len(classes) + guessed, minlength=len(classes) ** 2
+)
 confused = server.hard_negatives(confusion.view(len(classes), -1).float(), k)
-hits = (confused[:, :, None] == negatives[:, None, :]).any(2).float().mean().item()
-pd.Series({"measured": 100 * hits, "by chance": 100 * k / (len(classes) - 1)}).round(1).to_frame("hits (%)")
+hits = (
+    (confused[:, :, None] == negatives[:, None, :]).any(2).float().mean().item()
+)
+pd.Series(
+    {"measured": 100 * hits, "by chance": 100 * k / (len(classes) - 1)}
+).round(1).to_frame("hits (%)")
 
 # %% [markdown]
 # ### Feature prototypes and the relational contrastive loss
@@ -299,14 +423,30 @@ def network_inputs(pictures):
 
 with torch.no_grad():
     model = models["now"].eval()
-    features, here = server.feature_prototypes(model.embed(network_inputs(old)), old_labels, len(classes))
-    projector = server.Projector(features.shape[1], Rng(seed).at("projector")).eval()
+    features, here = server.feature_prototypes(
+        model.embed(network_inputs(old)), old_labels, len(classes)
+    )
+    projector = server.Projector(
+        features.shape[1], Rng(seed).at("projector")
+    ).eval()
     z = projector(model.embed(network_inputs(sent)))
-    forms = {"printed, cosine (default)": ("printed", "cosine"), "printed, dot product": ("printed", "dot"),
-             "released": ("released", "cosine")}
-    losses = {name: server.relational_contrastive_loss(
-        z, sent_labels, features, negatives, settings.temperature, *form, here).item()
-        for name, form in forms.items()}
+    forms = {
+        "printed, cosine (default)": ("printed", "cosine"),
+        "printed, dot product": ("printed", "dot"),
+        "released": ("released", "cosine"),
+    }
+    losses = {
+        name: server.relational_contrastive_loss(
+            z,
+            sent_labels,
+            features,
+            negatives,
+            settings.temperature,
+            *form,
+            here,
+        ).item()
+        for name, form in forms.items()
+    }
 pd.Series(losses, name="L_rc").round(2).to_frame()
 
 # %% [markdown]
@@ -341,7 +481,11 @@ def run(plan):
 vck = plan.new_record(task)
 for result in results:
     vck.add(result)
-runs = [vck, run(experiment("feddm", **condensing)), run(experiment("fedavg", local_steps=10, lr=0.05))]
+runs = [
+    vck,
+    run(experiment("feddm", **condensing)),
+    run(experiment("fedavg", local_steps=10, lr=0.05)),
+]
 show(curves(runs, title=f"{dataset}, alpha = {alpha:g}"))
 
 # %%
@@ -404,25 +548,38 @@ def lead(frame, kind):
     """FedVCK minus the best other method of each column in which both have a number."""
     of = frame.dropna(subset=kind)
     others = of[of["row"] != "FedVCK"].groupby("column")[kind]
-    return pd.DataFrame({kind: of[of["row"] == "FedVCK"].set_index("column")[kind] - others.max(),
-                         f"rivals {kind}": others.size()})
+    return pd.DataFrame(
+        {
+            kind: of[of["row"] == "FedVCK"].set_index("column")[kind]
+            - others.max(),
+            f"rivals {kind}": others.size(),
+        }
+    )
 
 
 leads = {}
 for number in (2, 3, 7, 11):
     frame = table_frame("fedvck", number, best)
-    leads[f"Table {number}"] = lead(frame, "printed").join(lead(frame, "measured"), how="outer").loc[
-        lambda found: found[["printed", "measured"]].notna().any(axis=1)]
+    leads[f"Table {number}"] = (
+        lead(frame, "printed")
+        .join(lead(frame, "measured"), how="outer")
+        .loc[lambda found: found[["printed", "measured"]].notna().any(axis=1)]
+    )
 leads = pd.concat(leads, names=["table", "column"])
-leads[["rivals printed", "rivals measured"]] = leads[["rivals printed", "rivals measured"]].fillna(0).astype(int)
+leads[["rivals printed", "rivals measured"]] = (
+    leads[["rivals printed", "rivals measured"]].fillna(0).astype(int)
+)
 leads.round(2).astype(object).where(leads.notna(), "")
 
 # %%
 pair = leads.dropna(subset=["printed", "measured"])
-Markdown(f"FedVCK leads in {(leads['printed'] > 0).sum()} of {leads['printed'].notna().sum()} columns as printed. Of "
-         f"{len(pair)} columns measured so far it leads in {(pair['measured'] > 0).sum()}, by "
-         f"{pair['measured'].mean():+.1f} points on average where print has {pair['printed'].mean():+.1f}."
-         if len(pair) else "Nothing is measured yet.")
+Markdown(
+    f"FedVCK leads in {(leads['printed'] > 0).sum()} of {leads['printed'].notna().sum()} columns as printed. Of "
+    f"{len(pair)} columns measured so far it leads in {(pair['measured'] > 0).sum()}, by "
+    f"{pair['measured'].mean():+.1f} points on average where print has {pair['printed'].mean():+.1f}."
+    if len(pair)
+    else "Nothing is measured yet."
+)
 
 # %% [markdown]
 # At most ten rounds of the laptop profile serve Tables 2 and 3 alike, and Tables 7 and 11.
@@ -435,28 +592,46 @@ Markdown(f"FedVCK leads in {(leads['printed'] > 0).sum()} of {leads['printed'].n
 known, both = records(), []
 for number in (3, 11):
     level = table_frame("fedvck", number, best)["profile"].iat[0]
-    both += [{"column": cell.column, "row": cell.row, **known[run.id].metrics}
-             for cell in TableSpec.find("fedvck", number).cells(level) for run in cell.experiments if run.id in known]
+    both += [
+        {"column": cell.column, "row": cell.row, **known[run.id].metrics}
+        for cell in TableSpec.find("fedvck", number).cells(level)
+        for run in cell.experiments
+        if run.id in known
+    ]
 measures = {"accuracy": "accuracy (%)", "balanced_accuracy": "balanced (%)"}
 both = pd.DataFrame(both, columns=["column", "row", *measures])
-means = 100 * both.groupby(["column", "row"], sort=False)[list(measures)].mean().rename(columns=measures)
-means.unstack("column").swaplevel(axis=1).sort_index(axis=1).round(1).astype(object).fillna("")
+means = 100 * both.groupby(["column", "row"], sort=False)[
+    list(measures)
+].mean().rename(columns=measures)
+means.unstack("column").swaplevel(axis=1).sort_index(axis=1).round(1).astype(
+    object
+).fillna("")
 
 # %% [markdown]
 # What was cut when the table shows the laptop profile? For CIFAR-10 at 0.05, in a round and for a client of mean size:
 
 # %%
-cells = {(level, cell.row): cell.experiments[0] for level in ("laptop", "paper")
-         for cell in TableSpec.find("fedvck", 11).cells(level)
-         if cell.column == "cifar10-0.05" and cell.row in ("FedVCK", "FedAvg")}
-size = 50_000 // cells["paper", "FedAvg"].clients  # CIFAR-10 has 50,000 training images
+cells = {
+    (level, cell.row): cell.experiments[0]
+    for level in ("laptop", "paper")
+    for cell in TableSpec.find("fedvck", 11).cells(level)
+    if cell.column == "cifar10-0.05" and cell.row in ("FedVCK", "FedAvg")
+}
+size = (
+    50_000 // cells["paper", "FedAvg"].clients
+)  # CIFAR-10 has 50,000 training images
 work = {}
 for level in ("laptop", "paper"):
-    vck_settings, avg_settings = (cells[level, row].new_algorithm().settings for row in ("FedVCK", "FedAvg"))
+    vck_settings, avg_settings = (
+        cells[level, row].new_algorithm().settings
+        for row in ("FedVCK", "FedAvg")
+    )
     made = round(vck_settings.share * size * cells[level, "FedVCK"].clients)
-    work[level] = {"FedVCK: iterations of condensation": vck_settings.iterations,
-                   "FedVCK: batches of the server": vck_settings.training.total(made),
-                   "FedAvg: local batches": avg_settings.steps(size)}
+    work[level] = {
+        "FedVCK: iterations of condensation": vck_settings.iterations,
+        "FedVCK: batches of the server": vck_settings.training.total(made),
+        "FedAvg: local batches": avg_settings.steps(size),
+    }
 work = pd.DataFrame(work)
 work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 

@@ -61,11 +61,22 @@ for level in ("laptop", "paper"):
     for cell in TableSpec.find("fedvck", 14).cells(level):
         for run in cell.experiments:
             if run.id in known and (run.id, cell.column) not in taken:
-                taken |= {(run.id, other) for other in (cell.column, cell.column.replace("-10-", "-100-"))}
+                taken |= {
+                    (run.id, other)
+                    for other in (
+                        cell.column,
+                        cell.column.replace("-10-", "-100-"),
+                    )
+                }
                 arms.setdefault((cell.column, level), {})[run.id] = cell.row
 for (column, level), names in arms.items():
-    show(curves(list(names), by=lambda record, names=names: names[record.experiment.id],
-                title=f"{column}, profile {level}"))
+    show(
+        curves(
+            list(names),
+            by=lambda record, names=names: names[record.experiment.id],
+            title=f"{column}, profile {level}",
+        )
+    )
 print(f"{len(arms)} columns are measured, at least in part")
 
 # %% [markdown]
@@ -74,8 +85,11 @@ print(f"{len(arms)} columns are measured, at least in part")
 # In print the row without all parts equals FedDM to the digit. We compare all eight cells, as printed and as measured.
 
 # %%
-wanted = {(cell["column"].rpartition("-10")[0], "100" in cell["column"]): cell
-          for cell in table_frame("fedvck", 14, best).to_dict("records") if cell["row"] == "w.o. all"}
+wanted = {
+    (cell["column"].rpartition("-10")[0], "100" in cell["column"]): cell
+    for cell in table_frame("fedvck", 14, best).to_dict("records")
+    if cell["row"] == "w.o. all"
+}
 rows = []
 for number in (2, 3, 7, 11):
     frame = table_frame("fedvck", number, best)
@@ -83,10 +97,21 @@ for number in (2, 3, 7, 11):
         name, _, beta = cell["column"].rpartition("-")
         arm = wanted.get((name, number in (2, 7)))
         if arm and beta == "0.05":
-            rows.append({"column": arm["column"]} | {
-                f"{kind}, {one['row']}": one[kind] for kind in ("printed", "measured") for one in (arm, cell)})
+            rows.append(
+                {"column": arm["column"]}
+                | {
+                    f"{kind}, {one['row']}": one[kind]
+                    for kind in ("printed", "measured")
+                    for one in (arm, cell)
+                }
+            )
 pairs = pd.DataFrame(rows).set_index("column")
-print((pairs["printed, w.o. all"] == pairs["printed, FedDM"]).sum(), "of", len(pairs), "printed pairs are equal")
+print(
+    (pairs["printed, w.o. all"] == pairs["printed, FedDM"]).sum(),
+    "of",
+    len(pairs),
+    "printed pairs are equal",
+)
 pairs.round(2)
 
 # %% [markdown]
@@ -119,12 +144,28 @@ table("fedvck", "estimators", best)
 
 # %%
 def experiment(rounds=rounds, **settings):
-    return apply(profile, {
-        "algorithm": "fedvck", "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": alpha},
-        "settings": {"iterations": iterations, "image_lr": 1.0, "clip_norm": 30.0, "pool": 1, "server_steps": 40,
-                     "server_lr": 0.02, "warm_start": warm_start, "wire": wire, **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": "fedvck",
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": {
+                "iterations": iterations,
+                "image_lr": 1.0,
+                "clip_norm": 30.0,
+                "pool": 1,
+                "server_steps": 40,
+                "server_lr": 0.02,
+                "warm_start": warm_start,
+                "wire": wire,
+                **settings,
+            },
+        },
+    )
 
 
 def run(plan):
@@ -136,13 +177,25 @@ def run(plan):
     return record, states
 
 
-switched_off = {"w.o. all": ("wo_lrc", "wo_pw", "wo_latent"), "w.o. L_rc + P_w": ("wo_lrc", "wo_pw"),
-                "w.o. L_rc": ("wo_lrc",), "FedVCK": ()}
+switched_off = {
+    "w.o. all": ("wo_lrc", "wo_pw", "wo_latent"),
+    "w.o. L_rc + P_w": ("wo_lrc", "wo_pw"),
+    "w.o. L_rc": ("wo_lrc",),
+    "FedVCK": (),
+}
 task = federation.make_task(experiment())
-quick = {name: run(experiment(**dict.fromkeys(off, True))) for name, off in switched_off.items()}
+quick = {
+    name: run(experiment(**dict.fromkeys(off, True)))
+    for name, off in switched_off.items()
+}
 labels_of = {record.experiment.id: name for name, (record, _) in quick.items()}
-show(curves([record for record, _ in quick.values()], by=lambda record: labels_of[record.experiment.id],
-            title=f"The four arms, {dataset}, one seed"))
+show(
+    curves(
+        [record for record, _ in quick.values()],
+        by=lambda record: labels_of[record.experiment.id],
+        title=f"The four arms, {dataset}, one seed",
+    )
+)
 
 # %% [markdown]
 # One seed, and a tiny run: the order of the arms here is no evidence. The tables above have three seeds.
@@ -162,30 +215,77 @@ held, group = torch.unique(client.labels[order], return_inverse=True)
 
 def losses(state, free, number):
     """Condensation loss of every step, mean over the classes of the client."""
-    real = engine.RealData(client.images[order], group, 1 / torch.bincount(group)[group].float(),
-                           owner=torch.zeros_like(held), label=held)
+    real = engine.RealData(
+        client.images[order],
+        group,
+        1 / torch.bincount(group)[group].float(),
+        owner=torch.zeros_like(held),
+        label=held,
+    )
     counts, rng = torch.full_like(held, 5), Rng(seed).at("figure", number)
-    start = initial_images("noise", real.images, group, counts, task.inputs, rng.generator())
-    plan = engine.Condensation(iterations=iterations, image_lr=1.0, clip_norm=30.0, estimator="expectation")
-    problem = engine.Problem(LatentEncoder(task.model_from(state.tensors)), real, plan,
-                             engine.Draws([rng], real.owner), task.inputs, task.runtime.autocast, free=free)
-    return engine.condense(problem, start, torch.repeat_interleave(counts))[1].mean(1)
+    start = initial_images(
+        "noise", real.images, group, counts, task.inputs, rng.generator()
+    )
+    plan = engine.Condensation(
+        iterations=iterations,
+        image_lr=1.0,
+        clip_norm=30.0,
+        estimator="expectation",
+    )
+    problem = engine.Problem(
+        LatentEncoder(task.model_from(state.tensors)),
+        real,
+        plan,
+        engine.Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+        free=free,
+    )
+    return engine.condense(problem, start, torch.repeat_interleave(counts))[
+        1
+    ].mean(1)
 
 
 # %%
-traces = [pd.DataFrame({"step": range(number * iterations, (number + 1) * iterations),
-                        "loss": losses(state, free, number), "label": label})
-          for label, arm, free in (("free", "w.o. all", True), ("constrained", "w.o. L_rc + P_w", False))
-          for number, state in enumerate(quick[arm][1])]
-show(lines(pd.concat(traces), "step", "loss", log="y", xlabel=f"step ({iterations} in each round)",
-           ylabel="loss per class", title="Condensation loss, round after round"))
+traces = [
+    pd.DataFrame(
+        {
+            "step": range(number * iterations, (number + 1) * iterations),
+            "loss": losses(state, free, number),
+            "label": label,
+        }
+    )
+    for label, arm, free in (
+        ("free", "w.o. all", True),
+        ("constrained", "w.o. L_rc + P_w", False),
+    )
+    for number, state in enumerate(quick[arm][1])
+]
+show(
+    lines(
+        pd.concat(traces),
+        "step",
+        "loss",
+        log="y",
+        xlabel=f"step ({iterations} in each round)",
+        ylabel="loss per class",
+        title="Condensation loss, round after round",
+    )
+)
 
 # %%
 summary = {}
 for label, arm in (("free", "w.o. all"), ("constrained", "w.o. L_rc + P_w")):
-    last = [trace["loss"].iat[-1] for trace in traces if trace["label"].iat[0] == label]
+    last = [
+        trace["loss"].iat[-1]
+        for trace in traces
+        if trace["label"].iat[0] == label
+    ]
     scores = [100 * row["metrics"]["accuracy"] for row in quick[arm][0].rounds]
-    summary |= {(label, "loss at the end of the round"): last, (label, "accuracy (%)"): scores}
+    summary |= {
+        (label, "loss at the end of the round"): last,
+        (label, "accuracy (%)"): scores,
+    }
 pd.DataFrame(summary, index=range(1, rounds + 1)).rename_axis("round").round(3)
 
 # %% [markdown]
@@ -208,26 +308,50 @@ body(adjacent_mmd)
 # %%
 train = task.dataset.train
 eye = task.new_model(Rng(seed).at("eye"))
-update_model(eye, task.inputs(train.images), train.labels, ServerTraining(lr=0.05, batch_size=50, steps=60),
-             Rng(seed).at("eye", "train"))
+update_model(
+    eye,
+    task.inputs(train.images),
+    train.labels,
+    ServerTraining(lr=0.05, batch_size=50, steps=60),
+    Rng(seed).at("eye", "train"),
+)
 
 
 @torch.no_grad()
 def repetition(name, label):
     found = quick[name][1][-1].tensors
     pictures = found["knowledge/images"]
-    features = eye.eval().embed(task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures)
-    return adjacent_mmd(features, found["knowledge/labels"], found["knowledge/round"] + 1).assign(label=label)
+    features = eye.eval().embed(
+        task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures
+    )
+    return adjacent_mmd(
+        features, found["knowledge/labels"], found["knowledge/round"] + 1
+    ).assign(label=label)
 
 
-distances = pd.concat([repetition("w.o. L_rc + P_w", "uniform"), repetition("w.o. L_rc", "with P_w")])
-show(lines(distances, "round", "mmd", ylabel="MMD to the round before", xlabel="communication round",
-           title="Difference of adjacent rounds (band: over classes)"))
+distances = pd.concat(
+    [
+        repetition("w.o. L_rc + P_w", "uniform"),
+        repetition("w.o. L_rc", "with P_w"),
+    ]
+)
+show(
+    lines(
+        distances,
+        "round",
+        "mmd",
+        ylabel="MMD to the round before",
+        xlabel="communication round",
+        title="Difference of adjacent rounds (band: over classes)",
+    )
+)
 
 # %%
 means = distances.groupby(["label", "round"])["mmd"].mean().unstack()
-print(f"with P_w adjacent rounds differ more in {(means.loc['with P_w'] > means.loc['uniform']).sum()} "
-      f"of {means.shape[1]} rounds; mean {means.loc['with P_w'].mean():.2f} against {means.loc['uniform'].mean():.2f}")
+print(
+    f"with P_w adjacent rounds differ more in {(means.loc['with P_w'] > means.loc['uniform']).sum()} "
+    f"of {means.shape[1]} rounds; mean {means.loc['with P_w'].mean():.2f} against {means.loc['uniform'].mean():.2f}"
+)
 
 # %% [markdown]
 # One confounder is hard to remove: the model itself moves from round to round, and with it what is condensed, whether
@@ -241,10 +365,18 @@ print(f"with P_w adjacent rounds differ more in {(means.loc['with P_w'] > means.
 # %%
 shares = (0.02, 0.1, 0.3)
 tried = {p: run(experiment(rounds=2, share=p, min_images=1))[0] for p in shares}
-pd.DataFrame({f"p = {100 * p:g}%": {
-    "accuracy (%)": 100 * record.metrics["accuracy"], "upload a round (kB)": record.rounds[-1]["up"] / 1000,
-    "seconds of clients a round": record.rounds[-1]["seconds"]["clients"],
-} for p, record in tried.items()}).round(2)
+pd.DataFrame(
+    {
+        f"p = {100 * p:g}%": {
+            "accuracy (%)": 100 * record.metrics["accuracy"],
+            "upload a round (kB)": record.rounds[-1]["up"] / 1000,
+            "seconds of clients a round": record.rounds[-1]["seconds"][
+                "clients"
+            ],
+        }
+        for p, record in tried.items()
+    }
+).round(2)
 
 # %% [markdown]
 # ## Where paper and code differ

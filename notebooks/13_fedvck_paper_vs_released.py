@@ -45,22 +45,39 @@ printed, released = Settings(), Settings.released()
 
 # %%
 meaning = {
-    "iterations": "not printed", "image_lr": "0.001 to 0.01", "clip_norm": "no bound",
-    "augmentation": "none", "contrast": "L_ce + L_rc, so 1 (Eq. 16)",
+    "iterations": "not printed",
+    "image_lr": "0.001 to 0.01",
+    "clip_norm": "no bound",
+    "augmentation": "none",
+    "contrast": "L_ce + L_rc, so 1 (Eq. 16)",
     "statistics": "of the real batch (Eq. 4)",
     "blend": "M(x) has its softmax (Eq. 7, 11)",
-    "selection": "w / sum w (Eq. 8)", "batches": "a fresh batch (Eq. 9)",
-    "first_model": "M_0 comes from the server", "warm_start": "S starts from N(0, 1)",
-    "own_negative": "the K largest other than c (Eq. 13)", "contrast_form": "negatives only below the line (Eq. 15)",
-    "projector": "learnable, as in SimSiam (Eq. 15)", "projector_training": "learnable, as in SimSiam (Eq. 15)",
-    "fading_contrast": "a constant weight (Eq. 16)", "keep_rounds": "S^t (Eq. 16; copies disagree)",
-    "server_augmentation": "none", "wire": "one byte a pixel (Table 9)",
+    "selection": "w / sum w (Eq. 8)",
+    "batches": "a fresh batch (Eq. 9)",
+    "first_model": "M_0 comes from the server",
+    "warm_start": "S starts from N(0, 1)",
+    "own_negative": "the K largest other than c (Eq. 13)",
+    "contrast_form": "negatives only below the line (Eq. 15)",
+    "projector": "learnable, as in SimSiam (Eq. 15)",
+    "projector_training": "learnable, as in SimSiam (Eq. 15)",
+    "fading_contrast": "a constant weight (Eq. 16)",
+    "keep_rounds": "S^t (Eq. 16; copies disagree)",
+    "server_augmentation": "none",
+    "wire": "one byte a pixel (Table 9)",
 }
-switches = {field.name: (getattr(printed, field.name), getattr(released, field.name))
-            for field in attrs.fields(Settings) if getattr(printed, field.name) != getattr(released, field.name)}
+switches = {
+    field.name: (getattr(printed, field.name), getattr(released, field.name))
+    for field in attrs.fields(Settings)
+    if getattr(printed, field.name) != getattr(released, field.name)
+}
 shown_as = {AUGMENTATION: "all six kinds", None: "none"}
-listing = pd.DataFrame({name: [shown_as.get(value, str(value)) for value in pair] for name, pair in switches.items()},
-                       index=["default", "released"]).T
+listing = pd.DataFrame(
+    {
+        name: [shown_as.get(value, str(value)) for value in pair]
+        for name, pair in switches.items()
+    },
+    index=["default", "released"],
+).T
 listing["in print"] = [meaning.get(name, "") for name in listing.index]
 listing
 
@@ -88,19 +105,31 @@ table("fedvck", "released", best)
 # %%
 found = table_frame("fedvck", "released", best)
 accuracy = found.dropna(subset="measured").set_index("row")["measured"]
-against = pd.Series({name: "batches: fresh" if "sliding" in name else "as printed" for name in accuracy.index},
-                    dtype=str)
-twin = table_frame("fedvck", 11, found["profile"].iat[0]).query("row == 'FedVCK' and column == 'cifar10-0.05'")
+against = pd.Series(
+    {
+        name: "batches: fresh" if "sliding" in name else "as printed"
+        for name in accuracy.index
+    },
+    dtype=str,
+)
+twin = table_frame("fedvck", 11, found["profile"].iat[0]).query(
+    "row == 'FedVCK' and column == 'cifar10-0.05'"
+)
 chance = 2**0.5 * twin["std"].iat[0]
-worth = pd.DataFrame({"points": accuracy - accuracy.reindex(against).to_numpy()}).drop("as printed", errors="ignore")
+worth = pd.DataFrame(
+    {"points": accuracy - accuracy.reindex(against).to_numpy()}
+).drop("as printed", errors="ignore")
 worth["in units of chance"] = worth["points"] / chance
 worth.sort_values("points", ascending=False).round(2)
 
 # %%
 clear = worth[worth["in units of chance"].abs() > 2]
-print("Nothing is measured yet." if worth.empty else
-      f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
-      f"{'; '.join(f'{name} {points:+.1f}' for name, points in clear['points'].items()) or 'none'}.")
+print(
+    "Nothing is measured yet."
+    if worth.empty
+    else f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
+    f"{'; '.join(f'{name} {points:+.1f}' for name, points in clear['points'].items()) or 'none'}."
+)
 
 # %% [markdown]
 # ## Measured in a quick run
@@ -111,12 +140,27 @@ print("Nothing is measured yet." if worth.empty else
 
 # %%
 def experiment(variant="printed", **settings):
-    return apply(profile, {
-        "algorithm": "fedvck", "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "variant": variant,
-        "settings": {"iterations": iterations, "image_lr": 1.0, "clip_norm": 30.0, "pool": 2,
-                     "server_steps": 30, "server_lr": 0.02, **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": "fedvck",
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "variant": variant,
+            "settings": {
+                "iterations": iterations,
+                "image_lr": 1.0,
+                "clip_norm": 30.0,
+                "pool": 2,
+                "server_steps": 30,
+                "server_lr": 0.02,
+                **settings,
+            },
+        },
+    )
 
 
 def outcome(**kwargs):
@@ -124,20 +168,48 @@ def outcome(**kwargs):
     plan = experiment(**kwargs)
     *_, result = federation.rounds(plan, task=task)
     model = plan.new_algorithm().model(result.state)
-    return 100 * result.metrics["accuracy"], task.outputs(model, task.dataset.test.images).argmax(1)
+    return 100 * result.metrics["accuracy"], task.outputs(
+        model, task.dataset.test.images
+    ).argmax(1)
 
 
 # %%
-budget = ("iterations", "image_lr", "clip_norm", "server_lr", "server_epochs", "share")
+budget = (
+    "iterations",
+    "image_lr",
+    "clip_norm",
+    "server_lr",
+    "server_epochs",
+    "share",
+)
 task = federation.make_task(experiment())
-tried = {"as printed": outcome(), "batches, fresh": outcome(estimator="minibatch"),
-         "batches, sliding": outcome(estimator="minibatch", batches="sliding"),
-         "as released": outcome(variant="released")}
-tried |= {name if "augmentation" in name else f"{name}: {value}": outcome(**{name: value})
-          for name, (_, value) in switches.items() if name not in (*budget, "batches")}
-reference = {name: tried["batches, fresh" if "sliding" in name else "as printed"] for name in tried}
-pd.DataFrame({name: {"accuracy (%)": score, "changed (%)": 100 * (given != reference[name][1]).float().mean().item()}
-              for name, (score, given) in tried.items()}).T.round(1)
+tried = {
+    "as printed": outcome(),
+    "batches, fresh": outcome(estimator="minibatch"),
+    "batches, sliding": outcome(estimator="minibatch", batches="sliding"),
+    "as released": outcome(variant="released"),
+}
+tried |= {
+    name if "augmentation" in name else f"{name}: {value}": outcome(
+        **{name: value}
+    )
+    for name, (_, value) in switches.items()
+    if name not in (*budget, "batches")
+}
+reference = {
+    name: tried["batches, fresh" if "sliding" in name else "as printed"]
+    for name in tried
+}
+pd.DataFrame(
+    {
+        name: {
+            "accuracy (%)": score,
+            "changed (%)": 100
+            * (given != reference[name][1]).float().mean().item(),
+        }
+        for name, (score, given) in tried.items()
+    }
+).T.round(1)
 
 # %% [markdown]
 # A switch with nothing changed has nothing to act on in so few rounds: the contrastive term, for example, starts in
@@ -153,7 +225,9 @@ pd.DataFrame({name: {"accuracy (%)": score, "changed (%)": 100 * (given != refer
 # The share of these values after some iterations:
 
 # %%
-pd.Series({f"after {n} iterations": 100 * 0.9**n for n in (1, 5, 10, 20, 50)}).round(1).to_frame("old values (%)")
+pd.Series(
+    {f"after {n} iterations": 100 * 0.9**n for n in (1, 5, 10, 20, 50)}
+).round(1).to_frame("old values (%)")
 
 # %% [markdown]
 # ### Eq. 7 and 8: how far from uniform
@@ -162,9 +236,16 @@ pd.Series({f"after {n} iterations": 100 * 0.9**n for n in (1, 5, 10, 20, 50)}).r
 # the largest to the smallest probability, by $b$:
 
 # %%
-low = torch.tensor([condensation.importance(torch.zeros(1), b).item() for b in (0.0, 0.3, 0.7)])
-pd.DataFrame({"printed, 1 / w(0)": 1 / low, "released, exp(1 - w(0))": torch.exp(1 - low)},
-             index=["b = 0", "b = 0.3", "b = 0.7"]).round(2)
+low = torch.tensor(
+    [condensation.importance(torch.zeros(1), b).item() for b in (0.0, 0.3, 0.7)]
+)
+pd.DataFrame(
+    {
+        "printed, 1 / w(0)": 1 / low,
+        "released, exp(1 - w(0))": torch.exp(1 - low),
+    },
+    index=["b = 0", "b = 0.3", "b = 0.7"],
+).round(2)
 
 # %% [markdown]
 # ### Eq. 9: sliding batches
@@ -174,8 +255,10 @@ pd.DataFrame({"printed, 1 / w(0)": 1 / low, "released, exp(1 - w(0))": torch.exp
 
 # %%
 draws, size = 100, 256
-pd.Series({"fresh batches": draws * size, "sliding batches": size + draws - 1}, name=f"draws in {draws} iterations"
-          ).to_frame()
+pd.Series(
+    {"fresh batches": draws * size, "sliding batches": size + draws - 1},
+    name=f"draws in {draws} iterations",
+).to_frame()
 
 # %%
 body(engine.Problem.rows)
@@ -200,33 +283,75 @@ held, group = torch.unique(client.labels[order], return_inverse=True)
 
 
 train, eye = task.dataset.train, task.new_model(Rng(seed).at("eye"))
-server.update_model(eye, task.inputs(train.images), train.labels,
-                    server.ServerTraining(lr=0.05, batch_size=50, steps=40), Rng(seed).at("eye", "train"))
+server.update_model(
+    eye,
+    task.inputs(train.images),
+    train.labels,
+    server.ServerTraining(lr=0.05, batch_size=50, steps=40),
+    Rng(seed).at("eye", "train"),
+)
 
 
 def trace(**settings):
-    real = engine.RealData(client.images[order], group, 1 / torch.bincount(group)[group].float(),
-                           owner=torch.zeros_like(held), label=held)
+    real = engine.RealData(
+        client.images[order],
+        group,
+        1 / torch.bincount(group)[group].float(),
+        owner=torch.zeros_like(held),
+        label=held,
+    )
     counts, rng = torch.ones_like(held), Rng(seed).at("rates")
-    start = initial_images("noise", real.images, group, counts, task.inputs, rng.generator())
-    plan = engine.Condensation(iterations=60, estimator="expectation", **settings)
-    problem = engine.Problem(LatentEncoder(eye), real, plan, engine.Draws([rng], real.owner),
-                             task.inputs, task.runtime.autocast)
+    start = initial_images(
+        "noise", real.images, group, counts, task.inputs, rng.generator()
+    )
+    plan = engine.Condensation(
+        iterations=60, estimator="expectation", **settings
+    )
+    problem = engine.Problem(
+        LatentEncoder(eye),
+        real,
+        plan,
+        engine.Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+    )
     return engine.condense(problem, start, torch.arange(len(held)))[1].mean(1)
 
 
 # %%
-rates = {f"{rate:g}, {text}": {"image_lr": rate, "clip_norm": bound}
-         for rate in (0.01, 0.1, 1.0, 10.0) for bound, text in ((None, "no bound"), (30.0, "bound 30"))}
-losses = pd.concat([pd.DataFrame({"step": range(1, 61), "loss": trace(**how), "label": name})
-                    for name, how in rates.items()])
-kept = losses["label"].isin([name for name in rates if name[:3] in ("0.0", "1, ")]) & (losses["loss"] < 1e9)
-show(lines(losses[kept], "step", "loss", log="y", ylabel="loss per class", title="Learning rates of the images"))
+rates = {
+    f"{rate:g}, {text}": {"image_lr": rate, "clip_norm": bound}
+    for rate in (0.01, 0.1, 1.0, 10.0)
+    for bound, text in ((None, "no bound"), (30.0, "bound 30"))
+}
+losses = pd.concat(
+    [
+        pd.DataFrame(
+            {"step": range(1, 61), "loss": trace(**how), "label": name}
+        )
+        for name, how in rates.items()
+    ]
+)
+kept = losses["label"].isin(
+    [name for name in rates if name[:3] in ("0.0", "1, ")]
+) & (losses["loss"] < 1e9)
+show(
+    lines(
+        losses[kept],
+        "step",
+        "loss",
+        log="y",
+        ylabel="loss per class",
+        title="Learning rates of the images",
+    )
+)
 
 # %%
 values = losses.groupby("label", sort=False)["loss"]
 ends = values.agg(["first", "last"])
-ends["finite to the end"] = values.apply(lambda loss: bool((loss.abs() < 1e38).all()))
+ends["finite to the end"] = values.apply(
+    lambda loss: bool((loss.abs() < 1e38).all())
+)
 ends.style.format("{:.2g}", subset=["first", "last"])
 
 # %% [markdown]
@@ -240,9 +365,23 @@ ends.style.format("{:.2g}", subset=["first", "last"])
 # From round 1 on the released code forces class $c$ into its own hard negatives, in the place of the $K$-th:
 
 # %%
-prototypes = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.5, 4.0, 0.2, 0.1], [1.5, 2.5, 1.0, 0.0], [0.1, 0.2, 0.3, 0.9]])
-pd.DataFrame({own: [str(row) for row in server.hard_negatives(prototypes, 2, own=own).tolist()]
-              for own in ("never", "forced")}).rename_axis("class")
+prototypes = torch.tensor(
+    [
+        [3.0, 1.0, 2.0, 0.0],
+        [0.5, 4.0, 0.2, 0.1],
+        [1.5, 2.5, 1.0, 0.0],
+        [0.1, 0.2, 0.3, 0.9],
+    ]
+)
+pd.DataFrame(
+    {
+        own: [
+            str(row)
+            for row in server.hard_negatives(prototypes, 2, own=own).tolist()
+        ]
+        for own in ("never", "forced")
+    }
+).rename_axis("class")
 
 # %% [markdown]
 # ### Eq. 15: the form of the loss
@@ -260,23 +399,55 @@ negatives = server.hard_negatives(prototypes, 2)
 
 def descend(form, similarity, steps=60):
     projector = server.Projector(16, Rng(seed).at("projector"))
-    optimiser, values = torch.optim.SGD(projector.parameters(), lr=0.05, momentum=0.9), []
+    optimiser, values = (
+        torch.optim.SGD(projector.parameters(), lr=0.05, momentum=0.9),
+        [],
+    )
     for _ in range(steps):
         loss = server.relational_contrastive_loss(
-            projector(features), marks, means, negatives, 0.1, form, similarity, here)
+            projector(features),
+            marks,
+            means,
+            negatives,
+            0.1,
+            form,
+            similarity,
+            here,
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         values.append(loss.item())
-    return pd.DataFrame({"step": range(1, steps + 1), "loss": values, "label": f"{form}, {similarity}"})
+    return pd.DataFrame(
+        {
+            "step": range(1, steps + 1),
+            "loss": values,
+            "label": f"{form}, {similarity}",
+        }
+    )
 
 
-falls = pd.concat([descend("printed", "dot"), descend("printed", "cosine"), descend("released", "cosine")])
-show(lines(falls[falls["label"] != "printed, dot"], "step", "loss", ylabel="L_rc", title="Forms with a bound"))
+falls = pd.concat(
+    [
+        descend("printed", "dot"),
+        descend("printed", "cosine"),
+        descend("released", "cosine"),
+    ]
+)
+show(
+    lines(
+        falls[falls["label"] != "printed, dot"],
+        "step",
+        "loss",
+        ylabel="L_rc",
+        title="Forms with a bound",
+    )
+)
 
 # %%
 falls.groupby("label", sort=False)["loss"].agg(["first", "last"]).rename(
-    columns={"first": "at the start", "last": "after 60 steps"})
+    columns={"first": "at the start", "last": "after 60 steps"}
+)
 
 # %% [markdown]
 # With the dot product the loss can always be lowered by longer features, so it falls without end. In training it would
@@ -293,7 +464,9 @@ falls.groupby("label", sort=False)["loss"].agg(["first", "last"]).rename(
 # half of each round:
 
 # %%
-pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map("{:.0e}".format).to_frame("con_beta")
+pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map(
+    "{:.0e}".format
+).to_frame("con_beta")
 
 # %% [markdown]
 # In round 0 the term is skipped. So the contrastive loss of the released code never has more than a tenth of its stated
@@ -314,7 +487,9 @@ pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map("{:.
 
 # %%
 data, many = task.dataset, 100
-cost = pd.Series({"uint8": 1, "float32": 4}) * many * data.channels * data.size**2
+cost = (
+    pd.Series({"uint8": 1, "float32": 4}) * many * data.channels * data.size**2
+)
 cost.to_frame(f"bytes of {many} images")
 
 # %% [markdown]

@@ -47,28 +47,52 @@ body(federation.Message.sizes.fget)
 
 # %%
 def run(algorithm, **settings):
-    plan = apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "settings": settings, "evaluate_every": rounds,
-    })
+    plan = apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": settings,
+            "evaluate_every": rounds,
+        },
+    )
     record = plan.new_record(federation.make_task(plan))
     for result in federation.rounds(plan):
         record.add(result)
     return record
 
 
-methods = {"FedAvg": "fedavg", "FedProx": "fedprox", "FedAvgM": "fedavgm", "FedDM": "feddm", "FedVCK": "fedvck"}
+methods = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "FedAvgM": "fedavgm",
+    "FedDM": "feddm",
+    "FedVCK": "fedvck",
+}
 runs = {name: run(algorithm) for name, algorithm in methods.items()}
 
 
 # %%
 def per_round(record):
     """Bytes of one round by direction and kind, over all clients."""
-    return pd.Series({(way, kind): size / len(record.rounds)
-                      for way, kinds in record.bytes.items() for kind, size in kinds.items()})
+    return pd.Series(
+        {
+            (way, kind): size / len(record.rounds)
+            for way, kinds in record.bytes.items()
+            for kind, size in kinds.items()
+        }
+    )
 
 
-sent = pd.DataFrame({name: per_round(record) for name, record in runs.items()}).fillna(0).astype(int)
+sent = (
+    pd.DataFrame({name: per_round(record) for name, record in runs.items()})
+    .fillna(0)
+    .astype(int)
+)
 sent.rename_axis(["direction", "kind"])
 
 # %% [markdown]
@@ -77,11 +101,27 @@ sent.rename_axis(["direction", "kind"])
 # running statistics of batch normalisation.
 
 # %%
-words = {"parameters": "Model", "buffers": "Model", "images": "Knowledge", "labels": "labels",
-         "prototypes": "logit prototypes", "meta": "numbers of samples, seeds"}
-kinds = {way: {name: ", ".join(dict.fromkeys(words[kind] for kind in sent.index[sent[name] > 0].droplevel(0)
-                                            if (way, kind) in sent.index and sent.loc[(way, kind), name]))
-               for name in sent} for way in ("up", "down")}
+words = {
+    "parameters": "Model",
+    "buffers": "Model",
+    "images": "Knowledge",
+    "labels": "labels",
+    "prototypes": "logit prototypes",
+    "meta": "numbers of samples, seeds",
+}
+kinds = {
+    way: {
+        name: ", ".join(
+            dict.fromkeys(
+                words[kind]
+                for kind in sent.index[sent[name] > 0].droplevel(0)
+                if (way, kind) in sent.index and sent.loc[(way, kind), name]
+            )
+        )
+        for name in sent
+    }
+    for way in ("up", "down")
+}
 pd.DataFrame(kinds)
 
 # %% [markdown]
@@ -99,13 +139,25 @@ pd.DataFrame(kinds)
 body(condensed_counts)
 
 # %%
-plan, settings = runs["FedVCK"].experiment, runs["FedVCK"].experiment.new_algorithm().settings
+plan, settings = (
+    runs["FedVCK"].experiment,
+    runs["FedVCK"].experiment.new_algorithm().settings,
+)
 task = federation.make_task(plan)
-held = torch.cat([client.class_counts for client in federation.make_clients(plan, task)])
-data, number = task.dataset, condensed_counts(held[held > 0], settings).sum().item()
+held = torch.cat(
+    [client.class_counts for client in federation.make_clients(plan, task)]
+)
+data, number = (
+    task.dataset,
+    condensed_counts(held[held > 0], settings).sum().item(),
+)
 classes = data.num_classes
-formula = number * (data.channels * data.size**2 + 1) + clients * (4 * classes**2 + 8 * classes)
-pd.Series({"formula": formula, "ledger": runs["FedVCK"].rounds[0]["up"]}).to_frame("bytes a round")
+formula = number * (data.channels * data.size**2 + 1) + clients * (
+    4 * classes**2 + 8 * classes
+)
+pd.Series(
+    {"formula": formula, "ledger": runs["FedVCK"].rounds[0]["up"]}
+).to_frame("bytes a round")
 
 # %% [markdown]
 # ## Tables 5 and 9
@@ -128,37 +180,63 @@ table("fedvck", 9, best)
 
 # %%
 #: image size, channels, classes, images (appendix; STL10 and ImageNette: their standard training sets), p
-facts = pd.DataFrame({
-    "pathmnist": (28, 3, 9, 89_996, 0.01), "octmnist": (28, 1, 4, 97_477, 0.01),
-    "organsmnist": (28, 1, 11, 13_940, 0.05), "organcmnist_224": (224, 1, 11, 13_000, 0.05),
-    "pneumoniamnist_224": (224, 1, 2, 4_708, 0.05), "cifar10": (32, 3, 10, 50_000, 0.02),
-    "stl10": (32, 3, 10, 5_000, 0.05), "imagenette": (64, 3, 10, 9_469, 0.01),
-}, index=["size", "channels", "classes", "images", "p"]).T
+facts = pd.DataFrame(
+    {
+        "pathmnist": (28, 3, 9, 89_996, 0.01),
+        "octmnist": (28, 1, 4, 97_477, 0.01),
+        "organsmnist": (28, 1, 11, 13_940, 0.05),
+        "organcmnist_224": (224, 1, 11, 13_000, 0.05),
+        "pneumoniamnist_224": (224, 1, 2, 4_708, 0.05),
+        "cifar10": (32, 3, 10, 50_000, 0.02),
+        "stl10": (32, 3, 10, 5_000, 0.05),
+        "imagenette": (64, 3, 10, 9_469, 0.01),
+    },
+    index=["size", "channels", "classes", "images", "p"],
+).T
 frame = table_frame("fedvck", 9)
 frame = frame[frame["metric"] == "upload_mb_per_round"]
-printed = {row: of.set_index(of["column"].str.rpartition("-")[0])["printed"] for row, of in frame.groupby("row")}
+printed = {
+    row: of.set_index(of["column"].str.rpartition("-")[0])["printed"]
+    for row, of in frame.groupby("row")
+}
 
 
 # %%
 def parameters(name):
-    size, channels, labels = (int(facts.loc[name, key]) for key in ("size", "channels", "classes"))
+    size, channels, labels = (
+        int(facts.loc[name, key]) for key in ("size", "channels", "classes")
+    )
     kind = "resnet18" if size == 224 else "convnet"
-    return sum(p.numel() for p in models.build(kind, channels, size, labels, Rng(0)).parameters())
+    return sum(
+        p.numel()
+        for p in models.build(kind, channels, size, labels, Rng(0)).parameters()
+    )
 
 
 counted = pd.Series({name: parameters(name) for name in facts.index})
-costs = pd.DataFrame({"parameters": counted, "computed (MB)": 10 * 4 * counted / MB,
-                      "printed (MB)": printed["FedAvg"].reindex(facts.index)})
-costs["agrees"] = (costs["computed (MB)"] - costs["printed (MB)"]).abs() < 0.0051
+costs = pd.DataFrame(
+    {
+        "parameters": counted,
+        "computed (MB)": 10 * 4 * counted / MB,
+        "printed (MB)": printed["FedAvg"].reindex(facts.index),
+    }
+)
+costs["agrees"] = (
+    costs["computed (MB)"] - costs["printed (MB)"]
+).abs() < 0.0051
 costs.round(2)
 
 # %%
 odd = costs[~costs["agrees"]]
 same = costs["printed (MB)"].eq(costs.loc["pneumoniamnist_224", "printed (MB)"])
-print(f"{costs['agrees'].sum()} of {len(costs)} agree to the digit, with one MB = 2^20 bytes.")
+print(
+    f"{costs['agrees'].sum()} of {len(costs)} agree to the digit, with one MB = 2^20 bytes."
+)
 for name, row in odd.iterrows():
-    print(f"{name}: computed {row['computed (MB)']:.2f}, printed {row['printed (MB)']:.2f}"
-          f"{', which is the number of pneumoniamnist_224' if same[name] else ''}.")
+    print(
+        f"{name}: computed {row['computed (MB)']:.2f}, printed {row['printed (MB)']:.2f}"
+        f"{', which is the number of pneumoniamnist_224' if same[name] else ''}."
+    )
 
 # %% [markdown]
 # OrganC has 11 classes and Pneumonia has 2, so their last layers differ. The printed cell of OrganC fits a network with
@@ -170,9 +248,13 @@ for name, row in odd.iterrows():
 # In print a pixel costs one byte. The plain reading is $p \cdot N \cdot C_x H^2$ bytes:
 
 # %%
-pixels = facts["channels"] * facts["size"]**2
-plain = pd.DataFrame({"computed (MB)": facts["p"] * facts["images"] * pixels / MB,
-                      "printed (MB)": printed["FedVCK"].reindex(facts.index)})
+pixels = facts["channels"] * facts["size"] ** 2
+plain = pd.DataFrame(
+    {
+        "computed (MB)": facts["p"] * facts["images"] * pixels / MB,
+        "printed (MB)": printed["FedVCK"].reindex(facts.index),
+    }
+)
 plain["printed / computed"] = plain["printed (MB)"] / plain["computed (MB)"]
 plain.round(2)
 
@@ -187,17 +269,29 @@ sizes = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv")
 rows = {}
 for name, of in sizes.groupby("dataset"):
     share, target = facts.loc[name, "p"], printed["FedVCK"][name]
-    for text, least, listed in (("all classes, at least 1", 1, False), ("all classes, at least 5", 5, False),
-                                ("listed classes, at least 5", 5, True)):
+    for text, least, listed in (
+        ("all classes, at least 1", 1, False),
+        ("all classes, at least 5", 5, False),
+        ("listed classes, at least 5", 5, True),
+    ):
         many = condensed_total(of, share, least, listed)
-        rows[name, text] = {"images": many, "computed (MB)": many * pixels[name] / MB, "printed (MB)": target}
+        rows[name, text] = {
+            "images": many,
+            "computed (MB)": many * pixels[name] / MB,
+            "printed (MB)": target,
+        }
 exact = pd.DataFrame(rows).T
-exact["agrees"] = (exact["computed (MB)"] - exact["printed (MB)"]).abs() < 0.0051
+exact["agrees"] = (
+    exact["computed (MB)"] - exact["printed (MB)"]
+).abs() < 0.0051
 exact.round(3)
 
 # %%
 fits = exact["agrees"].groupby(level=1, sort=False).all()
-print("The reading that fits both data sets to the digit:", "; ".join(fits.index[fits]) or "none")
+print(
+    "The reading that fits both data sets to the digit:",
+    "; ".join(fits.index[fits]) or "none",
+)
 
 # %% [markdown]
 # The splits are those at $\beta = 0.05$, which the paper does not state for these tables. A run that leaves out the
@@ -208,8 +302,17 @@ print("The reading that fits both data sets to the digit:", "; ".join(fits.index
 # The printed cost of STL10 is far off. With one channel in place of three it would be:
 
 # %%
-stl = facts.loc["stl10", "p"] * facts.loc["stl10", "images"] * facts.loc["stl10", "size"]**2 / MB
-readings = {"three channels": 3 * stl, "one channel": stl, "printed": printed["FedVCK"]["stl10"]}
+stl = (
+    facts.loc["stl10", "p"]
+    * facts.loc["stl10", "images"]
+    * facts.loc["stl10", "size"] ** 2
+    / MB
+)
+readings = {
+    "three channels": 3 * stl,
+    "one channel": stl,
+    "printed": printed["FedVCK"]["stl10"],
+}
 pd.Series(readings).round(2).to_frame("MB")
 
 # %% [markdown]
@@ -221,10 +324,17 @@ pd.Series(readings).round(2).to_frame("MB")
 # Logit prototypes, numbers of samples and labels: how much would they add to the printed costs?
 
 # %%
-extra = 10 * (4 * facts["classes"]**2 + 8 * facts["classes"]) / MB
+extra = 10 * (4 * facts["classes"] ** 2 + 8 * facts["classes"]) / MB
 labels = facts["p"] * facts["images"] / MB
-added = pd.DataFrame({"prototypes (MB)": extra, "labels (MB)": labels,
-                      "of the printed cost (%)": 100 * (extra + labels) / printed["FedVCK"].reindex(facts.index)})
+added = pd.DataFrame(
+    {
+        "prototypes (MB)": extra,
+        "labels (MB)": labels,
+        "of the printed cost (%)": 100
+        * (extra + labels)
+        / printed["FedVCK"].reindex(facts.index),
+    }
+)
 added.round(4)
 
 # %% [markdown]
@@ -233,13 +343,30 @@ added.round(4)
 
 # %%
 known = records()
-found = {run.id: known[run.id] for spec in TableSpec.all() if spec.paper == "fedvck"
-         for level in ("laptop", "paper") for cell in spec.cells(level) for run in cell.experiments
-         if run.id in known and run.algorithm in methods.values()}
-traffic = pd.DataFrame([{
-    "method": record.experiment.algorithm, "data": record.experiment.dataset, "profile": record.experiment.profile,
-    **{way: sum(kinds.values()) / MB / len(record.rounds) for way, kinds in record.bytes.items()},
-} for record in found.values()], columns=["method", "data", "profile", "up", "down"])
+found = {
+    run.id: known[run.id]
+    for spec in TableSpec.all()
+    if spec.paper == "fedvck"
+    for level in ("laptop", "paper")
+    for cell in spec.cells(level)
+    for run in cell.experiments
+    if run.id in known and run.algorithm in methods.values()
+}
+traffic = pd.DataFrame(
+    [
+        {
+            "method": record.experiment.algorithm,
+            "data": record.experiment.dataset,
+            "profile": record.experiment.profile,
+            **{
+                way: sum(kinds.values()) / MB / len(record.rounds)
+                for way, kinds in record.bytes.items()
+            },
+        }
+        for record in found.values()
+    ],
+    columns=["method", "data", "profile", "up", "down"],
+)
 traffic.groupby(["data", "profile", "method"]).mean().round(2)
 
 # %% [markdown]

@@ -50,11 +50,26 @@ from core.report.knowledge import body, lines
 from core.rng import Rng
 
 best = None if shown == "best" else shown
-condensing = {"iterations": iterations, "image_lr": 1.0, "clip_norm": 30.0, "pool": 1, "server_steps": 60,
-              "server_lr": 0.02}
-own = {"fedgen": {"generator_steps": 30}, "dfrd": {"iterations": 4, "server_batch": 32},
-       "desa": {"batch_size": 64, "ipc": 5, "iterations": iterations // 2, "image_lr": 1.0},
-       "feddm": condensing, "fedvck": condensing}
+condensing = {
+    "iterations": iterations,
+    "image_lr": 1.0,
+    "clip_norm": 30.0,
+    "pool": 1,
+    "server_steps": 60,
+    "server_lr": 0.02,
+}
+own = {
+    "fedgen": {"generator_steps": 30},
+    "dfrd": {"iterations": 4, "server_batch": 32},
+    "desa": {
+        "batch_size": 64,
+        "ipc": 5,
+        "iterations": iterations // 2,
+        "image_lr": 1.0,
+    },
+    "feddm": condensing,
+    "fedvck": condensing,
+}
 
 
 # %% [markdown]
@@ -64,13 +79,26 @@ own = {"fedgen": {"generator_steps": 30}, "dfrd": {"iterations": 4, "server_batc
 # method is better. It lets us look inside each. The budgets of methods that generate or condense images are cut most:
 # they learn little here, and Tables 3 and 11 are the place to compare.
 
+
 # %%
 def experiment(algorithm, rounds=rounds, skew=alpha, **settings):
-    local = {} if algorithm in ("feddm", "fedvck") else {"local_steps": local_steps, "lr": lr}
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": skew}, "settings": local | own.get(algorithm, {}) | settings,
-    })
+    local = (
+        {}
+        if algorithm in ("feddm", "fedvck")
+        else {"local_steps": local_steps, "lr": lr}
+    )
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": skew},
+            "settings": local | own.get(algorithm, {}) | settings,
+        },
+    )
 
 
 def run(plan):
@@ -83,7 +111,10 @@ def run(plan):
 
 
 task = federation.make_task(experiment("fedavg"))
-runs = {name: run(experiment(name)) for name in ("fedavg", "fedprox", "moon", "fedgen")}
+runs = {
+    name: run(experiment(name))
+    for name in ("fedavg", "fedprox", "moon", "fedgen")
+}
 
 # %%
 runs |= {name: run(experiment(name)) for name in ("fedgan", "fedmix", "dfrd")}
@@ -92,8 +123,14 @@ runs |= {name: run(experiment(name)) for name in ("fedgan", "fedmix", "dfrd")}
 runs |= {name: run(experiment(name)) for name in ("feddm", "desa", "fedvck")}
 
 # %%
-accuracy = {method_name(name): {row["round"]: 100 * row["metrics"]["accuracy"] for row in record.rounds
-                                if row["metrics"]} for name, (record, _) in runs.items()}
+accuracy = {
+    method_name(name): {
+        row["round"]: 100 * row["metrics"]["accuracy"]
+        for row in record.rounds
+        if row["metrics"]
+    }
+    for name, (record, _) in runs.items()
+}
 pd.DataFrame(accuracy).rename_axis("round").round(1)
 
 # %% [markdown]
@@ -109,22 +146,51 @@ body(server.weighted_average)
 
 # %%
 def members_of(plan):
-    return [client for client in federation.make_clients(plan, task) if len(client)]
+    return [
+        client for client in federation.make_clients(plan, task) if len(client)
+    ]
 
 
 def score(method, state):
     return 100 * task.evaluate(method.model(state))["accuracy"]
 
 
-fedavg, before = experiment("fedavg").new_algorithm(), runs["fedavg"][1][-2 if rounds > 1 else -1]
-uploads = {client.id: fedavg.client_update(client, fedavg.broadcast(before, client.id), Rng(seed).at(client.id))
-           for client in members_of(experiment("fedavg"))}
-alone = {number: score(fedavg, fedavg.server_update(before, {number: upload}, Rng(seed)))
-         for number, upload in uploads.items()}
+fedavg, before = (
+    experiment("fedavg").new_algorithm(),
+    runs["fedavg"][1][-2 if rounds > 1 else -1],
+)
+uploads = {
+    client.id: fedavg.client_update(
+        client, fedavg.broadcast(before, client.id), Rng(seed).at(client.id)
+    )
+    for client in members_of(experiment("fedavg"))
+}
+alone = {
+    number: score(
+        fedavg, fedavg.server_update(before, {number: upload}, Rng(seed))
+    )
+    for number, upload in uploads.items()
+}
 together = score(fedavg, fedavg.server_update(before, uploads, Rng(seed)))
-scores = pd.DataFrame([{"client": number, "accuracy": value, "label": label} for number in alone
-                       for label, value in (("its own model", alone[number]), ("the average", together))])
-show(lines(scores, "client", "accuracy", ylabel="accuracy on all classes (%)", title="Models after one round"))
+scores = pd.DataFrame(
+    [
+        {"client": number, "accuracy": value, "label": label}
+        for number in alone
+        for label, value in (
+            ("its own model", alone[number]),
+            ("the average", together),
+        )
+    ]
+)
+show(
+    lines(
+        scores,
+        "client",
+        "accuracy",
+        ylabel="accuracy on all classes (%)",
+        title="Models after one round",
+    )
+)
 
 # %% [markdown]
 # Each of them is good at its own classes. What the methods below try to mend is that the average loses as well, once
@@ -147,13 +213,37 @@ def way(mu):
     for client in members_of(plan):
         sent = method.broadcast(before, client.id)
         answer = method.client_update(client, sent, Rng(seed).at(client.id))
-        far.append(torch.stack([(answer.tensors[name] - sent.tensors[name]).square().sum()
-                                for name in sent.tensors if name.startswith("parameters/")]).sum().sqrt())
+        far.append(
+            torch.stack(
+                [
+                    (answer.tensors[name] - sent.tensors[name]).square().sum()
+                    for name in sent.tensors
+                    if name.startswith("parameters/")
+                ]
+            )
+            .sum()
+            .sqrt()
+        )
     return torch.stack(far).mean().item()
 
 
-ways = pd.DataFrame([{"mu": mu, "way": way(mu), "label": "FedProx"} for mu in (0.01, 0.1, 1.0, 10.0)])
-show(lines(ways, "mu", "way", xlabel="mu", ylabel="mean way of a client", log="x", title="A larger mu holds back"))
+ways = pd.DataFrame(
+    [
+        {"mu": mu, "way": way(mu), "label": "FedProx"}
+        for mu in (0.01, 0.1, 1.0, 10.0)
+    ]
+)
+show(
+    lines(
+        ways,
+        "mu",
+        "way",
+        xlabel="mu",
+        ylabel="mean way of a client",
+        log="x",
+        title="A larger mu holds back",
+    )
+)
 
 # %% [markdown]
 # A client that cannot move cannot learn either: the best $\mu$ lies between, and depends on the data.
@@ -182,18 +272,37 @@ def similarities(mu):
     sent = method.broadcast(method.initialise(task, Rng(seed)), client.id)
     previous = method.client_update(client, sent, Rng(seed)).tensors
     received = method.broadcast(runs["moon"][1][0], client.id)
-    after = method.client_update(client, received, Rng(seed).at("second")).tensors
+    after = method.client_update(
+        client, received, Rng(seed).at("second")
+    ).tensors
     with torch.no_grad():
-        z, z_glob, z_prev = (method.network(task, tensors).eval().embed(task.inputs(client.images))
-                             for tensors in (after, received.tensors, previous))
-    return {"z_glob": F.cosine_similarity(z, z_glob).mean().item(),
-            "z_prev": F.cosine_similarity(z, z_prev).mean().item()}
+        z, z_glob, z_prev = (
+            method.network(task, tensors)
+            .eval()
+            .embed(task.inputs(client.images))
+            for tensors in (after, received.tensors, previous)
+        )
+    return {
+        "z_glob": F.cosine_similarity(z, z_glob).mean().item(),
+        "z_prev": F.cosine_similarity(z, z_prev).mean().item(),
+    }
 
 
-found = [{"mu": mu, "cosine": value, "label": label}
-         for mu in (0.0, 1.0, 5.0, 10.0) for label, value in similarities(mu).items()]
-show(lines(pd.DataFrame(found), "mu", "cosine", xlabel="mu", ylabel="cosine of z with it",
-           title="Features of a client after its second round"))
+found = [
+    {"mu": mu, "cosine": value, "label": label}
+    for mu in (0.0, 1.0, 5.0, 10.0)
+    for label, value in similarities(mu).items()
+]
+show(
+    lines(
+        pd.DataFrame(found),
+        "mu",
+        "cosine",
+        xlabel="mu",
+        ylabel="cosine of z with it",
+        title="Features of a client after its second round",
+    )
+)
 
 # %% [markdown]
 # The loss asks for a *difference* of two cosines, {eq}`eq:base-moon`. Look at which of the two moves: going away from
@@ -205,9 +314,17 @@ show(lines(pd.DataFrame(found), "mu", "cosine", xlabel="mu", ylabel="cosine of z
 # batches, so the tries of the laptop profile ([how they were chosen](91_tuning)) go both ways.
 
 # %%
-sizes = {f"projection {size}": sum(value.numel() for name, value in experiment("moon", projection=size).new_algorithm()
-                                   .initialise(task, Rng(seed)).tensors.items() if name.startswith("parameters/"))
-         for size in (0, 256)}
+sizes = {
+    f"projection {size}": sum(
+        value.numel()
+        for name, value in experiment("moon", projection=size)
+        .new_algorithm()
+        .initialise(task, Rng(seed))
+        .tensors.items()
+        if name.startswith("parameters/")
+    )
+    for size in (0, 256)
+}
 pd.Series(sizes).to_frame("parameters")
 
 # %% [markdown]
@@ -233,19 +350,43 @@ body(server.ensemble_cross_entropy)
 @torch.no_grad()
 def recognised(state, samples=50):
     """Of generated features, how many the global model takes for the wanted class, in percent."""
-    generator = experiment("fedgen").new_algorithm().generator(task, state.tensors).eval()
+    generator = (
+        experiment("fedgen")
+        .new_algorithm()
+        .generator(task, state.tensors)
+        .eval()
+    )
     device = task.runtime.device
-    wanted = torch.arange(task.dataset.num_classes, device=device).repeat_interleave(samples)
+    wanted = torch.arange(
+        task.dataset.num_classes, device=device
+    ).repeat_interleave(samples)
     draws = Rng(seed).at("look").generator(device)
-    noise = torch.randn(len(wanted), generator.noise, generator=draws, device=device)
-    taken = task.model_from(state.tensors).eval().classifier(generator(noise, wanted)).argmax(1)
+    noise = torch.randn(
+        len(wanted), generator.noise, generator=draws, device=device
+    )
+    taken = (
+        task.model_from(state.tensors)
+        .eval()
+        .classifier(generator(noise, wanted))
+        .argmax(1)
+    )
     return 100 * (taken == wanted).float().mean().item()
 
 
-seen = [{"round": number, "share": recognised(state), "label": "FedGen"}
-        for number, state in enumerate(runs["fedgen"][1], 1)]
-show(lines(pd.DataFrame(seen), "round", "share", xlabel="communication round", ylabel="seen as wanted (%)",
-           title="Generated features in the global model"))
+seen = [
+    {"round": number, "share": recognised(state), "label": "FedGen"}
+    for number, state in enumerate(runs["fedgen"][1], 1)
+]
+show(
+    lines(
+        pd.DataFrame(seen),
+        "round",
+        "share",
+        xlabel="communication round",
+        ylabel="seen as wanted (%)",
+        title="Generated features in the global model",
+    )
+)
 
 # %% [markdown]
 # The generator learns from the clients, and they learn from it. In early rounds the clients know little, and features
@@ -271,9 +412,18 @@ body(fedgan.adversarial_losses)
 # %%
 method = experiment("fedgan").new_algorithm()
 generator = method.generator(task, runs["fedgan"][1][-1].tensors)
-images, labels = fedgan.draw(task, generator, 10 * task.dataset.num_classes, Rng(seed).at("draw"))
-show(condensed_images(images, labels, task.dataset.classes, columns=8,
-                      title=f"Images of FedGAN's generator after {rounds} rounds"))
+images, labels = fedgan.draw(
+    task, generator, 10 * task.dataset.num_classes, Rng(seed).at("draw")
+)
+show(
+    condensed_images(
+        images,
+        labels,
+        task.dataset.classes,
+        columns=8,
+        title=f"Images of FedGAN's generator after {rounds} rounds",
+    )
+)
 
 # %% [markdown]
 # A generator needs thousands of steps. In ten rounds it has few, and until then its images are wrong examples. This is
@@ -304,24 +454,50 @@ last = runs["fedmix"][1][-1]
 network = task.model_from(last.tensors).double().eval()
 client = max(members_of(experiment("fedmix")), key=len)
 x, y = task.inputs(client.images[:32]).double(), client.labels[:32]
-averages = list(zip(task.inputs(last.tensors["averages/images"][:10]).double().split(1),
-                    last.tensors["averages/labels"][:10].double().split(1), strict=True))
+averages = list(
+    zip(
+        task.inputs(last.tensors["averages/images"][:10]).double().split(1),
+        last.tensors["averages/labels"][:10].double().split(1),
+        strict=True,
+    )
+)
 
 
 def errors(share, x_g, y_g):
     mixed = network((1 - share) * x + share * x_g)
-    true = (1 - share) * F.cross_entropy(mixed, y) + share * F.cross_entropy(mixed, y_g.expand(len(y), -1))
-    with_term, without = (fedmix.mixup_loss(network, F.cross_entropy, x, y, other, y_g, share)
-                          for other in (x_g, torch.zeros_like(x_g)))
-    return {"with the derivative": (with_term - true).abs().item(), "without it": (without - true).abs().item()}
+    true = (1 - share) * F.cross_entropy(mixed, y) + share * F.cross_entropy(
+        mixed, y_g.expand(len(y), -1)
+    )
+    with_term, without = (
+        fedmix.mixup_loss(network, F.cross_entropy, x, y, other, y_g, share)
+        for other in (x_g, torch.zeros_like(x_g))
+    )
+    return {
+        "with the derivative": (with_term - true).abs().item(),
+        "without it": (without - true).abs().item(),
+    }
 
 
-gaps = pd.DataFrame([{"share": share, "error": value, "label": label}
-                     for share in (0.01, 0.02, 0.05, 0.1, 0.2) for x_g, y_g in averages
-                     for label, value in errors(share, x_g, y_g).items()])
+gaps = pd.DataFrame(
+    [
+        {"share": share, "error": value, "label": label}
+        for share in (0.01, 0.02, 0.05, 0.1, 0.2)
+        for x_g, y_g in averages
+        for label, value in errors(share, x_g, y_g).items()
+    ]
+)
 means = gaps.groupby(["label", "share"], as_index=False)["error"].mean()
-show(lines(means, "share", "error", xlabel="lambda", ylabel="distance to the true mixture", log="xy",
-           title="FedMix is mixup to first order"))
+show(
+    lines(
+        means,
+        "share",
+        "error",
+        xlabel="lambda",
+        ylabel="distance to the true mixture",
+        log="xy",
+        title="FedMix is mixup to first order",
+    )
+)
 
 # %% [markdown]
 # ## DFRD: distilling without data
@@ -353,13 +529,43 @@ body(dfrd.DFRD._student_loss)
 # $h$ being what enters the generator. We compute it for random images of growing side:
 
 # %%
-sides, merged = (2, 3, 4, 6, 8, 12, 16), torch.randn(64, 64, generator=Rng(seed).at("h").generator())
-pictures = {side: torch.rand(64, task.dataset.channels, side, side, generator=Rng(seed).at("s", side).generator())
-            for side in sides}
-values = [{"side": side, "loss": dfrd.diversity_loss(pictures[side], merged, kind).item(), "label": label}
-          for side in sides for kind, label in (("norm", "2-norm, as printed"), ("mean_square", "mean square, here"))]
-show(lines(pd.DataFrame(values), "side", "loss", xlabel="side of the image (pixels)", ylabel="diversity loss", log="y",
-           title="DFRD's diversity loss of random images"))
+sides, merged = (
+    (2, 3, 4, 6, 8, 12, 16),
+    torch.randn(64, 64, generator=Rng(seed).at("h").generator()),
+)
+pictures = {
+    side: torch.rand(
+        64,
+        task.dataset.channels,
+        side,
+        side,
+        generator=Rng(seed).at("s", side).generator(),
+    )
+    for side in sides
+}
+values = [
+    {
+        "side": side,
+        "loss": dfrd.diversity_loss(pictures[side], merged, kind).item(),
+        "label": label,
+    }
+    for side in sides
+    for kind, label in (
+        ("norm", "2-norm, as printed"),
+        ("mean_square", "mean square, here"),
+    )
+]
+show(
+    lines(
+        pd.DataFrame(values),
+        "side",
+        "loss",
+        xlabel="side of the image (pixels)",
+        ylabel="diversity loss",
+        log="y",
+        title="DFRD's diversity loss of random images",
+    )
+)
 
 # %% [markdown]
 # The norm grows with the number of pixels. A loss that is zero everywhere has no gradient, so the default is the mean
@@ -381,10 +587,22 @@ show(lines(pd.DataFrame(values), "side", "loss", xlabel="side of the image (pixe
 body(feddm.disturbance)
 
 # %%
-method, client = experiment("feddm").new_algorithm(), max(members_of(experiment("feddm")), key=len)
-answer = method.client_update(client, method.broadcast(runs["feddm"][1][-1], client.id), Rng(seed))
-show(condensed_images(answer.tensors["images"], answer.tensors["labels"].long(), task.dataset.classes, columns=5,
-                      title="What FedDM's largest client uploads"))
+method, client = (
+    experiment("feddm").new_algorithm(),
+    max(members_of(experiment("feddm")), key=len),
+)
+answer = method.client_update(
+    client, method.broadcast(runs["feddm"][1][-1], client.id), Rng(seed)
+)
+show(
+    condensed_images(
+        answer.tensors["images"],
+        answer.tensors["labels"].long(),
+        task.dataset.classes,
+        columns=5,
+        title="What FedDM's largest client uploads",
+    )
+)
 
 # %% [markdown]
 # There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the latent constraints, the
@@ -409,8 +627,14 @@ body(desa.DESA.objective)
 
 # %%
 anchors = desa.anchors(runs["desa"][1][-1])
-show(condensed_images(anchors["anchors/images"], anchors["anchors/labels"].long(), task.dataset.classes,
-                      title="The anchors that all clients share"))
+show(
+    condensed_images(
+        anchors["anchors/images"],
+        anchors["anchors/labels"].long(),
+        task.dataset.classes,
+        title="The anchors that all clients share",
+    )
+)
 
 # %% [markdown]
 # An anchor is an average over clients, pixel by pixel, of images that were condensed apart: it is greyer where a class
@@ -423,25 +647,42 @@ show(condensed_images(anchors["anchors/images"], anchors["anchors/labels"].long(
 
 # %%
 switched_off = {
-    "fedprox": {"mu": 0.0}, "moon": {"mu": 0.0, "projection": 0}, "fedgen": {"alpha": 0.0, "beta": 0.0},
-    "fedgan": {"share": 0.0}, "fedmix": {"mixup": 0.0}, "dfrd": {"iterations": 0},
+    "fedprox": {"mu": 0.0},
+    "moon": {"mu": 0.0, "projection": 0},
+    "fedgen": {"alpha": 0.0, "beta": 0.0},
+    "fedgan": {"share": 0.0},
+    "fedmix": {"mixup": 0.0},
+    "dfrd": {"iterations": 0},
     "desa": {"learn_anchors": False, "reg": 0.0, "kd": 0.0},
 }
 
 
 def weights(name, **settings):
     """The global model after two short rounds."""
-    tensors = run(experiment(name, rounds=2, local_steps=2, **settings))[1][-1].tensors
-    return {key: value for key, value in tensors.items() if key.startswith(("parameters/", "buffers/"))}
+    tensors = run(experiment(name, rounds=2, local_steps=2, **settings))[1][
+        -1
+    ].tensors
+    return {
+        key: value
+        for key, value in tensors.items()
+        if key.startswith(("parameters/", "buffers/"))
+    }
 
 
 plain = weights("fedavg")
 rows = {}
 for name, off in switched_off.items():
     reduced = weights(name, **off)
-    largest = max((reduced[key].double() - plain[key].double()).abs().max().item() for key in plain)
-    rows[method_name(name)] = {"switched off": ", ".join(f"{key} {value}" for key, value in off.items()),
-                               "largest difference to FedAvg": largest}
+    largest = max(
+        (reduced[key].double() - plain[key].double()).abs().max().item()
+        for key in plain
+    )
+    rows[method_name(name)] = {
+        "switched off": ", ".join(
+            f"{key} {value}" for key, value in off.items()
+        ),
+        "largest difference to FedAvg": largest,
+    }
 pd.DataFrame(rows).T
 
 # %% [markdown]
@@ -450,17 +691,37 @@ pd.DataFrame(rows).T
 # From the ledger: bytes of a round by direction and kind, over all clients, the mean over the rounds.
 
 # %%
-sent = pd.DataFrame({method_name(name): pd.Series({
-    (way, kind): size / len(record.rounds) for way, kinds in record.bytes.items() for kind, size in kinds.items()})
-    for name, (record, _) in runs.items()}).fillna(0).round().astype(int)
+sent = (
+    pd.DataFrame(
+        {
+            method_name(name): pd.Series(
+                {
+                    (way, kind): size / len(record.rounds)
+                    for way, kinds in record.bytes.items()
+                    for kind, size in kinds.items()
+                }
+            )
+            for name, (record, _) in runs.items()
+        }
+    )
+    .fillna(0)
+    .round()
+    .astype(int)
+)
 sent.rename_axis(["direction", "kind"]).T
 
 # %% [markdown]
 # Some things are sent once. The first round beside the last, in kB:
 
 # %%
-each = {method_name(name): {(way, label): record.rounds[row][way] / 1000 for way in ("up", "down")
-                            for label, row in (("first", 0), ("last", -1))} for name, (record, _) in runs.items()}
+each = {
+    method_name(name): {
+        (way, label): record.rounds[row][way] / 1000
+        for way in ("up", "down")
+        for label, row in (("first", 0), ("last", -1))
+    }
+    for name, (record, _) in runs.items()
+}
 pd.DataFrame(each).T.round(1)
 
 # %% [markdown]
@@ -472,6 +733,7 @@ pd.DataFrame(each).T.round(1)
 #
 # All methods in one picture, both directions counted, on a logarithmic axis:
 
+
 # %%
 def against_traffic(found, title):
     figure = curves(found, x="megabytes", title=title)
@@ -479,7 +741,12 @@ def against_traffic(found, title):
     return figure
 
 
-show(against_traffic([record for record, _ in runs.values()], f"{dataset}, alpha = {alpha:g}, one seed"))
+show(
+    against_traffic(
+        [record for record, _ in runs.values()],
+        f"{dataset}, alpha = {alpha:g}, one seed",
+    )
+)
 
 # %% [markdown]
 # On such tiny images and with such a small network this picture is only a picture. The same from records, for every
@@ -491,9 +758,16 @@ for number in (3, 11):
     for level in ("laptop", "paper"):
         for cell in TableSpec.find("fedvck", number).cells(level):
             here = columns.setdefault((number, cell.column, level), {})
-            here |= {run_.id: known[run_.id] for run_ in cell.experiments if run_.id in known}
-full = {key: list(here.values()) for key, here in columns.items()
-        if len({record.experiment.algorithm for record in here.values()}) >= 3}
+            here |= {
+                run_.id: known[run_.id]
+                for run_ in cell.experiments
+                if run_.id in known
+            }
+full = {
+    key: list(here.values())
+    for key, here in columns.items()
+    if len({record.experiment.algorithm for record in here.values()}) >= 3
+}
 for (number, column, level), found in full.items():
     show(against_traffic(found, f"Table {number}, {column}, profile {level}"))
 drawn, every = ({key[:2] for key in keys} for keys in (full, columns))
@@ -521,14 +795,31 @@ summary = {}
 for number in (3, 11):
     frame = table_frame("fedvck", number, best)
     both = frame.dropna(subset=["printed", "measured"])
-    pairs = both.merge(both, on="column").query("row_x < row_y and printed_x != printed_y")
-    same = (pairs["printed_x"] > pairs["printed_y"]) == (pairs["measured_x"] > pairs["measured_y"])
-    first = both.loc[both.groupby("column")["measured"].idxmax()] if len(both) else both
+    pairs = both.merge(both, on="column").query(
+        "row_x < row_y and printed_x != printed_y"
+    )
+    same = (pairs["printed_x"] > pairs["printed_y"]) == (
+        pairs["measured_x"] > pairs["measured_y"]
+    )
+    first = (
+        both.loc[both.groupby("column")["measured"].idxmax()]
+        if len(both)
+        else both
+    )
     summary[f"Table {number}"] = {
-        "cells printed": int(frame["printed"].notna().sum()), "of them measured": len(both),
-        "pairs of methods": len(pairs), "ordered as printed": int(same.sum()),
-        "columns with two methods or more": int((both.groupby("column").size() > 1).sum()),
-        "of them FedVCK first": int(first[first["column"].isin(pairs["column"])]["row"].eq("FedVCK").sum())}
+        "cells printed": int(frame["printed"].notna().sum()),
+        "of them measured": len(both),
+        "pairs of methods": len(pairs),
+        "ordered as printed": int(same.sum()),
+        "columns with two methods or more": int(
+            (both.groupby("column").size() > 1).sum()
+        ),
+        "of them FedVCK first": int(
+            first[first["column"].isin(pairs["column"])]["row"]
+            .eq("FedVCK")
+            .sum()
+        ),
+    }
 pd.DataFrame(summary).T
 
 # %% [markdown]
@@ -542,19 +833,44 @@ for number in (2, 3):
     level = table_frame("fedvck", number, best)["profile"].iat[0]
     for cell in TableSpec.find("fedvck", number).cells(level):
         if cell.published and cell.published.text == "OOM":
-            found = [known[run_.id] for run_ in cell.experiments if run_.id in known]
-            out.append({"table": number, "method": cell.row, "column": cell.column, "printed": cell.published.text,
-                        "data here": cell.experiments[0].dataset, "profile": level,
-                        "peak (GiB)": max((record.peak_memory for record in found), default=0) / 2**30 or None,
-                        "accuracy (%)": pd.Series([100 * r.metrics["accuracy"] for r in found], dtype=float).mean()})
+            found = [
+                known[run_.id] for run_ in cell.experiments if run_.id in known
+            ]
+            out.append(
+                {
+                    "table": number,
+                    "method": cell.row,
+                    "column": cell.column,
+                    "printed": cell.published.text,
+                    "data here": cell.experiments[0].dataset,
+                    "profile": level,
+                    "peak (GiB)": max(
+                        (record.peak_memory for record in found), default=0
+                    )
+                    / 2**30
+                    or None,
+                    "accuracy (%)": pd.Series(
+                        [100 * r.metrics["accuracy"] for r in found],
+                        dtype=float,
+                    ).mean(),
+                }
+            )
 numbers = {"peak (GiB)": float, "accuracy (%)": float}
-styler = pd.DataFrame(out).set_index(["table", "method", "column"]).astype(numbers).style
-styler.format("{:.2f}", na_rep="pending", subset=list(numbers)).set_table_attributes('class="dataframe"')
+styler = (
+    pd.DataFrame(out)
+    .set_index(["table", "method", "column"])
+    .astype(numbers)
+    .style
+)
+styler.format(
+    "{:.2f}", na_rep="pending", subset=list(numbers)
+).set_table_attributes('class="dataframe"')
 
 # %% [markdown]
 # All are images of 224 pixels with a ResNet-18. For training, the maps of all layers are kept until the gradient is
 # computed, and maps grow with the square of the side. We add up the outputs of all layers for a batch of 64, without
 # computing them (PyTorch's `meta` device has shapes only):
+
 
 # %%
 def maps(network, *inputs):
@@ -562,7 +878,9 @@ def maps(network, *inputs):
     total = []
     for layer in network.modules():
         if not list(layer.children()):
-            layer.register_forward_hook(lambda _, __, output: total.append(output.numel()))
+            layer.register_forward_hook(
+                lambda _, __, output: total.append(output.numel())
+            )
     network(*inputs)
     return 4 * sum(total) / 2**30
 
@@ -570,21 +888,41 @@ def maps(network, *inputs):
 def demand(size, kind):
     batch, wide = 64, {"device": "meta"}
     classifier = models.build(kind, 1, size, 11, Rng(0)).to("meta")
-    gan, game = (apply("paper", {"algorithm": name, "dataset": dataset}).new_algorithm().settings
-                 for name in ("fedgan", "dfrd"))
+    gan, game = (
+        apply("paper", {"algorithm": name, "dataset": dataset})
+        .new_algorithm()
+        .settings
+        for name in ("fedgan", "dfrd")
+    )
     with torch.device("meta"):
-        generator = models.ImageGenerator(1, size, noise=gan.noise, width=gan.generator_width)
+        generator = models.ImageGenerator(
+            1, size, noise=gan.noise, width=gan.generator_width
+        )
         judge = models.PatchDiscriminator(12, width=gan.discriminator_width)
-        maker = models.ImageGenerator(1, size, noise=game.noise, width=game.generator_width)
+        maker = models.ImageGenerator(
+            1, size, noise=game.noise, width=game.generator_width
+        )
     one = maps(classifier, torch.empty(batch, 1, size, size, **wide))
-    return {"network": kind, "a model": one,
-            "FedGAN: G and D": maps(generator, torch.empty(batch, gan.noise, **wide))
-            + maps(judge, torch.empty(2 * batch, 12, size, size, **wide)),
-            "DFRD: G, ten clients, the global model": maps(maker, torch.empty(batch, game.noise, **wide)) + 11 * one}
+    return {
+        "network": kind,
+        "a model": one,
+        "FedGAN: G and D": maps(
+            generator, torch.empty(batch, gan.noise, **wide)
+        )
+        + maps(judge, torch.empty(2 * batch, 12, size, size, **wide)),
+        "DFRD: G, ten clients, the global model": maps(
+            maker, torch.empty(batch, game.noise, **wide)
+        )
+        + 11 * one,
+    }
 
 
-pd.DataFrame({f"{size} pixels": demand(size, kind) for size, kind in (
-    (28, "convnet"), (64, "convnet"), (224, "resnet18"))}).T
+pd.DataFrame(
+    {
+        f"{size} pixels": demand(size, kind)
+        for size, kind in ((28, "convnet"), (64, "convnet"), (224, "resnet18"))
+    }
+).T
 
 # %% [markdown]
 # DFRD's generator needs the gradient through all clients' models at once; FedGAN keeps a generator and a wide
@@ -600,14 +938,23 @@ pd.DataFrame({f"{size} pixels": demand(size, kind) for size, kind in (
 # tensors on a GPU), in GiB:
 
 # %%
-peaks = pd.DataFrame([
-    {"method": method_name(record.experiment.algorithm), "data": record.experiment.dataset,
-     "profile": record.experiment.profile, "device": record.environment.get("device", ""),
-     "GiB": record.peak_memory / 2**30}
-    for record in known.values() if record.peak_memory and record.experiment.algorithm in runs
-], columns=["method", "data", "profile", "device", "GiB"])
-peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(["max", "size"]).round(2).set_axis(
-    ["GiB at most", "runs"], axis=1)
+peaks = pd.DataFrame(
+    [
+        {
+            "method": method_name(record.experiment.algorithm),
+            "data": record.experiment.dataset,
+            "profile": record.experiment.profile,
+            "device": record.environment.get("device", ""),
+            "GiB": record.peak_memory / 2**30,
+        }
+        for record in known.values()
+        if record.peak_memory and record.experiment.algorithm in runs
+    ],
+    columns=["method", "data", "profile", "device", "GiB"],
+)
+peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
+    ["max", "size"]
+).round(2).set_axis(["GiB at most", "runs"], axis=1)
 
 # %% [markdown]
 # ## Where papers and code differ

@@ -46,7 +46,15 @@ from core.experiments import records
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
 from core.models import count_parameters
-from core.report import condensed_images, curves, partition_plot, progress, show, table, table_frame
+from core.report import (
+    condensed_images,
+    curves,
+    partition_plot,
+    progress,
+    show,
+    table,
+    table_frame,
+)
 from core.report.knowledge import body, lines
 from core.report.tuning import tuning_table
 from core.rng import Rng
@@ -56,15 +64,37 @@ best = None if shown == "best" else shown
 
 # %%
 def experiment(algorithm, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "model": "lenet", "rounds": rounds, "clients": clients,
-        "active": active, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha}, "settings": settings,
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "model": "lenet",
+            "rounds": rounds,
+            "clients": clients,
+            "active": active,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": settings,
+        },
+    )
 
 
-rates = {"inner_lr": 0.2, "horizon": 25, "image_lr": 30.0, "server_lr": 0.2, "server_steps": 25}
+rates = {
+    "inner_lr": 0.2,
+    "horizon": 25,
+    "image_lr": 30.0,
+    "server_lr": 0.2,
+    "server_steps": 25,
+}
 batches = {"inner_batch": 32, "real_batch": 32, "generator_steps": 20}
-plan = experiment("fedmk", images_per_class=images_per_class, iterations=iterations, **rates, **batches)
+plan = experiment(
+    "fedmk",
+    images_per_class=images_per_class,
+    iterations=iterations,
+    **rates,
+    **batches,
+)
 algorithm = plan.new_algorithm()
 settings = algorithm.settings
 task = federation.make_task(plan)
@@ -74,15 +104,27 @@ classes, test = task.dataset.classes, task.dataset.test
 # %%
 everything = torch.cat([client.labels for client in members]).cpu()
 parts = torch.arange(len(everything)).split([len(client) for client in members])
-show(partition_plot(everything, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        everything, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %% [markdown]
 # The run. `active` of the clients take part in a round.
 
 # %%
 results = list(federation.rounds(plan, task=task, clients=members))
-pd.DataFrame({r.round: {"accuracy (%)": 100 * r.metrics["accuracy"], "up (kB)": r.up / 1000,
-                        "down (kB)": r.down / 1000} for r in results}).T.round(1)
+pd.DataFrame(
+    {
+        r.round: {
+            "accuracy (%)": 100 * r.metrics["accuracy"],
+            "up (kB)": r.up / 1000,
+            "down (kB)": r.down / 1000,
+        }
+        for r in results
+    }
+).T.round(1)
 
 # %% [markdown]
 # ## What a client does
@@ -148,31 +190,60 @@ client = max(members, key=len)
 
 def source_of(client, state):
     """A client's data, the weights of its samples and its start, as in a round."""
-    return algorithm._source(client, algorithm.broadcast(state, client.id), task.model_from(state.tensors),
-                             Rng(seed).at("look", client.id))
+    return algorithm._source(
+        client,
+        algorithm.broadcast(state, client.id),
+        task.model_from(state.tensors),
+        Rng(seed).at("look", client.id),
+    )
 
 
 start = source_of(client, begin)
 network = bilevel.KnowledgeNetwork(task.model_from(begin.tensors).double())
 inner, outer = bilevel.network_losses(network)
-sight = {"knowledge_labels": start.knowledge_labels, "images": task.inputs(start.images[:64]).double(),
-         "labels": start.labels[:64], "weights": start.weights[:64].double()}
+sight = {
+    "knowledge_labels": start.knowledge_labels,
+    "images": task.inputs(start.images[:64]).double(),
+    "labels": start.labels[:64],
+    "weights": start.weights[:64].double(),
+}
 images = start.knowledge.double()
-step = bilevel.bilevel_step(inner, outer, network.weights(), images[None],
-                            {name: value[None] for name, value in sight.items()}, lr=settings.inner_lr, shared=True)
+step = bilevel.bilevel_step(
+    inner,
+    outer,
+    network.weights(),
+    images[None],
+    {name: value[None] for name, value in sight.items()},
+    lr=settings.inner_lr,
+    shared=True,
+)
 
 
 def outer_loss(pixel, change):
     moved = images.clone()
     moved.flatten()[pixel] += change
-    return outer(bilevel.descend(inner, network.weights(), moved, sight, settings.inner_lr, 1), moved, sight).item()
+    return outer(
+        bilevel.descend(
+            inner, network.weights(), moved, sight, settings.inner_lr, 1
+        ),
+        moved,
+        sight,
+    ).item()
 
 
 steepest = step.gradient.flatten().abs().topk(4).indices.tolist()
-pd.DataFrame({f"pixel {pixel}": {
-    "bilevel_step": step.gradient.flatten()[pixel].item(),
-    "by differences": (outer_loss(pixel, 1e-5) - outer_loss(pixel, -1e-5)) / 2e-5,
-} for pixel in steepest}).T
+pd.DataFrame(
+    {
+        f"pixel {pixel}": {
+            "bilevel_step": step.gradient.flatten()[pixel].item(),
+            "by differences": (
+                outer_loss(pixel, 1e-5) - outer_loss(pixel, -1e-5)
+            )
+            / 2e-5,
+        }
+        for pixel in steepest
+    }
+).T
 
 # %% [markdown]
 # With batch normalisation there is a second way from the images to the loss. A network that was trained on knowledge
@@ -184,9 +255,13 @@ pd.DataFrame({f"pixel {pixel}": {
 adapted = {name: weight[0] for name, weight in step.weights.items()}
 fixed = torch.func.grad(lambda made: outer(adapted, made, sight))(images)
 through = step.gradient[0] - fixed
-angle = torch.cosine_similarity(step.gradient[0].flatten(), through.flatten(), 0)
-print(f"Length of the gradient: {through.norm():.2e} through the step, {fixed.norm():.2e} through the normalisation; "
-      f"cosine of the whole with the first: {angle:.2f}.")
+angle = torch.cosine_similarity(
+    step.gradient[0].flatten(), through.flatten(), 0
+)
+print(
+    f"Length of the gradient: {through.norm():.2e} through the step, {fixed.norm():.2e} through the normalisation; "
+    f"cosine of the whole with the first: {angle:.2f}."
+)
 
 # %% [markdown]
 # ### Weights of real samples
@@ -230,9 +305,21 @@ body(bilevel.extract)
 # %%
 sources = [source_of(member, begin) for member in members if len(member)]
 found, losses = condensation.extract(fresh, sources, settings, task.inputs)
-trace = pd.DataFrame(losses.cpu(), columns=[f"client {member.id}" for member in members if len(member)])
-show(lines(trace.rename_axis("iteration").reset_index().melt("iteration", var_name="label"), "iteration", "value",
-           ylabel="outer loss", title="Outer loss of every client in the first round"))
+trace = pd.DataFrame(
+    losses.cpu(),
+    columns=[f"client {member.id}" for member in members if len(member)],
+)
+show(
+    lines(
+        trace.rename_axis("iteration")
+        .reset_index()
+        .melt("iteration", var_name="label"),
+        "iteration",
+        "value",
+        ylabel="outer loss",
+        title="Outer loss of every client in the first round",
+    )
+)
 
 # %% [markdown]
 # What are the images worth? For every client a network takes as many steps as a horizon has from the received model:
@@ -245,32 +332,54 @@ def learned(images, labels):
     """Test accuracy (%) on the classes of `labels` after plain steps on these images, as the server takes them."""
     network = bilevel.KnowledgeNetwork(fresh)
     inner, _ = bilevel.network_losses(network)
-    weights = bilevel.descend(inner, network.weights(), images, {"knowledge_labels": labels}, settings.inner_lr,
-                              settings.horizon)
+    weights = bilevel.descend(
+        inner,
+        network.weights(),
+        images,
+        {"knowledge_labels": labels},
+        settings.inner_lr,
+        settings.horizon,
+    )
     asked = torch.isin(test.labels, labels.cpu())
     inputs = task.inputs(test.images[asked].to(images.device))
     with torch.no_grad():
-        logits = network.logits(weights, torch.cat([images, inputs]), len(images))[len(images):]
-    return 100 * (logits.argmax(1).cpu() == test.labels[asked]).float().mean().item()
+        logits = network.logits(
+            weights, torch.cat([images, inputs]), len(images)
+        )[len(images) :]
+    return (
+        100
+        * (logits.argmax(1).cpu() == test.labels[asked]).float().mean().item()
+    )
 
 
 def some_real(source):
     """At most `images_per_class` real images of each class."""
-    rows = torch.cat([(source.labels == c).nonzero()[:images_per_class, 0] for c in source.labels.unique()])
+    rows = torch.cat(
+        [
+            (source.labels == c).nonzero()[:images_per_class, 0]
+            for c in source.labels.unique()
+        ]
+    )
     return task.inputs(source.images[rows]), source.labels[rows]
 
 
-worth = {name: {"classes": len(source.labels.unique()),
-                "random start": learned(source.knowledge, source.knowledge_labels),
-                "meta knowledge": learned(made, source.knowledge_labels),
-                "as many real images": learned(*some_real(source))}
-         for name, source, made in zip(trace, sources, found, strict=True)}
+worth = {
+    name: {
+        "classes": len(source.labels.unique()),
+        "random start": learned(source.knowledge, source.knowledge_labels),
+        "meta knowledge": learned(made, source.knowledge_labels),
+        "as many real images": learned(*some_real(source)),
+    }
+    for name, source, made in zip(trace, sources, found, strict=True)
+}
 pd.DataFrame(worth).T.round(1)
 
 # %%
 gain = pd.DataFrame(worth).T.mean()
-print(f"Mean over clients: {gain['random start']:.1f}% on the random start, {gain['meta knowledge']:.1f}% on the "
-      f"knowledge, {gain['as many real images']:.1f}% on as many real images.")
+print(
+    f"Mean over clients: {gain['random start']:.1f}% on the random start, {gain['meta knowledge']:.1f}% on the "
+    f"knowledge, {gain['as many real images']:.1f}% on as many real images."
+)
 
 # %% [markdown]
 # ### Sharing
@@ -295,7 +404,11 @@ before, last = results[-2].state, results[-1].state
 def given(state, number):
     """Whose knowledge client `number` starts from."""
     handed = algorithm.broadcast(state, number).tensors["images"]
-    return next(k for k in fedmk.owners(state) if state.tensors[f"knowledge/{k}/images"] is handed)
+    return next(
+        k
+        for k in fedmk.owners(state)
+        if state.tensors[f"knowledge/{k}/images"] is handed
+    )
 
 
 taken = {}
@@ -303,8 +416,11 @@ for number in fedmk.owners(last) if len(fedmk.owners(before)) > 1 else []:
     other = given(before, number)
     own = last.tensors[f"knowledge/{number}/labels"].unique()
     theirs = before.tensors[f"knowledge/{other}/labels"].unique()
-    taken[f"client {number}"] = {"starts from": f"client {other}", "own classes": len(own),
-                                 "of them taken over": int(torch.isin(own, theirs).sum())}
+    taken[f"client {number}"] = {
+        "starts from": f"client {other}",
+        "own classes": len(own),
+        "of them taken over": int(torch.isin(own, theirs).sum()),
+    }
 pd.DataFrame(taken).T
 
 # %% [markdown]
@@ -320,18 +436,32 @@ def gallery(result):
     """Show the first image of each class of each active client."""
     tiles, row = [], []
     for owner in fedmk.owners(result.state):
-        images, labels = (result.state.tensors[f"knowledge/{owner}/{kind}"].cpu() for kind in ("images", "labels"))
+        images, labels = (
+            result.state.tensors[f"knowledge/{owner}/{kind}"].cpu()
+            for kind in ("images", "labels")
+        )
         grey = condensation.to_wire(images, task.dataset.mean, task.dataset.std)
         for c in range(len(classes)):
-            tiles.append(grey[labels == c][0] if (labels == c).any() else torch.zeros_like(grey[0]))
+            tiles.append(
+                grey[labels == c][0]
+                if (labels == c).any()
+                else torch.zeros_like(grey[0])
+            )
             row.append(owner)
     pixels = torch.stack(tiles)
     cut = ((pixels == 0) | (pixels == 255)).float().mean().item()
     title = f"Round {result.round}, {result.metrics['accuracy']:.0%} correct"
-    show(condensed_images(pixels, torch.tensor(row), [f"client {k}" for k in range(clients)], columns=len(classes),
-                          title=title),
-         alt=f"{title}. Meta knowledge, one row for each of {len(set(row))} active clients, one image of each of "
-             f"{len(classes)} classes. {cut:.0%} of the pixels are black or white.")
+    show(
+        condensed_images(
+            pixels,
+            torch.tensor(row),
+            [f"client {k}" for k in range(clients)],
+            columns=len(classes),
+            title=title,
+        ),
+        alt=f"{title}. Meta knowledge, one row for each of {len(set(row))} active clients, one image of each of "
+        f"{len(classes)} classes. {cut:.0%} of the pixels are black or white.",
+    )
 
 
 for result in results:
@@ -344,34 +474,54 @@ for result in results:
 
 # %%
 owners = fedmk.owners(last)
-uploaded, marks = (torch.cat([last.tensors[f"knowledge/{k}/{kind}"] for k in owners]) for kind in ("images", "labels"))
+uploaded, marks = (
+    torch.cat([last.tensors[f"knowledge/{k}/{kind}"] for k in owners])
+    for kind in ("images", "labels")
+)
 marks = marks.long()
 real = torch.cat([client.images for client in members]).float()
 held = marks.unique()
 made_mean = torch.stack([uploaded[marks == c].mean(0) for c in held]).cpu()
-real_mean = torch.stack([real[everything.to(real.device) == c].mean(0) for c in held]).cpu()
+real_mean = torch.stack(
+    [real[everything.to(real.device) == c].mean(0) for c in held]
+).cpu()
 
 
 def stretched(images):
-    low, high = (way(images.flatten(1), 1)[:, None, None, None] for way in (torch.amin, torch.amax))
+    low, high = (
+        way(images.flatten(1), 1)[:, None, None, None]
+        for way in (torch.amin, torch.amax)
+    )
     return (images - low) / (high - low)
 
 
-show(condensed_images(torch.cat([stretched(made_mean), stretched(real_mean)]),
-                      torch.arange(2).repeat_interleave(len(held)), ["meta knowledge", "real"], columns=len(held),
-                      title=f"Mean of every class, round {rounds}"),
-     alt=f"Upper row: the mean of the meta knowledge of each of {len(held)} classes. Lower row: the mean of the real "
-         f"images. The next output says how alike they are.")
+show(
+    condensed_images(
+        torch.cat([stretched(made_mean), stretched(real_mean)]),
+        torch.arange(2).repeat_interleave(len(held)),
+        ["meta knowledge", "real"],
+        columns=len(held),
+        title=f"Mean of every class, round {rounds}",
+    ),
+    alt=f"Upper row: the mean of the meta knowledge of each of {len(held)} classes. Lower row: the mean of the real "
+    f"images. The next output says how alike they are.",
+)
 
 # %%
 # what is common to all classes does not count
-made_own, real_own = ((mean - mean.mean(0)).flatten(1) for mean in (made_mean, real_mean))
-alike = torch.nn.functional.cosine_similarity(made_own[:, None], real_own[None], dim=2)
+made_own, real_own = (
+    (mean - mean.mean(0)).flatten(1) for mean in (made_mean, real_mean)
+)
+alike = torch.nn.functional.cosine_similarity(
+    made_own[:, None], real_own[None], dim=2
+)
 right = (alike.argmax(1) == torch.arange(len(held))).sum().item()
 rest = (alike.sum() - alike.trace()) / (alike.numel() - len(held))
-print(f"Cosine of mean knowledge and mean real image, each without the mean over classes: {alike.diag().mean():.2f} "
-      f"for the own class, {rest:.2f} for others. The class with the largest cosine is the own one for {right} of "
-      f"{len(held)} classes.")
+print(
+    f"Cosine of mean knowledge and mean real image, each without the mean over classes: {alike.diag().mean():.2f} "
+    f"for the own class, {rest:.2f} for others. The class with the largest cosine is the own one for {right} of "
+    f"{len(held)} classes."
+)
 
 # %% [markdown]
 # So images that look like noise can carry a picture of the class between them. Whether they carry more than that is the
@@ -431,22 +581,38 @@ body(find("fedmk")._train_model)
 # %%
 model = task.model_from(last.tensors).eval()
 generator = fedmk.generator_of(task, model, Rng(seed), last)
-pseudo, pseudo_marks = fedmk.draw_pseudo(generator, marks, len(marks), Rng(seed).at("pseudo"))
+pseudo, pseudo_marks = fedmk.draw_pseudo(
+    generator, marks, len(marks), Rng(seed).at("pseudo")
+)
 with torch.no_grad():
-    features = {"uploaded": (model.embed(uploaded), marks), "generated": (pseudo, pseudo_marks)}
+    features = {
+        "uploaded": (model.embed(uploaded), marks),
+        "generated": (pseudo, pseudo_marks),
+    }
     seen = {}
     for name, (z, y) in features.items():
         p = model.classifier(z).softmax(1)
-        seen[name] = {"right (%)": 100 * (p.argmax(1) == y).float().mean().item(),
-                      "sure (%)": 100 * p.max(1).values.mean().item(), "mean length": z.norm(dim=1).mean().item()}
-both = [c for c in range(len(classes)) if all((y == c).any() for _, y in features.values())]
-means = [torch.stack([z[y == c].mean(0) for c in both]) for z, y in features.values()]
+        seen[name] = {
+            "right (%)": 100 * (p.argmax(1) == y).float().mean().item(),
+            "sure (%)": 100 * p.max(1).values.mean().item(),
+            "mean length": z.norm(dim=1).mean().item(),
+        }
+both = [
+    c
+    for c in range(len(classes))
+    if all((y == c).any() for _, y in features.values())
+]
+means = [
+    torch.stack([z[y == c].mean(0) for c in both]) for z, y in features.values()
+]
 cosine = torch.nn.functional.cosine_similarity(*means).mean().item()
 pd.DataFrame(seen).T.round(1)
 
 # %%
-print(f"Cosine of the class means of uploaded and generated features, mean over classes: {cosine:.2f} (1: the same "
-      f"direction). The generator took {settings.generator_steps} steps in each of {rounds} rounds.")
+print(
+    f"Cosine of the class means of uploaded and generated features, mean over classes: {cosine:.2f} (1: the same "
+    f"direction). The generator took {settings.generator_steps} steps in each of {rounds} rounds."
+)
 
 # %% [markdown]
 # ## The run beside FedAvg
@@ -463,21 +629,37 @@ def record_of(plan, finished=None):
     return record
 
 
-local = {"lr": 0.01, "local_steps": 20, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
+local = {
+    "lr": 0.01,
+    "local_steps": 20,
+    "batch_size": 32,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+}
 runs = [record_of(plan, results), record_of(experiment("fedavg", **local))]
 show(curves(runs, title=f"Equal rounds: {dataset}, alpha = {alpha:g}"))
 
 # %%
-show(curves(runs, x="megabytes", title=f"Equal traffic: {dataset}, alpha = {alpha:g}"))
+show(
+    curves(
+        runs,
+        x="megabytes",
+        title=f"Equal traffic: {dataset}, alpha = {alpha:g}",
+    )
+)
 
 # %% [markdown]
 # Equal rounds are not equal work. These 20 batches at this learning rate are little, and an exercise gives FedAvg more.
 # What a client's network has seen in a round:
 
 # %%
-work = {"FedMK, real": settings.iterations * settings.real_batch,
-        "FedMK, made-up (twice differentiated)": settings.iterations * settings.inner_steps * settings.inner_batch,
-        "FedAvg, real": local["local_steps"] * local["batch_size"]}
+work = {
+    "FedMK, real": settings.iterations * settings.real_batch,
+    "FedMK, made-up (twice differentiated)": settings.iterations
+    * settings.inner_steps
+    * settings.inner_batch,
+    "FedAvg, real": local["local_steps"] * local["batch_size"],
+}
 pd.Series(work).to_frame("images a round and client")
 
 # %% [markdown]
@@ -486,9 +668,18 @@ pd.Series(work).to_frame("images a round and client")
 # Bytes of the run by direction and kind, from the ledger:
 
 # %%
-pd.DataFrame({record.experiment.algorithm: pd.Series({(way, kind): size for way, kinds in record.bytes.items()
-                                                      for kind, size in kinds.items()})
-              for record in runs}).fillna(0).astype(int).rename_axis(["direction", "kind"])
+pd.DataFrame(
+    {
+        record.experiment.algorithm: pd.Series(
+            {
+                (way, kind): size
+                for way, kinds in record.bytes.items()
+                for kind, size in kinds.items()
+            }
+        )
+        for record in runs
+    }
+).fillna(0).astype(int).rename_axis(["direction", "kind"])
 
 # %% [markdown]
 # Appendix A works the cost out for MNIST: 20 float32 images of 28 by 28 pixels per class and a model of 105 K, ten
@@ -499,13 +690,30 @@ K, M = 1e3, 1e6
 pixel_bytes, side, per_class, ten, model_bytes = 4, 28, 20, 10, 105 * K
 one_way = pixel_bytes * side * side * per_class * ten
 other_way = one_way + model_bytes * ten
-pd.DataFrame({
-    "upload, 4 x 28 x 28 x 20 x 10": {"computed": one_way, "printed": 627.2 * K},
-    "download, 627.2 K + 105 K x 10": {"computed": other_way, "printed": 1677.2 * K},
-    "FedMK, (upload + download) x 10 rounds": {"computed": 10 * (one_way + other_way), "printed": 16 * M},
-    "download alone x 10 rounds": {"computed": 10 * other_way, "printed": 16 * M},
-    "FedAvg, 105 K x 10 x 2 x 200 rounds": {"computed": model_bytes * ten * 2 * 200, "printed": 420 * M},
-}).T.map("{:,.0f}".format)
+pd.DataFrame(
+    {
+        "upload, 4 x 28 x 28 x 20 x 10": {
+            "computed": one_way,
+            "printed": 627.2 * K,
+        },
+        "download, 627.2 K + 105 K x 10": {
+            "computed": other_way,
+            "printed": 1677.2 * K,
+        },
+        "FedMK, (upload + download) x 10 rounds": {
+            "computed": 10 * (one_way + other_way),
+            "printed": 16 * M,
+        },
+        "download alone x 10 rounds": {
+            "computed": 10 * other_way,
+            "printed": 16 * M,
+        },
+        "FedAvg, 105 K x 10 x 2 x 200 rounds": {
+            "computed": model_bytes * ten * 2 * 200,
+            "printed": 420 * M,
+        },
+    }
+).T.map("{:,.0f}".format)
 
 # %% [markdown]
 # Two things are odd. The total of 16 M is that of the download alone: the sum that the text writes down is 23 M. And
@@ -518,26 +726,60 @@ pd.DataFrame({
 
 # %%
 digits = data.load("digits")
-tiled = data.Split(digits.train.images.repeat(1, 1, 4, 4)[..., :side, :side].contiguous(), digits.train.labels)
-large = federation.Task(attrs.evolve(digits, train=tiled, test=tiled, val=tiled), "lenet")
-ten_clients = [federation.Client(k, large, tiled.images[k::ten], tiled.labels[k::ten]) for k in range(ten)]
+tiled = data.Split(
+    digits.train.images.repeat(1, 1, 4, 4)[..., :side, :side].contiguous(),
+    digits.train.labels,
+)
+large = federation.Task(
+    attrs.evolve(digits, train=tiled, test=tiled, val=tiled), "lenet"
+)
+ten_clients = [
+    federation.Client(k, large, tiled.images[k::ten], tiled.labels[k::ten])
+    for k in range(ten)
+]
 
 
 def second_round(name, **settings):
     """Bytes of the second round by direction and kind, over ten clients."""
-    algorithm, ledger = find(name)(find(name).Settings(**settings)), federation.Ledger()
+    algorithm, ledger = (
+        find(name)(find(name).Settings(**settings)),
+        federation.Ledger(),
+    )
     state = algorithm.initialise(large, Rng(seed))
     for number in range(2):
         ledger.open_round()
-        state = algorithm.round(state, ten_clients, ledger, Rng(seed).at(number))
+        state = algorithm.round(
+            state, ten_clients, ledger, Rng(seed).at(number)
+        )
     return {way: ledger.rounds[-1][way] for way in ("up", "down")}
 
 
-mk = second_round("fedmk", images_per_class=per_class, classes="all", iterations=1, server_steps=1, generator_steps=1)
+mk = second_round(
+    "fedmk",
+    images_per_class=per_class,
+    classes="all",
+    iterations=1,
+    server_steps=1,
+    generator_steps=1,
+)
 avg = second_round("fedavg", local_steps=1)
-counted = pd.DataFrame({name: {(way, kind): size for way in ("up", "down") for kind, size in sent[way].items()}
-                        for name, sent in (("FedMK", mk), ("FedAvg", avg))}).fillna(0).astype(int)
-counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map("{:,}".format)
+counted = (
+    pd.DataFrame(
+        {
+            name: {
+                (way, kind): size
+                for way in ("up", "down")
+                for kind, size in sent[way].items()
+            }
+            for name, sent in (("FedMK", mk), ("FedAvg", avg))
+        }
+    )
+    .fillna(0)
+    .astype(int)
+)
+counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map(
+    "{:,}".format
+)
 
 # %% [markdown]
 # The model is about as large as printed: LeNet as in the code of FedGen. With these bytes the total can be read in
@@ -545,14 +787,28 @@ counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map("{:,}
 # $\hat{\mathcal{D}}$", so a client may get the images of all others and not of one.
 
 # %%
-up, shared, weights = mk["up"]["images"], mk["down"]["images"], mk["down"]["parameters"]
-ways = {"printed total (16 M)": 16 * M,
-        "the printed sum, (up + down) x 10": 10 * (one_way + other_way),
-        "ledger, one set to each client": 10 * (up + shared + weights),
-        "all ten sets to each client": 10 * (up + ten * shared + weights)}
+up, shared, weights = (
+    mk["up"]["images"],
+    mk["down"]["images"],
+    mk["down"]["parameters"],
+)
+ways = {
+    "printed total (16 M)": 16 * M,
+    "the printed sum, (up + down) x 10": 10 * (one_way + other_way),
+    "ledger, one set to each client": 10 * (up + shared + weights),
+    "all ten sets to each client": 10 * (up + ten * shared + weights),
+}
 against = avg["up"]["parameters"] + avg["down"]["parameters"]
-readings = pd.DataFrame({name: {"FedMK, 10 rounds (MB)": cost / M, "FedAvg, 200 rounds / FedMK": 200 * against / cost,
-                                "rounds of FedAvg for as much": cost / against} for name, cost in ways.items()}).T
+readings = pd.DataFrame(
+    {
+        name: {
+            "FedMK, 10 rounds (MB)": cost / M,
+            "FedAvg, 200 rounds / FedMK": 200 * against / cost,
+            "rounds of FedAvg for as much": cost / against,
+        }
+        for name, cost in ways.items()
+    }
+).T
 readings.round(1)
 
 # %% [markdown]
@@ -561,14 +817,27 @@ readings.round(1)
 # model does not. The most that a client sends in a round, and how many rounds of FedAvg cost as much as ten of FedMK:
 
 # %%
-facts = pd.DataFrame({"mnist": (1, 28, 10, 20), "svhn": (3, 32, 10, 100), "cifar10": (3, 32, 10, 100),
-                      "cifar100 (coarse)": (3, 32, 20, 40)}, index=["channels", "size", "classes", "per class"]).T
+facts = pd.DataFrame(
+    {
+        "mnist": (1, 28, 10, 20),
+        "svhn": (3, 32, 10, 100),
+        "cifar10": (3, 32, 10, 100),
+        "cifar100 (coarse)": (3, 32, 20, 40),
+    },
+    index=["channels", "size", "classes", "per class"],
+).T
 rows = {}
 for name, (channels, size, many, number) in facts.iterrows():
     sent = 4 * number * many * channels * size**2
-    network = 4 * count_parameters(models.build("lenet", channels, size, many, Rng(0)))
-    rows[name] = {"knowledge (kB)": sent / K, "LeNet (kB)": network / K, "knowledge / LeNet": sent / network,
-                  "rounds of FedAvg": 10 * (2 * sent + network) / (2 * network)}
+    network = 4 * count_parameters(
+        models.build("lenet", channels, size, many, Rng(0))
+    )
+    rows[name] = {
+        "knowledge (kB)": sent / K,
+        "LeNet (kB)": network / K,
+        "knowledge / LeNet": sent / network,
+        "rounds of FedAvg": 10 * (2 * sent + network) / (2 * network),
+    }
 pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
@@ -614,8 +883,12 @@ table("fedmk", 3, best)
 Markdown("> " + TableSpec.find("fedmk", "tuning").note)
 
 # %%
-table_of_tries = tuning_table(None, ("fedmk", "tuning"), "paper").drop(columns="mean")
-table_of_tries.style.format("{:.2f}", na_rep="pending", subset=["mnist"]).set_table_attributes('class="dataframe"')
+table_of_tries = tuning_table(None, ("fedmk", "tuning"), "paper").drop(
+    columns="mean"
+)
+table_of_tries.style.format(
+    "{:.2f}", na_rep="pending", subset=["mnist"]
+).set_table_attributes('class="dataframe"')
 
 # %% [markdown]
 # The rows *tuned* of Tables 1 and 3 have these. They are not in the paper.
@@ -626,19 +899,31 @@ table_of_tries.style.format("{:.2f}", na_rep="pending", subset=["mnist"]).set_ta
 # ones.
 
 # %%
-frame = pd.concat([table_frame("fedmk", number, best) for number in (1, 4, 3)], ignore_index=True)
+frame = pd.concat(
+    [table_frame("fedmk", number, best) for number in (1, 4, 3)],
+    ignore_index=True,
+)
 tuned = frame["row"].str.endswith(", tuned")
 
 
 def lead(kind, others):
     """FedMK minus the best of the other rows of every column in which both have a number."""
     ours = frame["row"] == "FedMK"
-    best_other = frame[others & ~ours].dropna(subset=kind).groupby("column")[kind].max()
-    return frame[ours].dropna(subset=kind).set_index("column")[kind] - best_other
+    best_other = (
+        frame[others & ~ours].dropna(subset=kind).groupby("column")[kind].max()
+    )
+    return (
+        frame[ours].dropna(subset=kind).set_index("column")[kind] - best_other
+    )
 
 
-leads = pd.DataFrame({"printed": lead("printed", ~tuned), "measured": lead("measured", ~tuned),
-                      "measured, others tuned": lead("measured", tuned)}).reindex(frame["column"].unique())
+leads = pd.DataFrame(
+    {
+        "printed": lead("printed", ~tuned),
+        "measured": lead("measured", ~tuned),
+        "measured, others tuned": lead("measured", tuned),
+    }
+).reindex(frame["column"].unique())
 leads.round(2).astype(object).fillna("pending")
 
 # %% [markdown]
@@ -654,13 +939,38 @@ leads.round(2).astype(object).fillna("pending")
 known, rows = records(), []
 for number in (1, 4, 3):
     for cell in TableSpec.find("fedmk", number).cells("paper"):
-        for run in (known[run.id] for run in cell.experiments if run.id in known):
-            scores = 100 * pd.Series([row["metrics"]["accuracy"] for row in run.rounds if row["metrics"]])
+        for run in (
+            known[run.id] for run in cell.experiments if run.id in known
+        ):
+            scores = 100 * pd.Series(
+                [
+                    row["metrics"]["accuracy"]
+                    for row in run.rounds
+                    if row["metrics"]
+                ]
+            )
             steps = scores.diff()
-            rows.append((cell.row, scores.iloc[-1], scores.tail(5).mean(), scores.max(), steps.tail(5).abs().mean(),
-                         max(0, -steps.min())))
-steadiness = pd.DataFrame(rows, columns=["method", "last round", "mean of the last five", "best round", "mean step",
-                                         "largest fall"]).groupby("method", sort=False)
+            rows.append(
+                (
+                    cell.row,
+                    scores.iloc[-1],
+                    scores.tail(5).mean(),
+                    scores.max(),
+                    steps.tail(5).abs().mean(),
+                    max(0, -steps.min()),
+                )
+            )
+steadiness = pd.DataFrame(
+    rows,
+    columns=[
+        "method",
+        "last round",
+        "mean of the last five",
+        "best round",
+        "mean step",
+        "largest fall",
+    ],
+).groupby("method", sort=False)
 steadiness.mean().round(1).assign(runs=steadiness.size())
 
 # %% [markdown]
@@ -680,25 +990,47 @@ for level in ("laptop", "paper"):
             if run.id in known:
                 measured.setdefault((cell.column, level), {})[run.id] = cell.row
 for (column, level), names in measured.items():
-    show(curves(list(names), by=lambda record, names=names: names[record.experiment.id],
-                title=f"{column}, profile {level}"))
+    show(
+        curves(
+            list(names),
+            by=lambda record, names=names: names[record.experiment.id],
+            title=f"{column}, profile {level}",
+        )
+    )
 
 
 def overtakes(names):
     """FedMK's accuracy after ten rounds, and the first round in which FedAvg has as much."""
-    scores = {names[id_]: {row["round"]: row["metrics"]["accuracy"] for row in known[id_].rounds if row["metrics"]}
-              for id_ in names}
+    scores = {
+        names[id_]: {
+            row["round"]: row["metrics"]["accuracy"]
+            for row in known[id_].rounds
+            if row["metrics"]
+        }
+        for id_ in names
+    }
     if 10 not in scores.get("FedMK", {}) or "FedAvg" not in scores:
         return None
     goal = scores["FedMK"][10]
-    first = [number for number, score in scores["FedAvg"].items() if score >= goal]
-    return {"FedMK after 10 rounds (%)": round(100 * goal, 1),
-            "FedAvg has it in round": min(first) if first else f"none of {max(scores['FedAvg'])}"}
+    first = [
+        number for number, score in scores["FedAvg"].items() if score >= goal
+    ]
+    return {
+        "FedMK after 10 rounds (%)": round(100 * goal, 1),
+        "FedAvg has it in round": min(first)
+        if first
+        else f"none of {max(scores['FedAvg'])}",
+    }
 
 
-passed = {key: row for key, names in measured.items() if (row := overtakes(names))}
-print(f"{len(measured)} columns of Figure 2 are measured, at least in part" if measured
-      else "No curve of Figure 2 is measured yet: the commands stand below the table.")
+passed = {
+    key: row for key, names in measured.items() if (row := overtakes(names))
+}
+print(
+    f"{len(measured)} columns of Figure 2 are measured, at least in part"
+    if measured
+    else "No curve of Figure 2 is measured yet: the commands stand below the table."
+)
 pd.DataFrame(passed).T if passed else None
 
 # %% [markdown]
@@ -708,22 +1040,41 @@ pd.DataFrame(passed).T if passed else None
 verdicts = frame["verdict"].value_counts()
 first = frame[frame["column"] == "mnist-0.5"].set_index("row")["printed"]
 printed, here = leads["printed"].dropna(), leads["measured"].dropna()
-print(f"Tables 1, 4 and 3, {len(frame)} cells: " + ", ".join(f"{n} {name}" for name, n in verdicts.items()) + ".")
+print(
+    f"Tables 1, 4 and 3, {len(frame)} cells: "
+    + ", ".join(f"{n} {name}" for name, n in verdicts.items())
+    + "."
+)
 wide = frame[frame["reason"] == "wide spread"]
-print(f"{len(wide)} of them are reproduced only because their seeds differ so much"
-      + "".join(f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± {cell['std']:.1f} against "
-                f"{cell['printed']}" for _, cell in wide.iterrows()) + ".")
-print(f"In print FedMK leads in {(printed > 0).sum()} of {len(printed)} columns, by {printed.min():.2f} "
-      f"({printed.idxmin()}) to {printed.max():.2f} ({printed.idxmax()}) points.")
-print(f"Measured, it leads in {(here > 0).sum()} of {len(here)} columns." if len(here)
-      else "No column with FedMK and another method is measured yet.")
+print(
+    f"{len(wide)} of them are reproduced only because their seeds differ so much"
+    + "".join(
+        f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± {cell['std']:.1f} against "
+        f"{cell['printed']}"
+        for _, cell in wide.iterrows()
+    )
+    + "."
+)
+print(
+    f"In print FedMK leads in {(printed > 0).sum()} of {len(printed)} columns, by {printed.min():.2f} "
+    f"({printed.idxmin()}) to {printed.max():.2f} ({printed.idxmax()}) points."
+)
+print(
+    f"Measured, it leads in {(here > 0).sum()} of {len(here)} columns."
+    if len(here)
+    else "No column with FedMK and another method is measured yet."
+)
 fair = leads["measured, others tuned"].dropna()
 if len(fair):
-    print(f"Against tuned learning rates it leads in {(fair > 0).sum()} of {len(fair)} columns; its lead is between "
-          f"{fair.min():.2f} ({fair.idxmin()}) and {fair.max():.2f} ({fair.idxmax()}) points.")
+    print(
+        f"Against tuned learning rates it leads in {(fair > 0).sum()} of {len(fair)} columns; its lead is between "
+        f"{fair.min():.2f} ({fair.idxmin()}) and {fair.max():.2f} ({fair.idxmax()}) points."
+    )
 rival = first.drop("FedMK")
-print(f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, and {first["FedGen"]} is FedGen; '
-      f"the best other method there is {rival.idxmax()} with {rival.max()}.")
+print(
+    f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, and {first["FedGen"]} is FedGen; '
+    f"the best other method there is {rival.idxmax()} with {rival.max()}."
+)
 
 # %% [markdown]
 # ## What the paper leaves open

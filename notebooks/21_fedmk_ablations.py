@@ -46,13 +46,32 @@ best = None if shown == "best" else shown
 
 # %%
 def experiment(rounds=rounds, **settings):
-    return apply(profile, {
-        "algorithm": "fedmk", "dataset": dataset, "model": "lenet", "rounds": rounds, "clients": clients,
-        "active": active, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
-        "settings": {"images_per_class": images_per_class, "iterations": iterations, "inner_lr": 0.2, "horizon": 25,
-                     "image_lr": 30.0, "inner_batch": 32, "real_batch": 32, "server_lr": 0.2, "server_steps": 25,
-                     "generator_steps": 20, **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": "fedmk",
+            "dataset": dataset,
+            "model": "lenet",
+            "rounds": rounds,
+            "clients": clients,
+            "active": active,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": {
+                "images_per_class": images_per_class,
+                "iterations": iterations,
+                "inner_lr": 0.2,
+                "horizon": 25,
+                "image_lr": 30.0,
+                "inner_batch": 32,
+                "real_batch": 32,
+                "server_lr": 0.2,
+                "server_steps": 25,
+                "generator_steps": 20,
+                **settings,
+            },
+        },
+    )
 
 
 plan = experiment()
@@ -63,7 +82,9 @@ classes, test = task.dataset.classes, task.dataset.test
 
 def run(**changes):
     """Every round of a run."""
-    return list(federation.rounds(experiment(**changes), task=task, clients=members))
+    return list(
+        federation.rounds(experiment(**changes), task=task, clients=members)
+    )
 
 
 full = run()
@@ -84,20 +105,39 @@ table("fedmk", 2, best)
 # %%
 parts, cells = table_frame("fedmk", 2, best), table_frame("fedmk", 1, best)
 spread = cells[cells["row"] == "FedMK"].set_index("column")["printed_std"]
-grid = {kind: parts.pivot(index="row", columns="column", values=kind).reindex(parts["row"].unique())
-        for kind in ("printed", "measured")}
+grid = {
+    kind: parts.pivot(index="row", columns="column", values=kind).reindex(
+        parts["row"].unique()
+    )
+    for kind in ("printed", "measured")
+}
 steps = grid["printed"].loc["FedMK"] - grid["printed"].drop("FedMK")
-steps = steps.assign(**{f"{name}, in deviations": steps[name] / spread[name] for name in steps})
+steps = steps.assign(
+    **{f"{name}, in deviations": steps[name] / spread[name] for name in steps}
+)
 steps.round(2)
 
 # %%
-small = (steps[list(grid["printed"])] < spread[list(grid["printed"])]).drop("w/o iteration")
-print(f"Of the {small.size} steps other than iteration, {int(small.to_numpy().sum())} are smaller than one standard "
-      f"deviation of the full method. Appendix C credits sharing and dynamic weights together with 1.5 points on "
-      f"CIFAR-10; sharing alone has {steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2.")
+small = (steps[list(grid["printed"])] < spread[list(grid["printed"])]).drop(
+    "w/o iteration"
+)
+print(
+    f"Of the {small.size} steps other than iteration, {int(small.to_numpy().sum())} are smaller than one standard "
+    f"deviation of the full method. Appendix C credits sharing and dynamic weights together with 1.5 points on "
+    f"CIFAR-10; sharing alone has {steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2."
+)
 here = grid["measured"].loc["FedMK"] - grid["measured"].drop("FedMK")
-print("Measured steps: " + ("; ".join(f"{row}, {column}: {value:+.2f}" for (row, column), value in
-                                      here.stack().dropna().items()) or "pending") + ".")
+print(
+    "Measured steps: "
+    + (
+        "; ".join(
+            f"{row}, {column}: {value:+.2f}"
+            for (row, column), value in here.stack().dropna().items()
+        )
+        or "pending"
+    )
+    + "."
+)
 
 # %% [markdown]
 # The text also says that iterating lifts CIFAR-10 from 28.15 to 45.79. In the table 45.79 is the run without sharing;
@@ -107,11 +147,22 @@ print("Measured steps: " + ("; ".join(f"{row}, {column}: {value:+.2f}" for (row,
 # of its own: it is the first round of the full one.
 
 # %%
-arms = {"w/o sharing": run(sharing=False), "w/o pseudo knowledge": run(pseudo=0.0),
-        "w/o dynamic weights": run(weights="uniform"), "FedMK": full}
+arms = {
+    "w/o sharing": run(sharing=False),
+    "w/o pseudo knowledge": run(pseudo=0.0),
+    "w/o dynamic weights": run(weights="uniform"),
+    "FedMK": full,
+}
 scores = {"w/o iteration": [full[0]], **arms}
-scores = pd.Series({name: 100 * results[-1].metrics["accuracy"] for name, results in scores.items()})
-pd.DataFrame({"accuracy (%)": scores, "FedMK minus this": scores["FedMK"] - scores}).round(1)
+scores = pd.Series(
+    {
+        name: 100 * results[-1].metrics["accuracy"]
+        for name, results in scores.items()
+    }
+)
+pd.DataFrame(
+    {"accuracy (%)": scores, "FedMK minus this": scores["FedMK"] - scores}
+).round(1)
 
 # %% [markdown]
 # One seed, no evidence: runs this small differ by many points from seed to seed. All arms have the same seed, so they
@@ -131,9 +182,28 @@ body(condensation.dynamic_weights)
 
 # %%
 taus, loss = (1.0, 5.0, 10.0), torch.linspace(0, 3, 61)
-shapes = pd.concat([pd.DataFrame({"loss": loss, "phi": condensation.dynamic_weights(loss, tau),
-                                  "label": f"tau = {tau:g}"}) for tau in taus])
-show(lines(shapes, "loss", "phi", ylabel="phi", xlabel="cross-entropy of the sample", title="Weight of a sample"))
+shapes = pd.concat(
+    [
+        pd.DataFrame(
+            {
+                "loss": loss,
+                "phi": condensation.dynamic_weights(loss, tau),
+                "label": f"tau = {tau:g}",
+            }
+        )
+        for tau in taus
+    ]
+)
+show(
+    lines(
+        shapes,
+        "loss",
+        "phi",
+        ylabel="phi",
+        xlabel="cross-entropy of the sample",
+        title="Weight of a sample",
+    )
+)
 
 # %% [markdown]
 # ### What they do to a batch
@@ -143,21 +213,44 @@ show(lines(shapes, "loss", "phi", ylabel="phi", xlabel="cross-entropy of the sam
 # its end.
 
 # %%
-begin = experiment().new_algorithm().initialise(task, Rng(seed).at("initialise"))
+begin = (
+    experiment().new_algorithm().initialise(task, Rng(seed).at("initialise"))
+)
 client = max(members, key=len)
 states = {"start": begin, **{f"round {r.round}": r.state for r in full}}
-losses = {name: torch.nn.functional.cross_entropy(task.outputs(task.model_from(state.tensors), client.images),
-                                                  client.labels, reduction="none") for name, state in states.items()}
+losses = {
+    name: torch.nn.functional.cross_entropy(
+        task.outputs(task.model_from(state.tensors), client.images),
+        client.labels,
+        reduction="none",
+    )
+    for name, state in states.items()
+}
 ends = ("start", f"round {rounds}")
 ranked = []
 for name in ends:
     batch = losses[name][:64].sort().values
     for tau in taus:
         phi = condensation.dynamic_weights(batch, tau)
-        ranked.append(pd.DataFrame({"rank": range(1, len(batch) + 1), "weight": (phi / phi.mean()).cpu(),
-                                    "label": f"{name}, tau = {tau:g}"}))
-show(lines(pd.concat(ranked), "rank", "weight", xlabel="images of a batch, from easy to hard",
-           ylabel="weight / mean weight", title="What the weights do to a batch"))
+        ranked.append(
+            pd.DataFrame(
+                {
+                    "rank": range(1, len(batch) + 1),
+                    "weight": (phi / phi.mean()).cpu(),
+                    "label": f"{name}, tau = {tau:g}",
+                }
+            )
+        )
+show(
+    lines(
+        pd.concat(ranked),
+        "rank",
+        "weight",
+        xlabel="images of a batch, from easy to hard",
+        ylabel="weight / mean weight",
+        title="What the weights do to a batch",
+    )
+)
 
 # %% [markdown]
 # In numbers, over all images of the client: the mean of $\phi$, the largest ratio of two weights, the share of all
@@ -168,22 +261,37 @@ show(lines(pd.concat(ranked), "rank", "weight", xlabel="images of a batch, from 
 # %%
 def described(weights, loss):
     hard = loss.argsort(descending=True)[: len(loss) // 2]
-    return {"mean": weights.mean().item(), "largest ratio": (weights.max() / weights.min()).item(),
-            "harder half (%)": 100 * (weights[hard].sum() / weights.sum()).item(),
-            "effective share (%)": 100 * (weights.sum()**2 / (len(weights) * weights.square().sum())).item()}
+    return {
+        "mean": weights.mean().item(),
+        "largest ratio": (weights.max() / weights.min()).item(),
+        "harder half (%)": 100 * (weights[hard].sum() / weights.sum()).item(),
+        "effective share (%)": 100
+        * (weights.sum() ** 2 / (len(weights) * weights.square().sum())).item(),
+    }
 
 
 balanced = condensation.class_balanced_weights(client.labels, len(classes))
-rows = {(name, f"tau = {tau:g}"): described(condensation.dynamic_weights(losses[name], tau), losses[name])
-        for name in states for tau in taus}
-rows |= {(name, "class-balanced"): described(balanced, losses[name]) for name in ends}
+rows = {
+    (name, f"tau = {tau:g}"): described(
+        condensation.dynamic_weights(losses[name], tau), losses[name]
+    )
+    for name in states
+    for tau in taus
+}
+rows |= {
+    (name, "class-balanced"): described(balanced, losses[name]) for name in ends
+}
 described_weights = pd.DataFrame(rows).T.rename_axis(["model", "weights"])
 described_weights.round(2)
 
 # %%
-weakest = described_weights.drop("class-balanced", level=1)["effective share (%)"]
-print(f"Over all models and tau the effective share is never below {weakest.min():.0f}%; for class-balanced weights it "
-      f"is {described_weights.xs('class-balanced', level=1)['effective share (%)'].iat[0]:.0f}% on this client.")
+weakest = described_weights.drop("class-balanced", level=1)[
+    "effective share (%)"
+]
+print(
+    f"Over all models and tau the effective share is never below {weakest.min():.0f}%; for class-balanced weights it "
+    f"is {described_weights.xs('class-balanced', level=1)['effective share (%)'].iat[0]:.0f}% on this client."
+)
 
 # %% [markdown]
 # At the start every loss is near $\log C$, and with $\tau = 5$ every $\phi$ is near 1: no sample is told apart. Later,
@@ -200,7 +308,11 @@ table("fedmk", 5, best)
 def winners(kind):
     """How often each tau is best, over the columns in which all three have a number."""
     wide = sharp.pivot(index="column", columns="row", values=kind).dropna()
-    return wide.idxmax(axis=1).value_counts().reindex(sharp["row"].unique(), fill_value=0)
+    return (
+        wide.idxmax(axis=1)
+        .value_counts()
+        .reindex(sharp["row"].unique(), fill_value=0)
+    )
 
 
 sharp = table_frame("fedmk", 5, best)
@@ -225,8 +337,13 @@ table("fedmk", 6, best)
 
 # %%
 by_class = run(weights="class_balanced")
-pd.Series({"dynamic": scores["FedMK"], "class-balanced": 100 * by_class[-1].metrics["accuracy"],
-           "all equal": scores["w/o dynamic weights"]}).round(1).to_frame("accuracy (%), digits, one seed")
+pd.Series(
+    {
+        "dynamic": scores["FedMK"],
+        "class-balanced": 100 * by_class[-1].metrics["accuracy"],
+        "all equal": scores["w/o dynamic weights"],
+    }
+).round(1).to_frame("accuracy (%), digits, one seed")
 
 # %% [markdown]
 # ## What a round forgets
@@ -238,8 +355,12 @@ pd.Series({"dynamic": scores["FedMK"], "class-balanced": 100 * by_class[-1].metr
 # from another client's, and only its own classes tell them where to go.
 
 # %%
-narrow = attrs.evolve(experiment(rounds=2 * rounds), clients=10, active=4,
-                      partition={"name": "pathological", "classes_per_client": len(classes) // 2})
+narrow = attrs.evolve(
+    experiment(rounds=2 * rounds),
+    clients=10,
+    active=4,
+    partition={"name": "pathological", "classes_per_client": len(classes) // 2},
+)
 crowd = federation.make_clients(narrow, task)
 has = torch.stack([client.class_counts > 0 for client in crowd])
 
@@ -248,18 +369,40 @@ def recalls(made):
     """Of every round and class: the active clients that have it, and its recall."""
     plan = attrs.evolve(narrow, settings={**narrow.settings, "classes": made})
     rows = []
-    for state in (result.state for result in federation.rounds(plan, task=task, clients=crowd)):
-        right = task.outputs(task.model_from(state.tensors), test.images).argmax(1) == test.labels
+    for state in (
+        result.state
+        for result in federation.rounds(plan, task=task, clients=crowd)
+    ):
+        right = (
+            task.outputs(task.model_from(state.tensors), test.images).argmax(1)
+            == test.labels
+        )
         for c, number in enumerate(has[fedmk.owners(state)].sum(0).tolist()):
-            rows.append({"clients": number, "recall (%)": 100 * right[test.labels == c].float().mean().item(),
-                         "label": f"knowledge of {made} classes"})
+            rows.append(
+                {
+                    "clients": number,
+                    "recall (%)": 100
+                    * right[test.labels == c].float().mean().item(),
+                    "label": f"knowledge of {made} classes",
+                }
+            )
     return rows
 
 
 forgotten = pd.DataFrame(recalls("own") + recalls("all"))
-show(lines(forgotten, "clients", "recall (%)", xlabel="active clients that have the class",
-           ylabel="test images of the class recognised (%)", title="What the model knows after a round"))
-forgotten.groupby(["label", "clients"])["recall (%)"].agg(["mean", "size"]).round(0).unstack("label")
+show(
+    lines(
+        forgotten,
+        "clients",
+        "recall (%)",
+        xlabel="active clients that have the class",
+        ylabel="test images of the class recognised (%)",
+        title="What the model knows after a round",
+    )
+)
+forgotten.groupby(["label", "clients"])["recall (%)"].agg(
+    ["mean", "size"]
+).round(0).unstack("label")
 
 # %% [markdown]
 # A client optimises its images for its own classes, and nothing in its loss keeps the others. Here a class is kept only
@@ -280,9 +423,19 @@ table("fedmk", "readings", best)
 
 # %%
 read = table_frame("fedmk", "readings", best)
-wide = read.pivot(index="row", columns="column", values="measured").reindex(read["row"].unique())
-deviation = read[read["row"] == "FedMK"].set_index("column")["std"].rename("deviation of FedMK").to_frame().T
-pd.concat([(wide - wide.loc["FedMK"]).drop("FedMK"), deviation.astype(float)]).round(1)
+wide = read.pivot(index="row", columns="column", values="measured").reindex(
+    read["row"].unique()
+)
+deviation = (
+    read[read["row"] == "FedMK"]
+    .set_index("column")["std"]
+    .rename("deviation of FedMK")
+    .to_frame()
+    .T
+)
+pd.concat(
+    [(wide - wide.loc["FedMK"]).drop("FedMK"), deviation.astype(float)]
+).round(1)
 
 # %% [markdown]
 # ## Figures 3, 4 and 5: images, clients, rounds
@@ -299,10 +452,19 @@ table("fedmk", "figure3", best)
 
 # %%
 sizes = (2, images_per_class, 4 * images_per_class)
-of_size = {size: full if size == images_per_class else run(images_per_class=size) for size in sizes}
-pd.DataFrame({f"{size} per class": {"accuracy (%)": 100 * results[-1].metrics["accuracy"],
-                                    "upload a round (kB)": results[-1].up / 1000}
-              for size, results in of_size.items()}).T.round(1)
+of_size = {
+    size: full if size == images_per_class else run(images_per_class=size)
+    for size in sizes
+}
+pd.DataFrame(
+    {
+        f"{size} per class": {
+            "accuracy (%)": 100 * results[-1].metrics["accuracy"],
+            "upload a round (kB)": results[-1].up / 1000,
+        }
+        for size, results in of_size.items()
+    }
+).T.round(1)
 
 # %% [markdown]
 # ### Figure 4: active clients
@@ -322,14 +484,25 @@ def lead(number):
     """FedMK minus the best other method of every measured column of a figure, in points."""
     frame = table_frame("fedmk", number, best).dropna(subset="measured")
     others = frame[frame["row"] != "FedMK"].groupby("column")["measured"].max()
-    return (frame[frame["row"] == "FedMK"].set_index("column")["measured"] - others).dropna()
+    return (
+        frame[frame["row"] == "FedMK"].set_index("column")["measured"] - others
+    ).dropna()
 
 
-for name, claim in (("figure4", "best with 5, 7 and 10 active clients"), ("figure5", "best at 20, 30 and 40 rounds")):
+for name, claim in (
+    ("figure4", "best with 5, 7 and 10 active clients"),
+    ("figure5", "best at 20, 30 and 40 rounds"),
+):
     leads = lead(name)
     columns = len(TableSpec.find("fedmk", name).columns)
-    print(f"{name}, {claim}: " + (f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured columns of {columns}."
-                                  if len(leads) else f"pending, none of {columns} columns is measured."))
+    print(
+        f"{name}, {claim}: "
+        + (
+            f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured columns of {columns}."
+            if len(leads)
+            else f"pending, none of {columns} columns is measured."
+        )
+    )
 
 # %% [markdown]
 # ## Table 7: the earth mover's distance
@@ -353,9 +526,17 @@ body(earth_movers_distance)
 # heaps at 0, 1 and 3:
 
 # %%
-first, second = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0], [3.0]])
+first, second = (
+    torch.tensor([[0.0], [1.0]]),
+    torch.tensor([[0.0], [1.0], [3.0]]),
+)
 by_hand = (1 / 2 - 1 / 3) * 1 + (1 - 2 / 3) * 2
-pd.Series({"by hand": by_hand, "computed": earth_movers_distance(first, second, "euclidean")}).to_frame("EMD").round(4)
+pd.Series(
+    {
+        "by hand": by_hand,
+        "computed": earth_movers_distance(first, second, "euclidean"),
+    }
+).to_frame("EMD").round(4)
 
 # %% [markdown]
 # ### Which distance between two images?
@@ -365,24 +546,56 @@ pd.Series({"by hand": by_hand, "computed": earth_movers_distance(first, second, 
 # not a detail. We compare the knowledge of the last round of the runs above with that of the smallest. To know what a
 # number means it needs controls: the same size with another seed, and images that nobody optimised.
 
+
 # %%
 def knowledge(state):
-    return torch.cat([state.tensors[f"knowledge/{k}/images"] for k in fedmk.owners(state)])
+    return torch.cat(
+        [state.tensors[f"knowledge/{k}/images"] for k in fedmk.owners(state)]
+    )
 
 
 model = task.model_from(full[-1].state.tensors).eval()
-spaces = {"pixels, -1 to 1": lambda x: x, "pixels, 0 to 1": lambda x: (x + 1) / 2,
-          "features": lambda x: model.embed(x).detach()}
+spaces = {
+    "pixels, -1 to 1": lambda x: x,
+    "pixels, 0 to 1": lambda x: (x + 1) / 2,
+    "features": lambda x: model.embed(x).detach(),
+}
 smallest = knowledge(of_size[sizes[0]][-1].state)
-noise = {size: 2 * torch.rand(len(knowledge(results[-1].state)), *smallest.shape[1:],
-                              generator=Rng(seed).at("noise", size).generator()).to(smallest.device) - 1
-         for size, results in of_size.items()}
-other = 2 * torch.rand(smallest.shape, generator=Rng(seed).at("other").generator()).to(smallest.device) - 1
-sets = {f"knowledge, {size} per class": knowledge(results[-1].state) for size, results in of_size.items()}
-distances = {name: {space: earth_movers_distance(see(images), see(smallest)) for space, see in spaces.items()}
-             for name, images in sets.items()}
-distances |= {f"U[-1, 1], {size} per class": {space: earth_movers_distance(see(images), see(other))
-                                              for space, see in spaces.items()} for size, images in noise.items()}
+noise = {
+    size: 2
+    * torch.rand(
+        len(knowledge(results[-1].state)),
+        *smallest.shape[1:],
+        generator=Rng(seed).at("noise", size).generator(),
+    ).to(smallest.device)
+    - 1
+    for size, results in of_size.items()
+}
+other = (
+    2
+    * torch.rand(
+        smallest.shape, generator=Rng(seed).at("other").generator()
+    ).to(smallest.device)
+    - 1
+)
+sets = {
+    f"knowledge, {size} per class": knowledge(results[-1].state)
+    for size, results in of_size.items()
+}
+distances = {
+    name: {
+        space: earth_movers_distance(see(images), see(smallest))
+        for space, see in spaces.items()
+    }
+    for name, images in sets.items()
+}
+distances |= {
+    f"U[-1, 1], {size} per class": {
+        space: earth_movers_distance(see(images), see(other))
+        for space, see in spaces.items()
+    }
+    for size, images in noise.items()
+}
 emd = pd.DataFrame(distances).T
 emd.round(3)
 
@@ -394,10 +607,17 @@ emd.round(3)
 # %%
 control = emd.loc[f"U[-1, 1], {sizes[-1]} per class"]
 own = emd.loc[f"knowledge, {sizes[-1]} per class"]
-print("Largest set against smallest, as a share of the distance of pure noise: "
-      + ", ".join(f"{space}: {own[space] / control[space]:.0%}" for space in spaces) + ".")
+print(
+    "Largest set against smallest, as a share of the distance of pure noise: "
+    + ", ".join(
+        f"{space}: {own[space] / control[space]:.0%}" for space in spaces
+    )
+    + "."
+)
 seven = table_frame("fedmk", 7, best)
-print(f"Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to {seven['printed'].max():.3f} for sizes above 10.")
+print(
+    f"Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to {seven['printed'].max():.3f} for sizes above 10."
+)
 
 # %%
 table("fedmk", 7, best)
@@ -430,14 +650,25 @@ body(leakage.deep_leakage)
 # of another class. The label is taken to be known. Rows: the original; what the attack restores from the gradient on
 # it; the meta knowledge of the same class; what the attack restores from the gradient on that.
 
+
 # %%
 def grey(images):
     """Network inputs as fractions of white in [0, 1]."""
-    return condensation.to_wire(images, task.dataset.mean, task.dataset.std).float() / 255
+    return (
+        condensation.to_wire(
+            images, task.dataset.mean, task.dataset.std
+        ).float()
+        / 255
+    )
 
 
-algorithm, victim = experiment().new_algorithm(), task.model_from(begin.tensors).eval()
-told = algorithm.client_update(client, algorithm.broadcast(begin, client.id), Rng(seed).at("told")).tensors
+algorithm, victim = (
+    experiment().new_algorithm(),
+    task.model_from(begin.tensors).eval(),
+)
+told = algorithm.client_update(
+    client, algorithm.broadcast(begin, client.id), Rng(seed).at("told")
+).tensors
 marks = told["labels"].long()
 chosen = client.class_counts.topk(min(3, len(marks.unique()))).indices
 private = torch.cat([(client.labels == c).nonzero()[:1, 0] for c in chosen])
@@ -448,51 +679,96 @@ attack = leakage.DeepLeakage(iterations=attack_iterations)
 
 def restored(images, purpose):
     """One image at a time, from the gradient of the model on it."""
-    return torch.cat([leakage.deep_leakage(
-        victim, leakage.gradients(victim, image[None], label[None]), (1, *image.shape), len(classes), attack,
-        Rng(seed).at(purpose, number), label[None]).images
-        for number, (image, label) in enumerate(zip(images, chosen, strict=True))])
+    return torch.cat(
+        [
+            leakage.deep_leakage(
+                victim,
+                leakage.gradients(victim, image[None], label[None]),
+                (1, *image.shape),
+                len(classes),
+                attack,
+                Rng(seed).at(purpose, number),
+                label[None],
+            ).images
+            for number, (image, label) in enumerate(
+                zip(images, chosen, strict=True)
+            )
+        ]
+    )
 
 
 from_real, from_made = restored(originals, "real"), restored(made, "made")
-rows = {"original": originals, "from its gradient": from_real, "meta knowledge": made,
-        "from the gradient on it": from_made}
-show(condensed_images(grey(torch.cat(list(rows.values()))), torch.arange(len(rows)).repeat_interleave(len(chosen)),
-                      list(rows), title="Deep leakage"),
-     alt=f"Four rows of {len(chosen)} images: {', '.join(rows)}. The next table says how alike they are.")
+rows = {
+    "original": originals,
+    "from its gradient": from_real,
+    "meta knowledge": made,
+    "from the gradient on it": from_made,
+}
+show(
+    condensed_images(
+        grey(torch.cat(list(rows.values()))),
+        torch.arange(len(rows)).repeat_interleave(len(chosen)),
+        list(rows),
+        title="Deep leakage",
+    ),
+    alt=f"Four rows of {len(chosen)} images: {', '.join(rows)}. The next table says how alike they are.",
+)
 
 # %% [markdown]
 # Peak signal-to-noise ratio in dB, higher is more alike: of what was restored to what the gradient was computed on, and
 # to the original that is most like it among *all* images of the client. The control is the same search among as many
 # test images, which no gradient has seen.
 
+
 # %%
 def against(images, others):
     return leakage.best_matches(grey(images), others / 255).psnr.mean().item()
 
 
-unseen = test.images[torch.randperm(len(test), generator=Rng(seed).at("unseen").generator())[: len(client)]]
+unseen = test.images[
+    torch.randperm(len(test), generator=Rng(seed).at("unseen").generator())[
+        : len(client)
+    ]
+]
 unseen = unseen.to(client.images.device)
 
 
 def to_source(found, images):
-    return torch.cat([leakage.best_matches(grey(a[None]), grey(b[None])).psnr
-                      for a, b in zip(found, images, strict=True)]).mean().item()
+    return (
+        torch.cat(
+            [
+                leakage.best_matches(grey(a[None]), grey(b[None])).psnr
+                for a, b in zip(found, images, strict=True)
+            ]
+        )
+        .mean()
+        .item()
+    )
 
 
-judged = pd.DataFrame({name: {"to its source": to_source(found, images),
-                              "to the nearest private image": against(found, client.images),
-                              "to the nearest unseen image": against(found, unseen)}
-                       for name, found, images in (("from the gradient on real images", from_real, originals),
-                                                   ("from the gradient on knowledge", from_made, made))}).T
+judged = pd.DataFrame(
+    {
+        name: {
+            "to its source": to_source(found, images),
+            "to the nearest private image": against(found, client.images),
+            "to the nearest unseen image": against(found, unseen),
+        }
+        for name, found, images in (
+            ("from the gradient on real images", from_real, originals),
+            ("from the gradient on knowledge", from_made, made),
+        )
+    }
+).T
 judged.round(1)
 
 # %%
 first, second = judged.index
 own_image, private_one, unseen_one = judged.columns
-print(f"Restored from gradients on real images: {judged.loc[first, own_image]:.1f} dB to the image itself. From "
-      f"gradients on knowledge: {judged.loc[second, private_one]:.1f} dB to the nearest private image and "
-      f"{judged.loc[second, unseen_one]:.1f} dB to the nearest unseen one.")
+print(
+    f"Restored from gradients on real images: {judged.loc[first, own_image]:.1f} dB to the image itself. From "
+    f"gradients on knowledge: {judged.loc[second, private_one]:.1f} dB to the nearest private image and "
+    f"{judged.loc[second, unseen_one]:.1f} dB to the nearest unseen one."
+)
 
 # %% [markdown]
 # ### Looking at the knowledge itself
@@ -502,8 +778,12 @@ print(f"Restored from gradients on real images: {judged.loc[first, own_image]:.1
 
 # %%
 many = min(len(unseen), len(client))
-pd.Series({"to own images": against(told["images"], client.images[:many]),
-           "to unseen images": against(told["images"], unseen[:many])}).round(2).to_frame("nearest image (dB)")
+pd.Series(
+    {
+        "to own images": against(told["images"], client.images[:many]),
+        "to unseen images": against(told["images"], unseen[:many]),
+    }
+).round(2).to_frame("nearest image (dB)")
 
 # %% [markdown]
 # That is a weak test: the mean of many images that look like noise shows the class ([FedMK](20_fedmk) draws it). And to
@@ -512,9 +792,21 @@ pd.Series({"to own images": against(told["images"], client.images[:many]),
 # client with all classes, and images that a client has on average (half of the training set over 20 clients):
 
 # %%
-counts = pd.DataFrame({"mnist": (20, 10, 60_000), "svhn": (100, 10, 73_257), "cifar10": (100, 10, 50_000),
-                       "cifar100 (coarse)": (40, 20, 50_000)}, index=["per class", "classes", "training images"]).T
-size = pd.DataFrame({"knowledge": counts["per class"] * counts["classes"], "data": counts["training images"] / 2 / 20})
+counts = pd.DataFrame(
+    {
+        "mnist": (20, 10, 60_000),
+        "svhn": (100, 10, 73_257),
+        "cifar10": (100, 10, 50_000),
+        "cifar100 (coarse)": (40, 20, 50_000),
+    },
+    index=["per class", "classes", "training images"],
+).T
+size = pd.DataFrame(
+    {
+        "knowledge": counts["per class"] * counts["classes"],
+        "data": counts["training images"] / 2 / 20,
+    }
+)
 size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 
 # %% [markdown]
@@ -524,19 +816,41 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 # ## Verdict
 
 # %%
-numbered = pd.concat([table_frame("fedmk", number, best) for number in (2, 5, 6, 7)])
+numbered = pd.concat(
+    [table_frame("fedmk", number, best) for number in (2, 5, 6, 7)]
+)
 verdicts = numbered["verdict"].value_counts()
-print(f"Tables 2, 5, 6 and 7, {len(numbered)} cells: " + ", ".join(f"{n} {name}" for name, n in verdicts.items())
-      + f"; {int(numbered['reason'].eq('wide spread').sum())} of them with a wide spread.")
-print(f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of {wins['printed'].sum()} printed columns"
-      + (f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} measured ones."
-         if wins["measured"].sum() else "; no column is measured for all three yet."))
+print(
+    f"Tables 2, 5, 6 and 7, {len(numbered)} cells: "
+    + ", ".join(f"{n} {name}" for name, n in verdicts.items())
+    + f"; {int(numbered['reason'].eq('wide spread').sum())} of them with a wide spread."
+)
+print(
+    f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of {wins['printed'].sum()} printed columns"
+    + (
+        f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} measured ones."
+        if wins["measured"].sum()
+        else "; no column is measured for all three yet."
+    )
+)
 both = table_frame("fedmk", 6, best)
-both = {kind: both.pivot(index="column", columns="row", values=kind) for kind in ("printed", "measured")}
-gain, here = ((of["Dynamic weights"] - of["Class-balanced weights"]).dropna() for of in both.values())
-print(f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to {gain.max():.2f} points; the "
-      f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to {spread[gain.index].max():.2f}. "
-      + (f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points." if len(here) else "None is measured."))
+both = {
+    kind: both.pivot(index="column", columns="row", values=kind)
+    for kind in ("printed", "measured")
+}
+gain, here = (
+    (of["Dynamic weights"] - of["Class-balanced weights"]).dropna()
+    for of in both.values()
+)
+print(
+    f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to {gain.max():.2f} points; the "
+    f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to {spread[gain.index].max():.2f}. "
+    + (
+        f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points."
+        if len(here)
+        else "None is measured."
+    )
+)
 
 # %% [markdown]
 # ## What the paper leaves open

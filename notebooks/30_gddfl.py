@@ -47,7 +47,14 @@ from core.condensation import engine, gradient, shift
 from core.data import isic
 from core.experiments.profiles import apply
 from core.metrics import averaging
-from core.report import condensed_images, partition_plot, progress, show, table, table_frame
+from core.report import (
+    condensed_images,
+    partition_plot,
+    progress,
+    show,
+    table,
+    table_frame,
+)
 from core.report.knowledge import body
 from core.report.verdict import MB
 from core.rng import Rng
@@ -57,25 +64,47 @@ best = None if shown == "best" else shown
 
 # %%
 def experiment(algorithm, rounds=1, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "rounds": rounds, "clients": clients, "seed": seed,
-        "partition": {"name": "dirichlet", "alpha": alpha}, "settings": settings, "evaluate_every": rounds,
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": settings,
+            "evaluate_every": rounds,
+        },
+    )
 
 
 trained = {"server_epochs": 150, "server_lr": 0.02}
-condensed = {"images_per_class": images_per_class, "iterations": iterations, "image_lr": 1.0, "real_batch": real_batch,
-             "encoder_depth": encoder_depth, "encoder_width": encoder_width, **trained}
+condensed = {
+    "images_per_class": images_per_class,
+    "iterations": iterations,
+    "image_lr": 1.0,
+    "real_batch": real_batch,
+    "encoder_depth": encoder_depth,
+    "encoder_width": encoder_width,
+    **trained,
+}
 plan = experiment("gddfl", **condensed)
 algorithm = plan.new_algorithm()
 task = federation.make_task(plan)
-members = [client for client in federation.make_clients(plan, task) if len(client)]
+members = [
+    client for client in federation.make_clients(plan, task) if len(client)
+]
 classes = task.dataset.classes
 
 # %%
 labels = torch.cat([client.labels for client in members])
 parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %% [markdown]
 # ## A shift of statistics
@@ -136,16 +165,32 @@ body(shift.uncertain_shift)
 # $\sqrt 2$ times that of $\mu$. The same holds for $\hat\sigma$.
 
 # %%
-owner, label = max(((client, c) for client in members for c in range(len(classes))),
-                   key=lambda pair: int(pair[0].class_counts[pair[1]]))
+owner, label = max(
+    ((client, c) for client in members for c in range(len(classes))),
+    key=lambda pair: int(pair[0].class_counts[pair[1]]),
+)
 batch = task.inputs(owner.images[owner.labels == label])
-draws = [condensation.shift.uncertain_shift(batch, 1.0, Rng(seed).at("look", k)) for k in range(50)]
+draws = [
+    condensation.shift.uncertain_shift(batch, 1.0, Rng(seed).at("look", k))
+    for k in range(50)
+]
 before, after = shift.moments(batch), shift.moments(torch.cat(draws))
-pd.DataFrame({f"{name} {what}": {"as they are": measure(old), "shifted": measure(new),
-                                 "ratio": measure(new) / measure(old)}
-              for name, old, new in zip(("mean", "deviation"), before, after, strict=True)
-              for what, measure in (("on average", lambda v: v.mean().item()), ("varies by", lambda v: v.std().item()))
-              }).T.round(3)
+pd.DataFrame(
+    {
+        f"{name} {what}": {
+            "as they are": measure(old),
+            "shifted": measure(new),
+            "ratio": measure(new) / measure(old),
+        }
+        for name, old, new in zip(
+            ("mean", "deviation"), before, after, strict=True
+        )
+        for what, measure in (
+            ("on average", lambda v: v.mean().item()),
+            ("varies by", lambda v: v.std().item()),
+        )
+    }
+).T.round(3)
 
 # %% [markdown]
 # ## Algorithm 1
@@ -212,10 +257,18 @@ body(find("gddfl").problem)
 # measures both. With $p = 0$ only the longer step is left, so the run below has that arm as well.
 
 # %%
-a, b, s = (torch.randn(6, generator=Rng(seed).at("check", k).generator()) for k in range(3))
-pd.Series({"sum of two": ((a - s).square().sum() + (b - s).square().sum()).item(),
-           "point half way": (2 * ((a + b) / 2 - s).square().sum() + (a - b).square().sum() / 2).item()}
-          ).round(5).to_frame("left and right of the equation")
+a, b, s = (
+    torch.randn(6, generator=Rng(seed).at("check", k).generator())
+    for k in range(3)
+)
+pd.Series(
+    {
+        "sum of two": ((a - s).square().sum() + (b - s).square().sum()).item(),
+        "point half way": (
+            2 * ((a + b) / 2 - s).square().sum() + (a - b).square().sum() / 2
+        ).item(),
+    }
+).round(5).to_frame("left and right of the equation")
 
 # %% [markdown]
 # ## What is sent, and what the server does
@@ -232,15 +285,25 @@ body(_one_shot.OneShot.server_update)
 # A run, and its uploads in the manner of the paper's Figure 2: a row for a class, a column for each client that holds
 # it.
 
+
 # %%
 def run(algorithm, rounds=1, **settings):
-    return list(federation.rounds(experiment(algorithm, rounds, **settings), task=task))
+    return list(
+        federation.rounds(experiment(algorithm, rounds, **settings), task=task)
+    )
 
 
 runs = {"GDD-FL": run("gddfl", **condensed)}
 sent = runs["GDD-FL"][-1].state.tensors
-show(condensed_images(sent["uploaded/images"], sent["uploaded/labels"].long(), classes,
-                      columns=clients * images_per_class, title="What all clients upload in GDD-FL"))
+show(
+    condensed_images(
+        sent["uploaded/images"],
+        sent["uploaded/labels"].long(),
+        classes,
+        columns=clients * images_per_class,
+        title="What all clients upload in GDD-FL",
+    )
+)
 
 # %% [markdown]
 # ## The methods of the table
@@ -254,27 +317,48 @@ show(condensed_images(sent["uploaded/images"], sent["uploaded/labels"].long(), c
 def line(function, start, rows=1):
     """So many lines of a function's source, from the one that begins with some text."""
     text = [row.strip() for row in inspect.getsource(function).splitlines()]
-    (first,) = [number for number, row in enumerate(text) if row.startswith(start)]
-    return " ".join(text[first:first + rows])
+    (first,) = [
+        number for number, row in enumerate(text) if row.startswith(start)
+    ]
+    return " ".join(text[first : first + rows])
 
 
 ideas = {
-    "Upper bound": ("all images of all clients in one place",
-                    line(find("centralized").round, "images = torch.cat")),
-    "R.S. (random selection)": ("real images, as many as are asked for of each class, drawn from all clients",
-                                line(random_selection.quotas, "drawn =")),
-    "FedAvg": ("models travel, round after round, and are averaged by numbers of samples",
-               line(find("fedavg").server_update, "average = weighted_average")),
-    "DC": ("a network shall learn the same from them: gradients agree, by their cosines",
-           line(gradient.gradient_distance, "layers.append")),
-    "DSA": ("DC, with the same random transform for real and condensed images of a class",
-            line(gradient.GradientProblem.gradients, "inputs = augment")),
-    "DM": ("mean features agree, at a new random network in each iteration",
-           line(engine.Problem.loss, "return mmd")),
-    "GDD-FL": ("DM, and the same towards images with shifted statistics",
-               line(shift.ShiftedProblem.loss, "return", 2)),
+    "Upper bound": (
+        "all images of all clients in one place",
+        line(find("centralized").round, "images = torch.cat"),
+    ),
+    "R.S. (random selection)": (
+        "real images, as many as are asked for of each class, drawn from all clients",
+        line(random_selection.quotas, "drawn ="),
+    ),
+    "FedAvg": (
+        "models travel, round after round, and are averaged by numbers of samples",
+        line(find("fedavg").server_update, "average = weighted_average"),
+    ),
+    "DC": (
+        "a network shall learn the same from them: gradients agree, by their cosines",
+        line(gradient.gradient_distance, "layers.append"),
+    ),
+    "DSA": (
+        "DC, with the same random transform for real and condensed images of a class",
+        line(gradient.GradientProblem.gradients, "inputs = augment"),
+    ),
+    "DM": (
+        "mean features agree, at a new random network in each iteration",
+        line(engine.Problem.loss, "return mmd"),
+    ),
+    "GDD-FL": (
+        "DM, and the same towards images with shifted statistics",
+        line(shift.ShiftedProblem.loss, "return", 2),
+    ),
 }
-Markdown("\n".join(f"- **{name}**: {idea}.\n\n  ```python\n  {code}\n  ```" for name, (idea, code) in ideas.items()))
+Markdown(
+    "\n".join(
+        f"- **{name}**: {idea}.\n\n  ```python\n  {code}\n  ```"
+        for name, (idea, code) in ideas.items()
+    )
+)
 
 # %% [markdown]
 # DC and DSA take the derivative of a derivative, with networks of their own for each client once these have learned
@@ -284,19 +368,32 @@ Markdown("\n".join(f"- **{name}**: {idea}.\n\n  ```python\n  {code}\n  ```" for 
 # matching gets fewer iterations, because each costs more, and one match at each network.
 
 # %%
-few = condensed | {"iterations": max(1, iterations // 6), "matches": 1, "network_steps": 1}
+few = condensed | {
+    "iterations": max(1, iterations // 6),
+    "matches": 1,
+    "network_steps": 1,
+}
 total = {"images_per_class": clients * images_per_class, **trained}
 local = {"local_steps": 10, "lr": 0.05}
 runs |= {
     "GDD-FL, p = 0": run("gddfl", **condensed, shift_probability=0),
-    "DM": run("dm", **condensed), "DSA": run("dsa", **few), "DC": run("dc", **few),
+    "DM": run("dm", **condensed),
+    "DSA": run("dsa", **few),
+    "DC": run("dc", **few),
     f"R.S.@{total['images_per_class']}": run("random_selection", **total),
-    "FedAvg, 1 round": run("fedavg", **local), "FedAvg, 10 rounds": run("fedavg", 10, **local),
+    "FedAvg, 1 round": run("fedavg", **local),
+    "FedAvg, 10 rounds": run("fedavg", 10, **local),
     "Upper bound": run("centralized", lr=0.05, local_steps=50),
 }
-rows = {name: {"up (kB)": sum(r.up for r in results) / 1e3, "seconds": sum(sum(r.seconds.values()) for r in results),
-               "accuracy (%)": 100 * results[-1].metrics["accuracy"], "AUC (%)": 100 * results[-1].metrics["auc_macro"]}
-        for name, results in runs.items()}
+rows = {
+    name: {
+        "up (kB)": sum(r.up for r in results) / 1e3,
+        "seconds": sum(sum(r.seconds.values()) for r in results),
+        "accuracy (%)": 100 * results[-1].metrics["accuracy"],
+        "AUC (%)": 100 * results[-1].metrics["auc_macro"],
+    }
+    for name, results in runs.items()
+}
 pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
@@ -316,20 +413,36 @@ pd.DataFrame(rows).T.round(1)
 
 # %%
 images, malignant = isic.OFFICIAL
-positives = round(3_314 * malignant / images)  # of the 3,314 test images (Section 3.1)
+positives = round(
+    3_314 * malignant / images
+)  # of the 3,314 test images (Section 3.1)
 negatives = 3_314 - positives
 hits, alarms = positives // 2, negatives // 5
 misses, rejections = positives - hits, negatives - alarms
-each = pd.DataFrame({
-    "images": {"melanoma": positives, "benign": negatives},
-    "precision": {"melanoma": hits / (hits + alarms), "benign": rejections / (rejections + misses)},
-    "recall": {"melanoma": hits / positives, "benign": rejections / negatives},
-})
+each = pd.DataFrame(
+    {
+        "images": {"melanoma": positives, "benign": negatives},
+        "precision": {
+            "melanoma": hits / (hits + alarms),
+            "benign": rejections / (rejections + misses),
+        },
+        "recall": {
+            "melanoma": hits / positives,
+            "benign": rejections / negatives,
+        },
+    }
+)
 each["F1"] = averaging.harmonic_mean(each["precision"], each["recall"])
 measures = ["precision", "recall", "F1"]
 weights = each["images"] / each["images"].sum()
-means = pd.DataFrame({"mean, each class alike": each[measures].mean(),
-                      "mean, weighted by class size": each[measures].mul(weights, axis=0).sum()}).T
+means = pd.DataFrame(
+    {
+        "mean, each class alike": each[measures].mean(),
+        "mean, weighted by class size": each[measures]
+        .mul(weights, axis=0)
+        .sum(),
+    }
+).T
 (100 * pd.concat([each[measures], means])).round(2)
 
 # %% [markdown]
@@ -341,10 +454,23 @@ means = pd.DataFrame({"mean, each class alike": each[measures].mean(),
 frame = table_frame("gddfl", 1, "paper", measured={})
 scores = frame[frame["metric"].ne("upload_mb") & frame["printed"].notna()]
 constant = negatives / (positives + negatives)
-benign = pd.Series({"auc": 50, "precision": 100 * constant**2, "recall": 100 * constant,
-                    "f1": 100 * averaging.harmonic_mean(constant**2, constant)})
-pd.DataFrame({"all benign (%)": benign, "rows of the table that are better": {
-    name: f"{(of['printed'] > benign[name]).sum()} of {len(of)}" for name, of in scores.groupby("metric")}}).round(2)
+benign = pd.Series(
+    {
+        "auc": 50,
+        "precision": 100 * constant**2,
+        "recall": 100 * constant,
+        "f1": 100 * averaging.harmonic_mean(constant**2, constant),
+    }
+)
+pd.DataFrame(
+    {
+        "all benign (%)": benign,
+        "rows of the table that are better": {
+            name: f"{(of['printed'] > benign[name]).sum()} of {len(of)}"
+            for name, of in scores.groupby("metric")
+        },
+    }
+).round(2)
 
 # %% [markdown]
 # It finds no melanoma, and no row of the table has a better recall or F1. A weighted precision of 97% is half a point
@@ -361,20 +487,38 @@ pd.DataFrame({"all benign (%)": benign, "rows of the table that are better": {
 # since these are the AUCs when all other pairs are in the wrong, and in the right, order.
 
 # %%
-printed = scores.assign(fraction=scores["printed"] / 100).pivot(index=["row", "column"], columns="metric",
-                                                                values="fraction")
+printed = scores.assign(fraction=scores["printed"] / 100).pivot(
+    index=["row", "column"], columns="metric", values="fraction"
+)
 top = printed.loc["Upper bound"].iloc[0]
-tries = {name: averaging.fit(name, top["precision"], top["recall"], positives, negatives)
-         for name in averaging.AVERAGINGS}
-pd.DataFrame({name: {
-    "melanomas found": f"{found.hits:.0f} of {positives}", "false alarms": f"{found.false_alarms:.0f}",
-    "precision (%)": f"{100 * found.precision:.2f}", "AUC (%)": " to ".join(f"{100 * v:.1f}" for v in found.auc),
-    "fits": found.explains(top["precision"], top["auc"])} for name, found in tries.items()}).T
+tries = {
+    name: averaging.fit(
+        name, top["precision"], top["recall"], positives, negatives
+    )
+    for name in averaging.AVERAGINGS
+}
+pd.DataFrame(
+    {
+        name: {
+            "melanomas found": f"{found.hits:.0f} of {positives}",
+            "false alarms": f"{found.false_alarms:.0f}",
+            "precision (%)": f"{100 * found.precision:.2f}",
+            "AUC (%)": " to ".join(f"{100 * v:.1f}" for v in found.auc),
+            "fits": found.explains(top["precision"], top["auc"]),
+        }
+        for name, found in tries.items()
+    }
+).T
 
 # %%
-print(f"Printed for the upper bound: precision {100 * top['precision']:.2f}, recall {100 * top['recall']:.2f}, "
-      f"AUC {100 * top['auc']:.2f}. Fits:", ", ".join(n for n, f in tries.items()
-                                                    if f.explains(top["precision"], top["auc"])) or "none")
+print(
+    f"Printed for the upper bound: precision {100 * top['precision']:.2f}, recall {100 * top['recall']:.2f}, "
+    f"AUC {100 * top['auc']:.2f}. Fits:",
+    ", ".join(
+        n for n, f in tries.items() if f.explains(top["precision"], top["auc"])
+    )
+    or "none",
+)
 
 # %% [markdown]
 # All rows, read as weighted means; the first column says which averagings are possible. *Alarms that are true* is the
@@ -383,25 +527,48 @@ print(f"Printed for the upper bound: precision {100 * top['precision']:.2f}, rec
 # %%
 reading = {}
 for key, row in printed.iterrows():
-    found = averaging.fit("weighted", row["precision"], row["recall"], positives, negatives)
+    found = averaging.fit(
+        "weighted", row["precision"], row["recall"], positives, negatives
+    )
     true_alarms = found.hits / (found.hits + found.false_alarms)
     reading[key] = {
-        "possible": ", ".join(averaging.possible_averagings(row["precision"], row["recall"], row["auc"],
-                                                            positives, negatives)), "melanomas found": found.hits,
-        "false alarms": found.false_alarms, "alarms that are true (%)": 100 * true_alarms,
-        "weighted F1": 100 * found.f1, "2PR/(P+R)": 100 * averaging.harmonic_mean(row["precision"], row["recall"]),
-        "printed F1": 100 * row["f1"]}
+        "possible": ", ".join(
+            averaging.possible_averagings(
+                row["precision"],
+                row["recall"],
+                row["auc"],
+                positives,
+                negatives,
+            )
+        ),
+        "melanomas found": found.hits,
+        "false alarms": found.false_alarms,
+        "alarms that are true (%)": 100 * true_alarms,
+        "weighted F1": 100 * found.f1,
+        "2PR/(P+R)": 100
+        * averaging.harmonic_mean(row["precision"], row["recall"]),
+        "printed F1": 100 * row["f1"],
+    }
 reading = pd.DataFrame(reading).T
 order = list(dict.fromkeys(zip(scores["row"], scores["column"], strict=True)))
-reading = reading.astype({name: float for name in reading if name != "possible"})
+reading = reading.astype(
+    {name: float for name in reading if name != "possible"}
+)
 reading.loc[order].round({"melanomas found": 0, "false alarms": 0}).round(2)
 
 # %%
 fits = reading["possible"].str.contains("weighted")
-unlike = [f"{row} ({column}): {name or 'none'}" for (row, column), name in reading["possible"][~fits].items()]
+unlike = [
+    f"{row} ({column}): {name or 'none'}"
+    for (row, column), name in reading["possible"][~fits].items()
+]
 near = (reading["2PR/(P+R)"] - reading["printed F1"]).abs() < 0.011
-print(f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The others: {'; '.join(unlike) or 'none'}.")
-print(f"The printed F1 is the harmonic mean of the two means in {int(near.sum())} of {len(reading)} rows.")
+print(
+    f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The others: {'; '.join(unlike) or 'none'}."
+)
+print(
+    f"The printed F1 is the harmonic mean of the two means in {int(near.sum())} of {len(reading)} rows."
+)
 
 # %% [markdown]
 # In the rows that do not fit, the printed precision is too low for any table with that accuracy. For many rows a mean
@@ -436,13 +603,24 @@ table("gddfl", 1, best, columns=["iid", "dirichlet-1", "transmitted"])
 # clients differ in their cameras: it is the case for which the shift was made.
 
 # %%
-table("gddfl", 1, best, columns=["ham10000-iid", "ham10000-dirichlet-1", "ham10000-natural"])
+table(
+    "gddfl",
+    1,
+    best,
+    columns=["ham10000-iid", "ham10000-dirichlet-1", "ham10000-natural"],
+)
 
 # %%
 lesions = table_frame("gddfl", 1, best)
-lesions = lesions[(lesions["metric"] == "auc") & lesions["column"].str.startswith("ham10000")]
-for column, scores in lesions.dropna(subset="measured").groupby("column", sort=False)["measured"]:
-    print(f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an AUC below 55, where 50 is chance")
+lesions = lesions[
+    (lesions["metric"] == "auc") & lesions["column"].str.startswith("ham10000")
+]
+for column, scores in lesions.dropna(subset="measured").groupby(
+    "column", sort=False
+)["measured"]:
+    print(
+        f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an AUC below 55, where 50 is chance"
+    )
 
 # %% [markdown]
 # An AUC near 50 need not mean that nothing was learned. The centres differ in the look of their images and in how many
@@ -472,9 +650,16 @@ table("gddfl", 1, best, columns=["breastmnist-iid", "breastmnist-dirichlet-1"])
 # %%
 held = sum(int((client.class_counts > 0).sum()) for client in members)
 one = task.dataset.channels * task.dataset.size**2 + 1
-pd.Series({"all clients, all classes": clients * len(classes) * images_per_class * one,
-           "classes that clients hold": held * images_per_class * one,
-           "ledger": runs["GDD-FL"][-1].up}).to_frame("bytes")
+pd.Series(
+    {
+        "all clients, all classes": clients
+        * len(classes)
+        * images_per_class
+        * one,
+        "classes that clients hold": held * images_per_class * one,
+        "ledger": runs["GDD-FL"][-1].up,
+    }
+).to_frame("bytes")
 
 # %% [markdown]
 # And the printed megabytes? Ten clients, two classes, 224x224 pixels of three bytes; a ResNet-18 for two classes with
@@ -483,13 +668,25 @@ pd.Series({"all clients, all classes": clients * len(classes) * images_per_class
 # %%
 cost = frame[frame["metric"] == "upload_mb"].set_index("row")["printed"]
 pixels = 3 * 224**2
-arithmetic = {f"GDD-FL, {m} per class": {
-    "2^20 bytes": 10 * 2 * m * pixels / MB, "10^6 bytes": 10 * 2 * m * pixels / 1e6, "printed": cost[f"GDD-FL@{m}"]}
-    for m in (1, 10)}
-size = 4 * sum(p.numel() for p in models.build("resnet18", 3, 224, 2, Rng(0)).parameters())
-arithmetic["FedAvg, one round of ten uploads"] = {"2^20 bytes": 10 * size / MB, "10^6 bytes": 10 * size / 1e6}
-arithmetic["rounds that give the printed cost"] = {unit: cost["FedAvg"] / value for unit, value in
-                                                   arithmetic["FedAvg, one round of ten uploads"].items()}
+arithmetic = {
+    f"GDD-FL, {m} per class": {
+        "2^20 bytes": 10 * 2 * m * pixels / MB,
+        "10^6 bytes": 10 * 2 * m * pixels / 1e6,
+        "printed": cost[f"GDD-FL@{m}"],
+    }
+    for m in (1, 10)
+}
+size = 4 * sum(
+    p.numel() for p in models.build("resnet18", 3, 224, 2, Rng(0)).parameters()
+)
+arithmetic["FedAvg, one round of ten uploads"] = {
+    "2^20 bytes": 10 * size / MB,
+    "10^6 bytes": 10 * size / 1e6,
+}
+arithmetic["rounds that give the printed cost"] = {
+    unit: cost["FedAvg"] / value
+    for unit, value in arithmetic["FedAvg, one round of ten uploads"].items()
+}
 pd.DataFrame(arithmetic).T.round(2)
 
 # %% [markdown]
@@ -500,7 +697,9 @@ pd.DataFrame(arithmetic).T.round(2)
 # %%
 costs = table_frame("gddfl", 1, best)
 costs = costs[(costs["metric"] == "upload_mb") & costs["measured"].notna()]
-costs[["row", "profile", "stand_in", "measured", "printed"]].round(2) if len(costs) else "not measured yet"
+costs[["row", "profile", "stand_in", "measured", "printed"]].round(2) if len(
+    costs
+) else "not measured yet"
 
 # %% [markdown]
 # ## Verdict
@@ -521,13 +720,26 @@ def leads(frame, kind):
         # random selection is printed once, among the centralized methods
         of = of.fillna(scores.get("centralized", of).filter(like="R.S."))
         for m in (1, 10):
-            rivals = [f"DC@{m}", f"DSA@{m}", f"DM@{m}", "FedAvg", "R.S.@10", "R.S.@100"]
+            rivals = [
+                f"DC@{m}",
+                f"DSA@{m}",
+                f"DM@{m}",
+                "FedAvg",
+                "R.S.@10",
+                "R.S.@100",
+            ]
             if pd.notna(of.get(f"GDD-FL@{m}")):
-                rows[column, m] = (of[f"GDD-FL@{m}"] - of.reindex(rivals)).to_numpy()
+                rows[column, m] = (
+                    of[f"GDD-FL@{m}"] - of.reindex(rivals)
+                ).to_numpy()
     names = ["DC", "DSA", "DM", "FedAvg", "R.S.@10", "R.S.@100"]
     if not rows:
         return pd.DataFrame(columns=names)
-    return pd.DataFrame(rows, names).T.rename_axis(["column", "images per class"]).astype(float)
+    return (
+        pd.DataFrame(rows, names)
+        .T.rename_axis(["column", "images per class"])
+        .astype(float)
+    )
 
 
 leads(found, "printed").round(2)
@@ -540,16 +752,23 @@ leads(found, "printed").round(2)
 
 # %%
 measured = leads(found[found["stand_in"] == ""], "measured")
-measured.round(2) if len(measured) else "not measured yet: the lists below the tables have the commands"
+measured.round(2) if len(
+    measured
+) else "not measured yet: the lists below the tables have the commands"
 
 # %%
 for rival, ahead in measured.items():
     if ahead.notna().any():
-        print(f"GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of {int(ahead.notna().sum())} measured cases, "
-              f"on average by {ahead.mean():.1f} points")
+        print(
+            f"GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of {int(ahead.notna().sum())} measured cases, "
+            f"on average by {ahead.mean():.1f} points"
+        )
 verdicts = table_frame("gddfl", 1, best)
 verdicts = verdicts[verdicts["printed_text"].ne("")]["verdict"].value_counts()
-print("Printed cells:", ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+print(
+    "Printed cells:",
+    ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
+)
 
 # %% [markdown]
 # ## Take away

@@ -44,17 +44,36 @@ forms = {"dsu": "dsu", "as printed": "as_printed"}
 
 # %%
 def experiment(algorithm, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "rounds": 1, "clients": clients, "seed": seed,
-        "partition": {"name": "iid"}, "settings": {
-            "images_per_class": images_per_class, "iterations": iterations, "image_lr": 1.0, "real_batch": real_batch,
-            "encoder_depth": encoder_depth, "encoder_width": encoder_width, "server_epochs": 150, "server_lr": 0.02,
-            **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "rounds": 1,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "iid"},
+            "settings": {
+                "images_per_class": images_per_class,
+                "iterations": iterations,
+                "image_lr": 1.0,
+                "real_batch": real_batch,
+                "encoder_depth": encoder_depth,
+                "encoder_width": encoder_width,
+                "server_epochs": 150,
+                "server_lr": 0.02,
+                **settings,
+            },
+        },
+    )
 
 
 task = federation.make_task(experiment("gddfl"))
-members = [client for client in federation.make_clients(experiment("gddfl"), task) if len(client)]
+members = [
+    client
+    for client in federation.make_clients(experiment("gddfl"), task)
+    if len(client)
+]
 data, classes = task.dataset, task.dataset.classes
 train = data.train
 label = int(torch.bincount(train.labels).argmax())
@@ -68,24 +87,47 @@ batch = task.inputs(pictures)
 # the encoder sees, in shades from black to white.
 
 # %%
-moved = {name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form) for name, form in forms.items()}
+moved = {
+    name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form)
+    for name, form in forms.items()
+}
 strips = {"as they are": batch, **moved}
 number = min(8, len(batch))
-show(condensed_images(torch.cat([condensation.to_wire(x[:number], data.mean, data.std) for x in strips.values()]),
-                      torch.arange(len(strips)).repeat_interleave(number), list(strips), columns=number,
-                      title=f"Images of class {classes[label]} after the shift"))
+show(
+    condensed_images(
+        torch.cat(
+            [
+                condensation.to_wire(x[:number], data.mean, data.std)
+                for x in strips.values()
+            ]
+        ),
+        torch.arange(len(strips)).repeat_interleave(number),
+        list(strips),
+        columns=number,
+        title=f"Images of class {classes[label]} after the shift",
+    )
+)
 
 
 # %%
 def statistics(maps, name, channel=0):
     """Mean and deviation of one channel of every image, as a frame."""
-    mean, deviation = (value[:, channel, 0, 0].float() for value in shift.moments(maps))
+    mean, deviation = (
+        value[:, channel, 0, 0].float() for value in shift.moments(maps)
+    )
     return pd.DataFrame({"mean": mean, "deviation": deviation, "label": name})
 
 
-show(scatter(pd.concat([statistics(x, name) for name, x in strips.items()]), "mean", "deviation",
-             xlabel="mean of the image", ylabel="deviation of the image",
-             title="Image channels: each point is an image (first channel)"))
+show(
+    scatter(
+        pd.concat([statistics(x, name) for name, x in strips.items()]),
+        "mean",
+        "deviation",
+        xlabel="mean of the image",
+        ylabel="deviation of the image",
+        title="Image channels: each point is an image (first channel)",
+    )
+)
 
 # %% [markdown]
 # In DSU's reading the cloud stays where it is and becomes wider. In the printed reading the new mean is $\hat\sigma$
@@ -99,9 +141,13 @@ looks = {}
 for name, x in strips.items():
     new_mean, new_deviation = shift.moments(x)
     along = ((x - new_mean) * (batch - mean)).mean((-2, -1))
-    looks[name] = {"contrast left (%)": 100 * (new_deviation / deviation).mean().item(),
-                   "turned into the negative (%)": 100 * (along < 0).float().mean().item(),
-                   "brighter by (deviations)": ((new_mean - mean) / deviation).mean().item()}
+    looks[name] = {
+        "contrast left (%)": 100 * (new_deviation / deviation).mean().item(),
+        "turned into the negative (%)": 100 * (along < 0).float().mean().item(),
+        "brighter by (deviations)": ((new_mean - mean) / deviation)
+        .mean()
+        .item(),
+    }
 pd.DataFrame(looks).T.round(1)
 
 # %% [markdown]
@@ -117,8 +163,16 @@ body(shift._Change.at)
 # %%
 def encoder(number, norm="instance", channels=data.channels):
     """One of the random networks."""
-    return models.build("convnet", channels, data.size, data.num_classes, Rng(seed).at("encoder", number),
-                        depth=encoder_depth, width=encoder_width, norm=norm).eval()
+    return models.build(
+        "convnet",
+        channels,
+        data.size,
+        data.num_classes,
+        Rng(seed).at("encoder", number),
+        depth=encoder_depth,
+        width=encoder_width,
+        norm=norm,
+    ).eval()
 
 
 @torch.no_grad()
@@ -128,15 +182,27 @@ def features(network, images, form=None, layer=0, draw=0, until=None):
     for number in range((until or len(network.blocks)) + 1):
         maps = network.blocks[number - 1](maps) if number else maps
         if form and number == layer:
-            maps = shift.uncertain_shift(maps, 1.0, Rng(seed).at("draw", draw), form)
+            maps = shift.uncertain_shift(
+                maps, 1.0, Rng(seed).at("draw", draw), form
+            )
     return maps if until else maps.flatten(1)
 
 
 inner = {"as they are": features(encoder(0), batch, until=1)}
-inner |= {name: features(encoder(0), batch, form, 1, until=1) for name, form in forms.items()}
-show(scatter(pd.concat([statistics(x, name) for name, x in inner.items()]), "mean", "deviation",
-             xlabel="mean of the map", ylabel="deviation of the map",
-             title="Inner layer: each point is an image (first channel of block 1)"))
+inner |= {
+    name: features(encoder(0), batch, form, 1, until=1)
+    for name, form in forms.items()
+}
+show(
+    scatter(
+        pd.concat([statistics(x, name) for name, x in inner.items()]),
+        "mean",
+        "deviation",
+        xlabel="mean of the map",
+        ylabel="deviation of the map",
+        title="Inner layer: each point is an image (first channel of block 1)",
+    )
+)
 
 # %% [markdown]
 # After the ReLU means are positive. Nothing is turned into its negative while $\hat\mu > 0$, and mean and deviation
@@ -158,15 +224,32 @@ def noticed(form, layer, norm="instance", repeat=1, networks=4, draws=4):
         network = encoder(k, norm, data.channels * repeat)
         plain = features(network, images)
         apart.append(torch.pdist(plain).mean())
-        lengths += [(features(network, images, form, layer, draw) - plain).norm(dim=1).mean() for draw in range(draws)]
-    return (100 * torch.stack(lengths).mean() / torch.stack(apart).mean()).item()
+        lengths += [
+            (features(network, images, form, layer, draw) - plain)
+            .norm(dim=1)
+            .mean()
+            for draw in range(draws)
+        ]
+    return (
+        100 * torch.stack(lengths).mean() / torch.stack(apart).mean()
+    ).item()
 
 
-cases = {"instance norm": {}, "no normalisation": {"norm": "none"},
-         "instance norm, every channel three times": {"repeat": 3}}
-pd.DataFrame({column: {f"{name}, {place}": noticed(form, layer, **case)
-                       for layer, place in enumerate(("image channels", "inner layer")) for name, form in forms.items()}
-              for column, case in cases.items()}).round(0)
+cases = {
+    "instance norm": {},
+    "no normalisation": {"norm": "none"},
+    "instance norm, every channel three times": {"repeat": 3},
+}
+pd.DataFrame(
+    {
+        column: {
+            f"{name}, {place}": noticed(form, layer, **case)
+            for layer, place in enumerate(("image channels", "inner layer"))
+            for name, form in forms.items()
+        }
+        for column, case in cases.items()
+    }
+).round(0)
 
 # %% [markdown]
 # Compare DSU's reading on image channels, the first line, with and without normalisation. For a *grey* image the shift
@@ -185,9 +268,12 @@ pd.DataFrame({column: {f"{name}, {place}": noticed(form, layer, **case)
 # What stays is the distance between $O^\mathcal{T}$ and the *average* of $O^U$. Both in percent of the distance between
 # the mean features of two classes:
 
+
 # %%
 def mean_feature(network, cls, **how):
-    return features(network, task.inputs(train.images[train.labels == cls][:48]), **how).mean(0)
+    return features(
+        network, task.inputs(train.images[train.labels == cls][:48]), **how
+    ).mean(0)
 
 
 def lasting(form, layer, networks=4, draws=12):
@@ -195,17 +281,36 @@ def lasting(form, layer, networks=4, draws=12):
     parts = {"on average over draws": [], "in a single draw": []}
     for k in range(networks):
         network = encoder(k)
-        plain, other = (mean_feature(network, cls) for cls in (label, (label + 1) % len(classes)))
-        drawn = torch.stack([mean_feature(network, label, form=form, layer=layer, draw=d) for d in range(draws)])
+        plain, other = (
+            mean_feature(network, cls)
+            for cls in (label, (label + 1) % len(classes))
+        )
+        drawn = torch.stack(
+            [
+                mean_feature(network, label, form=form, layer=layer, draw=d)
+                for d in range(draws)
+            ]
+        )
         apart = (plain - other).norm()
-        parts["on average over draws"].append((drawn.mean(0) - plain).norm() / apart)
-        parts["in a single draw"].append((drawn - plain).norm(dim=1).mean() / apart)
-    return {name: 100 * torch.stack(values).mean().item() for name, values in parts.items()}
+        parts["on average over draws"].append(
+            (drawn.mean(0) - plain).norm() / apart
+        )
+        parts["in a single draw"].append(
+            (drawn - plain).norm(dim=1).mean() / apart
+        )
+    return {
+        name: 100 * torch.stack(values).mean().item()
+        for name, values in parts.items()
+    }
 
 
-pd.DataFrame({f"{name}, {place}": lasting(form, layer)
-              for layer, place in enumerate(("image channels", "inner layer")) for name, form in forms.items()}
-             ).T.round(0)
+pd.DataFrame(
+    {
+        f"{name}, {place}": lasting(form, layer)
+        for layer, place in enumerate(("image channels", "inner layer"))
+        for name, form in forms.items()
+    }
+).T.round(0)
 
 # %% [markdown]
 # The batch averages over its images, each with an $\epsilon$ of its own, so even a single draw moves the mean feature
@@ -220,63 +325,124 @@ pd.DataFrame({f"{name}, {place}": lasting(form, layer)
 # clients lie nearer to each other, as the paper's introduction says? And does the server's model work on test images
 # from a device that no client has?
 
+
 # %%
 def device(images, number):
     """8-bit images as a device shows them: number 0 to clients - 1; any other lies beyond."""
     position = number / max(clients - 1, 1)
-    return ((images.float() - 128) * (0.7 + 0.3 * position) + 113 + 30 * position).clamp(0, 255).to(torch.uint8)
+    return (
+        ((images.float() - 128) * (0.7 + 0.3 * position) + 113 + 30 * position)
+        .clamp(0, 255)
+        .to(torch.uint8)
+    )
 
 
 def gallery(rows, title):
     """A row of images (N, C, H, W) for every name."""
     counts = torch.tensor([len(images) for images in rows.values()])
-    show(condensed_images(torch.cat(list(rows.values())), torch.arange(len(rows)).repeat_interleave(counts), list(rows),
-                          columns=int(counts.max()), title=title))
+    show(
+        condensed_images(
+            torch.cat(list(rows.values())),
+            torch.arange(len(rows)).repeat_interleave(counts),
+            list(rows),
+            columns=int(counts.max()),
+            title=title,
+        )
+    )
 
 
-equipped = [attrs.evolve(client, images=device(client.images, client.id)) for client in members]
-tests = {"the clients' devices": torch.cat([device(data.test.images, client.id) for client in members]),
-         "a new device": device(data.test.images, -0.5)}
-gallery({f"client {client.id}": client.images[client.labels == label][:8] for client in equipped}
-        | {"a new device": tests["a new device"][data.test.labels == label][:8]}, title="Devices")
+equipped = [
+    attrs.evolve(client, images=device(client.images, client.id))
+    for client in members
+]
+tests = {
+    "the clients' devices": torch.cat(
+        [device(data.test.images, client.id) for client in members]
+    ),
+    "a new device": device(data.test.images, -0.5),
+}
+gallery(
+    {
+        f"client {client.id}": client.images[client.labels == label][:8]
+        for client in equipped
+    }
+    | {"a new device": tests["a new device"][data.test.labels == label][:8]},
+    title="Devices",
+)
 
 
 # %%
 def clients_apart(state, networks=5):
     """Mean distance between clients' mean features of a class, in percent of that between classes."""
-    images, labels, owner = (state.tensors[f"uploaded/{name}"] for name in ("images", "labels", "client"))
+    images, labels, owner = (
+        state.tensors[f"uploaded/{name}"]
+        for name in ("images", "labels", "client")
+    )
     ratios = []
     for k in range(networks):
         found = features(encoder(100 + k), task.inputs(images))
-        groups = {(int(i), int(c)): found[(owner == i) & (labels == c)].mean(0)
-                  for i in owner.unique() for c in labels.unique() if ((owner == i) & (labels == c)).any()}
-        same = [(groups[a] - groups[b]).norm() for a in groups for b in groups if a[0] < b[0] and a[1] == b[1]]
-        other = [(groups[a] - groups[b]).norm() for a in groups for b in groups if a[0] == b[0] and a[1] < b[1]]
+        groups = {
+            (int(i), int(c)): found[(owner == i) & (labels == c)].mean(0)
+            for i in owner.unique()
+            for c in labels.unique()
+            if ((owner == i) & (labels == c)).any()
+        }
+        same = [
+            (groups[a] - groups[b]).norm()
+            for a in groups
+            for b in groups
+            if a[0] < b[0] and a[1] == b[1]
+        ]
+        other = [
+            (groups[a] - groups[b]).norm()
+            for a in groups
+            for b in groups
+            if a[0] == b[0] and a[1] < b[1]
+        ]
         ratios.append(torch.stack(same).mean() / torch.stack(other).mean())
     return 100 * torch.stack(ratios).mean().item()
 
 
 # %%
-arms = {"no shift (DM)": ("dm", {}), "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
-        "dsu, image channels": ("gddfl", {}), "as printed, image channels": ("gddfl", {"shift": "as_printed"}),
-        "dsu, inner layer": ("gddfl", {"shift_layer": 1}),
-        "as printed, inner layer": ("gddfl", {"shift": "as_printed", "shift_layer": 1})}
+arms = {
+    "no shift (DM)": ("dm", {}),
+    "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
+    "dsu, image channels": ("gddfl", {}),
+    "as printed, image channels": ("gddfl", {"shift": "as_printed"}),
+    "dsu, inner layer": ("gddfl", {"shift_layer": 1}),
+    "as printed, inner layer": (
+        "gddfl",
+        {"shift": "as_printed", "shift_layer": 1},
+    ),
+}
 states, measures = {}, {}
 for name, (algorithm, changes) in arms.items():
     plan = experiment(algorithm, **changes)
     *_, last = federation.rounds(plan, task=task, clients=equipped)
     states[name], model = last.state, plan.new_algorithm().model(last.state)
-    right = {where: (task.outputs(model, images).argmax(1) == data.test.labels.repeat(len(images) // len(data.test)))
-             for where, images in tests.items()}
+    right = {
+        where: (
+            task.outputs(model, images).argmax(1)
+            == data.test.labels.repeat(len(images) // len(data.test))
+        )
+        for where, images in tests.items()
+    }
     measures[name] = {"clients apart (%)": clients_apart(last.state)} | {
-        f"accuracy (%), {where}": 100 * hits.float().mean().item() for where, hits in right.items()}
+        f"accuracy (%), {where}": 100 * hits.float().mean().item()
+        for where, hits in right.items()
+    }
 found = pd.DataFrame(measures).T
 found.round(1)
 
 # %%
-less = found["clients apart (%)"].drop("no shift (DM)") - found.loc["no shift (DM)", "clients apart (%)"]
-print(f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer to each other than DM does; "
-      f"the change lies between {less.min():+.1f} and {less.max():+.1f}.")
+less = (
+    found["clients apart (%)"].drop("no shift (DM)")
+    - found.loc["no shift (DM)", "clients apart (%)"]
+)
+print(
+    f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer to each other than DM does; "
+    f"the change lies between {less.min():+.1f} and {less.max():+.1f}."
+)
 
 # %% [markdown]
 # One seed and very small images: this shows how to ask, and settles nothing. The second row tells what of a difference
@@ -293,16 +459,24 @@ table("gddfl", "shift", best)
 
 # %%
 frame = table_frame("gddfl", "shift", best)
-auc = frame[frame["metric"] == "auc"].pivot(index="row", columns="column", values="measured")
-gain = auc.sub(auc.loc["no shift (DM)"]).reindex(list(arms)).drop("no shift (DM)")
+auc = frame[frame["metric"] == "auc"].pivot(
+    index="row", columns="column", values="measured"
+)
+gain = (
+    auc.sub(auc.loc["no shift (DM)"]).reindex(list(arms)).drop("no shift (DM)")
+)
 gain = gain.loc[:, gain.notna().any()]
-gain.round(2) if gain.size else "not measured yet: the list below the table has the commands"
+gain.round(
+    2
+) if gain.size else "not measured yet: the list below the table has the commands"
 
 # %%
 for column, differences in gain.items():
     name, value = differences.idxmax(), differences.max()
-    print(f"{column}: the best variant is '{name}', {value:+.1f} points of AUC against DM; "
-          f"the longer step alone has {differences.get('no shift, twice the step', float('nan')):+.1f}")
+    print(
+        f"{column}: the best variant is '{name}', {value:+.1f} points of AUC against DM; "
+        f"the longer step alone has {differences.get('no shift, twice the step', float('nan')):+.1f}"
+    )
 
 # %% [markdown]
 # ## Gallery
@@ -314,18 +488,29 @@ for column, differences in gain.items():
 # %%
 def side_by_side(state, most=5):
     """For every client pairs of a real and a condensed image, one pair a class."""
-    images, labels, owner = (state.tensors[f"uploaded/{name}"] for name in ("images", "labels", "client"))
+    images, labels, owner = (
+        state.tensors[f"uploaded/{name}"]
+        for name in ("images", "labels", "client")
+    )
     rows = {}
     for client in equipped:
         held = client.class_counts.nonzero()[:most, 0]
-        pairs = [images_of[labels_of == c][:1] for c in held for images_of, labels_of in (
-            (client.images, client.labels), (images[owner == client.id], labels[owner == client.id]))]
+        pairs = [
+            images_of[labels_of == c][:1]
+            for c in held
+            for images_of, labels_of in (
+                (client.images, client.labels),
+                (images[owner == client.id], labels[owner == client.id]),
+            )
+        ]
         rows[f"client {client.id}"] = torch.cat(pairs)
     return rows
 
 
 for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
-    gallery(side_by_side(states[name]), title=f"Real and condensed in turn: {name}")
+    gallery(
+        side_by_side(states[name]), title=f"Real and condensed in turn: {name}"
+    )
 
 # %% [markdown]
 # The paper says of its Figure 2 that the images keep texture and style and cannot be read by a person. With few steps

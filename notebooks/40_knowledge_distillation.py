@@ -40,14 +40,26 @@ from core.rng import Rng
 
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"width": width})
-train_set, test, classes = task.dataset.train, task.dataset.test, task.dataset.classes
+train_set, test, classes = (
+    task.dataset.train,
+    task.dataset.test,
+    task.dataset.classes,
+)
 
 
 # %%
 def taught(images, labels, steps, *name):
     """A network that has learned from labels, frozen: a teacher."""
     model = task.new_model(rng.at("teacher", *name))
-    train(model, images, labels, LocalTraining(lr=0.05, batch_size=32), steps, supervised(task), rng.at(*name))
+    train(
+        model,
+        images,
+        labels,
+        LocalTraining(lr=0.05, batch_size=32),
+        steps,
+        supervised(task),
+        rng.at(*name),
+    )
     return model.eval().requires_grad_(False)
 
 
@@ -77,16 +89,42 @@ f"accuracy of the teacher: {share_right(task.outputs(teacher, test.images)):.1f}
 # %%
 logits = task.outputs(teacher, train_set.images)
 right = logits.argmax(1) == train_set.labels
-doubtful = torch.where(right, logits.softmax(1).max(1).values, 2.0).argmin().item()
-show(condensed_images(train_set.images[[doubtful]], train_set.labels[[doubtful]], classes, title="The image"))
+doubtful = (
+    torch.where(right, logits.softmax(1).max(1).values, 2.0).argmin().item()
+)
+show(
+    condensed_images(
+        train_set.images[[doubtful]],
+        train_set.labels[[doubtful]],
+        classes,
+        title="The image",
+    )
+)
 
 # %%
 flat = {tau: (logits[doubtful] / tau).softmax(0) for tau in (1.0, 4.0, 20.0)}
-frame = pd.concat([pd.DataFrame({"class": range(len(classes)), "p": p, "label": f"tau = {tau:g}"})
-                   for tau, p in flat.items()])
-ends = "; ".join(f"at tau = {tau:g} they lie between {p.min():.3f} and {p.max():.3f}" for tau, p in flat.items())
-show(lines(frame, "class", "p", ylabel="probability", title="One answer at three temperatures"),
-     alt=f"Probabilities of all {len(classes)} classes for one image: {ends}.")
+frame = pd.concat(
+    [
+        pd.DataFrame(
+            {"class": range(len(classes)), "p": p, "label": f"tau = {tau:g}"}
+        )
+        for tau, p in flat.items()
+    ]
+)
+ends = "; ".join(
+    f"at tau = {tau:g} they lie between {p.min():.3f} and {p.max():.3f}"
+    for tau, p in flat.items()
+)
+show(
+    lines(
+        frame,
+        "class",
+        "p",
+        ylabel="probability",
+        title="One answer at three temperatures",
+    ),
+    alt=f"Probabilities of all {len(classes)} classes for one image: {ends}.",
+)
 
 # %% [markdown]
 # ### The loss
@@ -133,19 +171,35 @@ body(distillation.mimic_loss)
 # code takes $\tau = 10001$ and computes in single precision; the last column does the same.
 
 # %%
-z, z_hat = (3 * torch.randn(64, len(classes), generator=rng.at("logits", n).generator()) for n in "ab")
-limit = (z_hat - z - (z_hat - z).mean(1, keepdim=True)).square().sum(1).mean() / (2 * len(classes))
+z, z_hat = (
+    3 * torch.randn(64, len(classes), generator=rng.at("logits", n).generator())
+    for n in "ab"
+)
+limit = (z_hat - z - (z_hat - z).mean(1, keepdim=True)).square().sum(
+    1
+).mean() / (2 * len(classes))
 
 
 def single(tau):
     """tau^2 KL in float32, as a library computes it."""
-    return tau**2 * functional.kl_div((z_hat / tau).log_softmax(1), (z / tau).softmax(1), reduction="batchmean")
+    return tau**2 * functional.kl_div(
+        (z_hat / tau).log_softmax(1),
+        (z / tau).softmax(1),
+        reduction="batchmean",
+    )
 
 
-pd.DataFrame({f"{tau:g}": {
-    "tau^2 KL / limit": float(distillation.mimic_loss(z_hat, z, tau) / limit),
-    "the same in float32": float(single(tau) / limit),
-} for tau in (1.0, 4.0, 20.0, 100.0, 1000.0, 10001.0)}).T.rename_axis("tau").round(4)
+pd.DataFrame(
+    {
+        f"{tau:g}": {
+            "tau^2 KL / limit": float(
+                distillation.mimic_loss(z_hat, z, tau) / limit
+            ),
+            "the same in float32": float(single(tau) / limit),
+        }
+        for tau in (1.0, 4.0, 20.0, 100.0, 1000.0, 10001.0)
+    }
+).T.rename_axis("tau").round(4)
 
 # %% [markdown]
 # Near the limit the two distributions are equal in almost all digits, and their difference drowns in rounding. That is
@@ -160,13 +214,22 @@ pd.DataFrame({f"{tau:g}": {
 # it. So, as in that experiment, a constant is added to this one logit, such that the class is chosen as often as it
 # occurs.
 
+
 # %%
 def student(images, answers, loss, *name, steps=student_steps):
     """Scores of a fresh network on the test set, after it learned to give these answers (N, C) to images (N, ...)."""
     model = task.new_model(rng.at("student", *name))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
-    train(model, task.inputs(images), answers, LocalTraining(batch_size=32), steps,
-          lambda net, x, z: loss(net(x), z), rng.at("learn", *name), [adam])
+    train(
+        model,
+        task.inputs(images),
+        answers,
+        LocalTraining(batch_size=32),
+        steps,
+        lambda net, x, z: loss(net(x), z),
+        rng.at("learn", *name),
+        [adam],
+    )
     return task.outputs(model, test.images)
 
 
@@ -176,31 +239,46 @@ def shifted(scores):
     others[:, left_out] = -math.inf
     gap = others.max(1).values - scores[:, left_out]
     moved = scores.clone()
-    moved[:, left_out] += gap.sort().values[max(int(unseen.sum()) - 1, 0)] + 1e-4
+    moved[:, left_out] += (
+        gap.sort().values[max(int(unseen.sum()) - 1, 0)] + 1e-4
+    )
     return moved
 
 
 # %%
-ways = {"its class only": lambda s, z: functional.cross_entropy(s, z.argmax(1)),
-        "tau = 1": lambda s, z: distillation.mimic_loss(s, z, 1.0),
-        "tau = 4": lambda s, z: distillation.mimic_loss(s, z, 4.0),
-        "tau = infinity": distillation.mimic_loss}
+ways = {
+    "its class only": lambda s, z: functional.cross_entropy(s, z.argmax(1)),
+    "tau = 1": lambda s, z: distillation.mimic_loss(s, z, 1.0),
+    "tau = 4": lambda s, z: distillation.mimic_loss(s, z, 4.0),
+    "tau = infinity": distillation.mimic_loss,
+}
 unseen = test.labels == left_out
 kept = train_set.labels != left_out
 rows = {}
 for name, loss in ways.items():
-    each = [student(train_set.images[kept], logits[kept], loss, k) for k in range(2)]
-    rows[name] = {"other classes": np.mean([share_right(s[~unseen], test.labels[~unseen]) for s in each]),
-                  "left-out class": np.mean([share_right(s[unseen], test.labels[unseen]) for s in each]),
-                  "left-out class, shifted": np.mean([share_right(shifted(s)[unseen], test.labels[unseen])
-                                                      for s in each])}
+    each = [
+        student(train_set.images[kept], logits[kept], loss, k) for k in range(2)
+    ]
+    rows[name] = {
+        "other classes": np.mean(
+            [share_right(s[~unseen], test.labels[~unseen]) for s in each]
+        ),
+        "left-out class": np.mean(
+            [share_right(s[unseen], test.labels[unseen]) for s in each]
+        ),
+        "left-out class, shifted": np.mean(
+            [share_right(shifted(s)[unseen], test.labels[unseen]) for s in each]
+        ),
+    }
 left = pd.DataFrame(rows).T.rename_axis("what the teacher tells")
 left.round(1)
 
 # %%
 gain = left["left-out class, shifted"]
-print(f"Test images of class {classes[left_out]!r} that are recognised, after the shift: {gain.iloc[0]:.0f}% of them "
-      f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two students each.")
+print(
+    f"Test images of class {classes[left_out]!r} that are recognised, after the shift: {gain.iloc[0]:.0f}% of them "
+    f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two students each."
+)
 
 # %% [markdown]
 # Look at the last column. The answers to *other* classes say how much each image resembles the missing one, and high
@@ -211,6 +289,7 @@ print(f"Test images of class {classes[left_out]!r} that are recognised, after th
 #
 # Now the data belong to clients. Each trains a teacher on its own data and to the end.
 
+
 # %%
 def hand_out(alpha):
     """The clients' rows of the training set; empty clients are left out."""
@@ -219,37 +298,74 @@ def hand_out(alpha):
 
 
 def class_counts(parts):
-    return torch.stack([torch.bincount(train_set.labels[part], minlength=len(classes)) for part in parts])
+    return torch.stack(
+        [
+            torch.bincount(train_set.labels[part], minlength=len(classes))
+            for part in parts
+        ]
+    )
 
 
 def teachers_of(parts, alpha):
-    return [taught(train_set.images[part], train_set.labels[part], steps, "client", k, f"{alpha:g}")
-            for k, part in enumerate(parts)]
+    return [
+        taught(
+            train_set.images[part],
+            train_set.labels[part],
+            steps,
+            "client",
+            k,
+            f"{alpha:g}",
+        )
+        for k, part in enumerate(parts)
+    ]
 
 
 # %%
 parts = hand_out(alpha)
 counts, teachers = class_counts(parts), teachers_of(parts, alpha)
-show(partition_plot(train_set.labels, parts, classes, title=f"alpha = {alpha:g}"))
+show(
+    partition_plot(train_set.labels, parts, classes, title=f"alpha = {alpha:g}")
+)
 
 # %% [markdown]
 # How does a teacher judge an image of a class that it has seen, and one that it has not?
+
 
 # %%
 def answers_of(networks, images):
     """Logits (K, N, C)."""
     with torch.no_grad():
-        return torch.cat([Stacked(networks)(task.inputs(part)).float() for part in images.split(500)], 1)
+        return torch.cat(
+            [
+                Stacked(networks)(task.inputs(part)).float()
+                for part in images.split(500)
+            ],
+            1,
+        )
 
 
 z = answers_of(teachers, test.images)
 q = z.softmax(-1)
 truth = test.labels.expand(len(teachers), -1)
 known = counts[:, test.labels] > 0
-found = {"accuracy": z.argmax(-1) == truth, "its probability of the right class": q.gather(2, truth[..., None])[..., 0],
-         "its largest probability": q.max(-1).values}
-view = pd.DataFrame({name: {what: 100 * values[of].float().mean().item() for what, values in found.items()}
-                     for name, of in (("a class it has", known), ("a class it has not", ~known)) if of.any()})
+found = {
+    "accuracy": z.argmax(-1) == truth,
+    "its probability of the right class": q.gather(2, truth[..., None])[..., 0],
+    "its largest probability": q.max(-1).values,
+}
+view = pd.DataFrame(
+    {
+        name: {
+            what: 100 * values[of].float().mean().item()
+            for what, values in found.items()
+        }
+        for name, of in (
+            ("a class it has", known),
+            ("a class it has not", ~known),
+        )
+        if of.any()
+    }
+)
 view.T.round(1)
 
 # %% [markdown]
@@ -276,13 +392,19 @@ view.T.round(1)
 # %%
 body(distillation.ensemble_logits)
 
+
 # %%
 def ensembles(z, counts):
     """Scores (N, C) of the three ensembles."""
     pi = (counts.sum(1) / counts.sum()).to(z.dtype)
     mean = torch.einsum("k,knc->nc", pi, z.softmax(-1))
-    return {"mean of probabilities": mean.log(), "mean of logits": torch.einsum("k,knc->nc", pi, z),
-            "class-wise weights": distillation.ensemble_logits(z, distillation.class_input_importance(counts))}
+    return {
+        "mean of probabilities": mean.log(),
+        "mean of logits": torch.einsum("k,knc->nc", pi, z),
+        "class-wise weights": distillation.ensemble_logits(
+            z, distillation.class_input_importance(counts)
+        ),
+    }
 
 
 mixed = ensembles(z, counts)
@@ -332,6 +454,7 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 # a class ratio and an input ratio. Note that the input ratio stands the other way up than in {eq}`eq:kd-mixture`: it
 # is large for clients who have *not* seen such inputs. As here all densities are known, we can try both.
 
+
 # %%
 def toy(alpha, draw, points=4000, many=5):
     """Accuracy (%) of ensembles of perfect teachers, each of one Dirichlet draw of class shares."""
@@ -342,41 +465,79 @@ def toy(alpha, draw, points=4000, many=5):
     y = torch.randint(many, (points,), generator=generator)
     x = centres[y] + torch.randn(points, 2, generator=generator)
     # 10,000 images of each class, handed out
-    counts = torch.from_numpy(here.numpy().dirichlet(np.full(many, alpha), many).T * 10_000).round()
-    pi, own = counts.sum(1) / counts.sum(), counts / counts.sum(1, keepdim=True).clamp_min(1)
+    counts = torch.from_numpy(
+        here.numpy().dirichlet(np.full(many, alpha), many).T * 10_000
+    ).round()
+    pi, own = (
+        counts.sum(1) / counts.sum(),
+        counts / counts.sum(1, keepdim=True).clamp_min(1),
+    )
     log_x_given_c = -(x[:, None] - centres).square().sum(-1) / 2
-    joint = log_x_given_c + own.clamp_min(1e-12).log()[:, None]                      # log P_k(c) P(x | c)
-    log_p_k = joint.logsumexp(-1)                                                    # log P_k(x)
-    z = joint - log_p_k[..., None]                                                   # log P_k(c | x)
-    ratio = (log_p_k - (log_x_given_c - math.log(many)).logsumexp(-1)).exp()         # P_k(x) / P(x)
+    joint = (
+        log_x_given_c + own.clamp_min(1e-12).log()[:, None]
+    )  # log P_k(c) P(x | c)
+    log_p_k = joint.logsumexp(-1)  # log P_k(x)
+    z = joint - log_p_k[..., None]  # log P_k(c | x)
+    ratio = (
+        log_p_k - (log_x_given_c - math.log(many)).logsumexp(-1)
+    ).exp()  # P_k(x) / P(x)
 
     def weighted(generated):
         ones = torch.ones(many)
-        return distillation.ensemble_logits(z, distillation.class_input_importance(counts, generated, ones))
+        return distillation.ensemble_logits(
+            z, distillation.class_input_importance(counts, generated, ones)
+        )
 
     scores = ensembles(z, counts) | {
-        "class-wise, P(x) / P_k(x)": weighted(1 / ratio), "class-wise, P_k(x) / P(x)": weighted(ratio),
-        "mixture, as one client": torch.einsum("k,kn,knc->nc", pi, ratio, z.exp())}
+        "class-wise, P(x) / P_k(x)": weighted(1 / ratio),
+        "class-wise, P_k(x) / P(x)": weighted(ratio),
+        "mixture, as one client": torch.einsum(
+            "k,kn,knc->nc", pi, ratio, z.exp()
+        ),
+    }
     return {name: share_right(one, y) for name, one in scores.items()}
 
 
-toys = pd.DataFrame([{"alpha": a, "label": name, "accuracy": value}
-                     for a in (0.05, 0.1, 0.3, 1.0, 3.0, 10.0) for draw in range(8)
-                     for name, value in toy(a, draw).items()])
+toys = pd.DataFrame(
+    [
+        {"alpha": a, "label": name, "accuracy": value}
+        for a in (0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
+        for draw in range(8)
+        for name, value in toy(a, draw).items()
+    ]
+)
 shown = toys[~toys["label"].str.contains(",")]
 reference = toys[toys["label"] == "mixture, as one client"]
-show(lines(pd.concat([shown, reference]), "alpha", "accuracy", log="x", ylabel="accuracy (%)",
-           xlabel="alpha (small: unequal clients)", title="Ensembles of perfect teachers (band: over splits)"))
+show(
+    lines(
+        pd.concat([shown, reference]),
+        "alpha",
+        "accuracy",
+        log="x",
+        ylabel="accuracy (%)",
+        xlabel="alpha (small: unequal clients)",
+        title="Ensembles of perfect teachers (band: over splits)",
+    )
+)
 
 # %%
-pivot = toys.pivot_table(index="label", columns="alpha", values="accuracy", sort=False)
+pivot = toys.pivot_table(
+    index="label", columns="alpha", values="accuracy", sort=False
+)
 pivot.rename_axis(index=None).round(1)
 
 # %%
-kept_order = ["class-wise, P(x) / P_k(x)", "class-wise weights", "class-wise, P_k(x) / P(x)"]
+kept_order = [
+    "class-wise, P(x) / P_k(x)",
+    "class-wise weights",
+    "class-wise, P_k(x) / P(x)",
+]
 hardest = pivot[pivot.columns.min()]
-print(f"At alpha = {pivot.columns.min():g}: " + "; ".join(f"{name} {hardest[name]:.1f}%" for name in kept_order)
-      + f"; one client with all data {hardest['mixture, as one client']:.1f}%.")
+print(
+    f"At alpha = {pivot.columns.min():g}: "
+    + "; ".join(f"{name} {hardest[name]:.1f}%" for name in kept_order)
+    + f"; one client with all data {hardest['mixture, as one client']:.1f}%."
+)
 
 # %% [markdown]
 # The row *P(x) / P_k(x)* has the ratio of Eq. 7, the row *P_k(x) / P(x)* its inverse. Compare both with class-wise
@@ -391,19 +552,38 @@ print(f"At alpha = {pivot.columns.min():g}: " + "; ".join(f"{name} {hardest[name
 # Networks are no perfect teachers: their logits are not normalised, and far from their data they can say anything. The
 # same comparison, over the skew of the clients:
 
+
 # %%
 def compared(alpha):
     parts = hand_out(alpha)
     z = answers_of(teachers_of(parts, alpha), test.images)
-    return {name: share_right(one) for name, one in ensembles(z, class_counts(parts)).items()}
+    return {
+        name: share_right(one)
+        for name, one in ensembles(z, class_counts(parts)).items()
+    }
 
 
 swept = {a: compared(a) for a in sorted({0.05, 0.5, 10.0} - {alpha})} | {
-    alpha: {name: scores[name] for name in mixed}}
-frame = pd.DataFrame([{"alpha": a, "label": name, "accuracy": value}
-                      for a in sorted(swept) for name, value in swept[a].items()])
-show(lines(frame, "alpha", "accuracy", log="x", ylabel="accuracy (%)", xlabel="alpha (small: unequal clients)",
-           title=f"Ensembles of {clients} networks on {dataset}"))
+    alpha: {name: scores[name] for name in mixed}
+}
+frame = pd.DataFrame(
+    [
+        {"alpha": a, "label": name, "accuracy": value}
+        for a in sorted(swept)
+        for name, value in swept[a].items()
+    ]
+)
+show(
+    lines(
+        frame,
+        "alpha",
+        "accuracy",
+        log="x",
+        ylabel="accuracy (%)",
+        xlabel="alpha (small: unequal clients)",
+        title=f"Ensembles of {clients} networks on {dataset}",
+    )
+)
 
 # %%
 pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
@@ -419,21 +599,32 @@ pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
 
 # %%
 losses = {"mean of probabilities": ways["tau = 1"]}
-order = torch.randperm(len(train_set.labels), generator=rng.at("questions").generator())
+order = torch.randperm(
+    len(train_set.labels), generator=rng.at("questions").generator()
+)
 asked = train_set.images[order[:questions]]
 pool = answers_of(teachers, asked)
 
 
 def heir(images, target, loss=distillation.mimic_loss):
-    return share_right(student(images, target, loss, "heir", steps=2 * student_steps))
+    return share_right(
+        student(images, target, loss, "heir", steps=2 * student_steps)
+    )
 
 
-learned = {name: heir(asked, target, losses.get(name, distillation.mimic_loss))
-           for name, target in ensembles(pool, counts).items()}
+learned = {
+    name: heir(asked, target, losses.get(name, distillation.mimic_loss))
+    for name, target in ensembles(pool, counts).items()
+}
 everything = "one teacher with all data"
 scores[everything] = share_right(task.outputs(teacher, test.images))
 learned[everything] = heir(asked, logits[order[:questions]])
-pd.DataFrame({"teacher": {name: scores[name] for name in learned}, "its student": learned}).round(1)
+pd.DataFrame(
+    {
+        "teacher": {name: scores[name] for name in learned},
+        "its student": learned,
+    }
+).round(1)
 
 # %% [markdown]
 # ### Which inputs?
@@ -443,15 +634,26 @@ pd.DataFrame({"teacher": {name: scores[name] for name in learned}, "its student"
 # inputs look: the exponential of the entropy of the ensemble's mean answer.
 
 # %%
-noise = torch.randint(256, asked.shape, generator=rng.at("noise").generator(), dtype=torch.uint8)
-inputs = {"the clients' images": asked, "photographs": auxiliary(PHOTOGRAPHS, task.dataset)[:len(asked)],
-          "noise": noise}
+noise = torch.randint(
+    256, asked.shape, generator=rng.at("noise").generator(), dtype=torch.uint8
+)
+inputs = {
+    "the clients' images": asked,
+    "photographs": auxiliary(PHOTOGRAPHS, task.dataset)[: len(asked)],
+    "noise": noise,
+}
 rows = {}
 for name, images in inputs.items():
-    target = ensembles(answers_of(teachers, images), counts)["class-wise weights"]
+    target = ensembles(answers_of(teachers, images), counts)[
+        "class-wise weights"
+    ]
     looks = distillation.entropy(target.softmax(1).mean(0)).exp().item()
-    rows[name] = {"student (%)": learned["class-wise weights"] if images is asked
-                  else heir(images, target), "classes": looks}
+    rows[name] = {
+        "student (%)": learned["class-wise weights"]
+        if images is asked
+        else heir(images, target),
+        "classes": looks,
+    }
 pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
@@ -470,7 +672,9 @@ body(Stacked._together)
 # %%
 batch = task.inputs(test.images[:50])
 with torch.no_grad():
-    one_by_one, together = (Stacked(teachers, batched=way)(batch) for way in (False, True))
+    one_by_one, together = (
+        Stacked(teachers, batched=way)(batch) for way in (False, True)
+    )
 f"largest difference of the logits: {(one_by_one - together).abs().max():.1e}"
 
 # %% [markdown]

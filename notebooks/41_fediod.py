@@ -45,7 +45,16 @@ from core.algorithms._fediod_server import Centre
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
 from core.models import Stacked
-from core.report import condensed_images, curves, metrics_frame, partition_plot, progress, show, table, table_frame
+from core.report import (
+    condensed_images,
+    curves,
+    metrics_frame,
+    partition_plot,
+    progress,
+    show,
+    table,
+    table_frame,
+)
 from core.report.knowledge import body, lines
 from core.report.tuning import tuning_table
 from core.rng import Rng
@@ -55,34 +64,65 @@ best = None if shown == "best" else shown
 
 # %%
 def experiment(algorithm, **settings):
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "model_options": {"depth": 2, "width": 16}, "rounds": rounds,
-        "clients": clients, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
-        "settings": {"lr": 0.05, "batch_size": 32, **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "model_options": {"depth": 2, "width": 16},
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": {"lr": 0.05, "batch_size": 32, **settings},
+        },
+    )
 
 
-budget = {"local_steps": 50, "distill_steps": steps, "distill_batch": 32, "student_steps": student_steps,
-          "generator_width": 16, "discriminator_width": 8, "gan_lr": 0.002, "student_lr": 0.01}
+budget = {
+    "local_steps": 50,
+    "distill_steps": steps,
+    "distill_batch": 32,
+    "student_steps": student_steps,
+    "generator_width": 16,
+    "discriminator_width": 8,
+    "gan_lr": 0.002,
+    "student_lr": 0.01,
+}
 plan = experiment("fediod", **budget)
 algorithm = plan.new_algorithm()
 settings = algorithm.settings
 task = federation.make_task(plan)
-members = [client for client in federation.make_clients(plan, task) if len(client)]
+members = [
+    client for client in federation.make_clients(plan, task) if len(client)
+]
 classes, test = task.dataset.classes, task.dataset.test
 
 # %%
 labels = torch.cat([client.labels for client in members])
 parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(partition_plot(labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %% [markdown]
 # The run. A round is a part of stage two: cutting it into rounds changes nothing but how often it is tested.
 
 # %%
 results = list(federation.rounds(plan, task=task, clients=members))
-pd.DataFrame({r.round: {"steps": r.state.meta["step"], "accuracy (%)": 100 * r.metrics["accuracy"],
-                        "up (MB)": r.up / 1e6, "down (MB)": r.down / 1e6} for r in results}).T.round(1)
+pd.DataFrame(
+    {
+        r.round: {
+            "steps": r.state.meta["step"],
+            "accuracy (%)": 100 * r.metrics["accuracy"],
+            "up (MB)": r.up / 1e6,
+            "down (MB)": r.down / 1e6,
+        }
+        for r in results
+    }
+).T.round(1)
 
 # %% [markdown]
 # ## Stage one: teachers
@@ -102,14 +142,23 @@ def share_right(scores, wanted=test.labels):
 @torch.no_grad()
 def ask(networks, inputs):
     """Outputs (K, N, ...) of networks for images in the form of network inputs."""
-    return torch.cat([Stacked(networks)(part).float() for part in inputs.split(500)], 1)
+    return torch.cat(
+        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
+    )
 
 
 teachers = local.teachers(members, settings)
 on_test = ask(teachers, task.inputs(test.images))
-pd.DataFrame({f"client {client.id}": {"images": len(client), "classes": int((client.class_counts > 0).sum()),
-                                      "teacher's accuracy (%)": share_right(z)}
-              for client, z in zip(members, on_test, strict=True)}).T.round(1)
+pd.DataFrame(
+    {
+        f"client {client.id}": {
+            "images": len(client),
+            "classes": int((client.class_counts > 0).sum()),
+            "teacher's accuracy (%)": share_right(z),
+        }
+        for client, z in zip(members, on_test, strict=True)
+    }
+).T.round(1)
 
 # %% [markdown]
 # A teacher cannot be better than the share of the test images whose class it has seen.
@@ -129,12 +178,25 @@ body(find("fediod")._step)
 # %%
 final = results[-1].state
 centre, locals_ = algorithm._sides(final, members, Rng(seed))
-crossing = pd.DataFrame([{
-    "direction": {"down": "server to client", "up": "client to server"}[exchange.direction],
-    "what": ", ".join(message.tensors), "shape": ", ".join(str(tuple(t.shape)) for t in message.tensors.values()),
-    "bytes": message.nbytes,
-} for exchange in algorithm._step(centre, locals_, final.meta["step"]) for message in [exchange.of(0)]])
-crossing.groupby(["direction", "what", "shape", "bytes"], sort=False).size().rename("messages").reset_index()
+crossing = pd.DataFrame(
+    [
+        {
+            "direction": {"down": "server to client", "up": "client to server"}[
+                exchange.direction
+            ],
+            "what": ", ".join(message.tensors),
+            "shape": ", ".join(
+                str(tuple(t.shape)) for t in message.tensors.values()
+            ),
+            "bytes": message.nbytes,
+        }
+        for exchange in algorithm._step(centre, locals_, final.meta["step"])
+        for message in [exchange.of(0)]
+    ]
+)
+crossing.groupby(
+    ["direction", "what", "shape", "bytes"], sort=False
+).size().rename("messages").reset_index()
 
 # %% [markdown]
 # The messages that repeat are those of the student's further steps. The gradient of an image depends on the client's
@@ -164,12 +226,28 @@ centre, locals_ = algorithm._sides(final, members, Rng(seed))
 images = centre.images(0).detach()
 inputs = task.dataset.standardise(images)
 fake = distillation.generated(ask(locals_.judges, inputs))
-real = torch.stack([distillation.generated(ask([judge], task.inputs(client.images))).mean()
-                    for judge, client in zip(locals_.judges, members, strict=True)])
-pd.DataFrame({f"client {client.id}": {
-    "pi_k": weight, "D_k, own real images": own, "D_k, generated images": made,
-} for client, weight, own, made in zip(members, centre.weights.tolist(), real.tolist(), fake.mean(1).tolist(),
-                                       strict=True)}).T.round(2)
+real = torch.stack(
+    [
+        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        for judge, client in zip(locals_.judges, members, strict=True)
+    ]
+)
+pd.DataFrame(
+    {
+        f"client {client.id}": {
+            "pi_k": weight,
+            "D_k, own real images": own,
+            "D_k, generated images": made,
+        }
+        for client, weight, own, made in zip(
+            members,
+            centre.weights.tolist(),
+            real.tolist(),
+            fake.mean(1).tolist(),
+            strict=True,
+        )
+    }
+).T.round(2)
 
 # %% [markdown]
 # $\pi_k$ stands before the real images only. A client with few of them is hardly asked to tell them apart, and may call
@@ -225,26 +303,51 @@ def on_images(network_inputs):
     """Means of Eq. 3 and 4, and how many classes the mean answer shows."""
     q = ask(teachers, network_inputs).softmax(-1)
     mean = torch.einsum("k,knc->nc", pi, q).mean(0)
-    return {"entropy": distillation.confidence_loss(q, pi).item(),
-            "JSD": distillation.jensen_shannon(q, pi).mean().item(),
-            "classes": distillation.entropy(mean).exp().item()}
+    return {
+        "entropy": distillation.confidence_loss(q, pi).item(),
+        "JSD": distillation.jensen_shannon(q, pi).mean().item(),
+        "classes": distillation.entropy(mean).exp().item(),
+    }
 
 
-seen = [{"step": state.meta["step"], **on_images(task.dataset.standardise(pictures(state)))} for state in states]
+seen = [
+    {
+        "step": state.meta["step"],
+        **on_images(task.dataset.standardise(pictures(state))),
+    }
+    for state in states
+]
 frame = pd.DataFrame(seen).melt("step", ["entropy", "JSD"], var_name="label")
-show(lines(frame, "step", "value", xlabel="step of stage two", ylabel="nats",
-           title="Entropy of the teachers, and their divergence"))
+show(
+    lines(
+        frame,
+        "step",
+        "value",
+        xlabel="step of stage two",
+        ylabel="nats",
+        title="Entropy of the teachers, and their divergence",
+    )
+)
 
 # %% [markdown]
 # For comparison, the same on real images, and how many classes the images show in the mean (the exponential of an
 # entropy). No equation asks for all classes: the authors' code adds a term for it (`balance`).
 
 # %%
-compared = {"generated, at the start": seen[0], "generated, at the end": seen[-1],
-            "real test images": on_images(task.inputs(test.images))}
-most = {"entropy": math.log(len(classes)), "JSD": distillation.entropy(pi).item(), "classes": len(classes)}
-pd.DataFrame({name: {what: row[what] for what in most} for name, row in compared.items()}
-             | {"largest possible": most}).T.round(2)
+compared = {
+    "generated, at the start": seen[0],
+    "generated, at the end": seen[-1],
+    "real test images": on_images(task.inputs(test.images)),
+}
+most = {
+    "entropy": math.log(len(classes)),
+    "JSD": distillation.entropy(pi).item(),
+    "classes": len(classes),
+}
+pd.DataFrame(
+    {name: {what: row[what] for what in most} for name, row in compared.items()}
+    | {"largest possible": most}
+).T.round(2)
 
 # %% [markdown]
 # ### What the student does not know
@@ -268,12 +371,25 @@ body(Centre.learn)
 # %%
 counts = torch.stack([client.class_counts for client in members])
 film = [pictures(state) for state in states]
-guess = distillation.ensemble_logits(ask(teachers, task.dataset.standardise(film[-1])),
-                                     distillation.class_input_importance(counts)).argmax(1)
-found, first = guess.unique(), [(guess == c).nonzero()[0, 0] for c in guess.unique()]
+guess = distillation.ensemble_logits(
+    ask(teachers, task.dataset.standardise(film[-1])),
+    distillation.class_input_importance(counts),
+).argmax(1)
+found, first = (
+    guess.unique(),
+    [(guess == c).nonzero()[0, 0] for c in guess.unique()],
+)
 frames = torch.cat([shots[torch.stack(first)] for shots in film])
 when = ", ".join(str(state.meta["step"]) for state in states)
-show(condensed_images(frames, found.repeat(len(film)), classes, columns=len(film), title=f"After {when} steps"))
+show(
+    condensed_images(
+        frames,
+        found.repeat(len(film)),
+        classes,
+        columns=len(film),
+        title=f"After {when} steps",
+    )
+)
 
 # %% [markdown]
 # In so few steps grey becomes strokes and blobs. The images need not look like real ones to us: they are good if the
@@ -333,11 +449,16 @@ body(distillation.ensemble_logits)
 judged = distillation.generated(ask(locals_.judges, task.inputs(test.images)))
 mixtures = {
     "mean of logits": torch.einsum("k,knc->nc", pi, on_test),
-    "class ratio only (*)": distillation.ensemble_logits(on_test, distillation.class_input_importance(counts)),
+    "class ratio only (*)": distillation.ensemble_logits(
+        on_test, distillation.class_input_importance(counts)
+    ),
     "class and input ratio (Eq. 8)": distillation.ensemble_logits(
-        on_test, distillation.class_input_importance(counts, judged, real)),
+        on_test, distillation.class_input_importance(counts, judged, real)
+    ),
     "class and input ratio, turned": distillation.ensemble_logits(
-        on_test, distillation.class_input_importance(counts, 1 - judged, 1 - real)),
+        on_test,
+        distillation.class_input_importance(counts, 1 - judged, 1 - real),
+    ),
 }
 accuracy = {"best single teacher": max(share_right(z) for z in on_test)}
 accuracy |= {name: share_right(scores) for name, scores in mixtures.items()}
@@ -345,10 +466,16 @@ accuracy["the student"] = 100 * results[-1].metrics["accuracy"]
 pd.Series(accuracy).round(1).to_frame("test accuracy (%)")
 
 # %%
-gap = accuracy["class and input ratio (Eq. 8)"] - accuracy["class ratio only (*)"]
-turned = accuracy["class and input ratio, turned"] - accuracy["class ratio only (*)"]
-print(f"Here the input ratio changes the accuracy of the ensemble by {gap:+.1f} points as printed "
-      f"and by {turned:+.1f} turned.")
+gap = (
+    accuracy["class and input ratio (Eq. 8)"] - accuracy["class ratio only (*)"]
+)
+turned = (
+    accuracy["class and input ratio, turned"] - accuracy["class ratio only (*)"]
+)
+print(
+    f"Here the input ratio changes the accuracy of the ensemble by {gap:+.1f} points as printed "
+    f"and by {turned:+.1f} turned."
+)
 
 # %% [markdown]
 # One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
@@ -371,7 +498,10 @@ def record_of(plan, rounds):
 
 
 averaging = experiment("fedavg", local_steps=10)
-runs = [record_of(plan, results), record_of(averaging, federation.rounds(averaging, task=task))]
+runs = [
+    record_of(plan, results),
+    record_of(averaging, federation.rounds(averaging, task=task)),
+]
 show(curves(runs, x="megabytes", title=f"{dataset}, alpha = {alpha:g}"))
 
 # %% [markdown]
@@ -393,17 +523,30 @@ def places(values):
     kept = frame.dropna(subset=values)
     kept = kept[kept.groupby("column")["row"].transform("size") > 1]
     place = kept.groupby("column")[values].rank(ascending=False, method="min")
-    return {row["column"]: f"{int(place[i])} of {(kept['column'] == row['column']).sum()}"
-            for i, row in kept[kept["row"] == "FedIOD"].iterrows()}
+    return {
+        row[
+            "column"
+        ]: f"{int(place[i])} of {(kept['column'] == row['column']).sum()}"
+        for i, row in kept[kept["row"] == "FedIOD"].iterrows()
+    }
 
 
 frame = table_frame("fediod", 1, best)
-ranks = pd.DataFrame({"printed": places("printed"), "measured": places("measured")}, dtype=object).fillna("pending")
-ranks[ranks.index.isin(frame.loc[frame["printed"].notna(), "column"]) | (ranks["measured"] != "pending")]
+ranks = pd.DataFrame(
+    {"printed": places("printed"), "measured": places("measured")}, dtype=object
+).fillna("pending")
+ranks[
+    ranks.index.isin(frame.loc[frame["printed"].notna(), "column"])
+    | (ranks["measured"] != "pending")
+]
 
 # %%
 verdicts = frame["verdict"].value_counts()
-print(f"The {len(frame)} cells of Table 1: " + ", ".join(f"{count} {name}" for name, count in verdicts.items()) + ".")
+print(
+    f"The {len(frame)} cells of Table 1: "
+    + ", ".join(f"{count} {name}" for name, count in verdicts.items())
+    + "."
+)
 
 # %% [markdown]
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print. The column of CIFAR-100 at
@@ -419,11 +562,23 @@ Markdown("> " + TableSpec.find("fediod", "tuning").note)
 
 # %%
 tries = tuning_table(None, ("fediod", "tuning"), "laptop").drop(columns="mean")
-tries.style.format("{:.2f}", na_rep="pending", subset=["mnist"]).set_table_attributes('class="dataframe"')
+tries.style.format(
+    "{:.2f}", na_rep="pending", subset=["mnist"]
+).set_table_attributes('class="dataframe"')
 
 # %%
-print("Best try: " + ", ".join(f"{name} {value:.1f}" for name, value in tries["mnist"].groupby(level=0).max()
-                               .sort_values(ascending=False).items()) + ". A guess has 10.")
+print(
+    "Best try: "
+    + ", ".join(
+        f"{name} {value:.1f}"
+        for name, value in tries["mnist"]
+        .groupby(level=0)
+        .max()
+        .sort_values(ascending=False)
+        .items()
+    )
+    + ". A guess has 10."
+)
 
 # %% [markdown]
 # Where the best try is close to a guess, the choice among the four says little.
@@ -437,15 +592,40 @@ print("Best try: " + ", ".join(f"{name} {value:.1f}" for name, value in tries["m
 
 # %%
 ended = metrics_frame("fediod", 1, best)
-ended = ended[ended["row"] == "FedIOD"].set_index("column").reindex(columns=[
-    "accuracy", "judged_real", "judged_generated", "teacher_entropy", "teacher_jsd", "student_gap", "synthetic_classes",
-    "synthetic_spread"]).astype(float)
+ended = (
+    ended[ended["row"] == "FedIOD"]
+    .set_index("column")
+    .reindex(
+        columns=[
+            "accuracy",
+            "judged_real",
+            "judged_generated",
+            "teacher_entropy",
+            "teacher_jsd",
+            "student_gap",
+            "synthetic_classes",
+            "synthetic_spread",
+        ]
+    )
+    .astype(float)
+)
 ended["accuracy"] *= 100
-ended["slope"] = 400 * ended["judged_generated"] * (1 - ended["judged_generated"])
-ended.groupby(level=0, sort=False).mean().round(3).rename(columns={
-    "accuracy": "accuracy (%)", "judged_real": "D_k, real", "judged_generated": "D_k, generated",
-    "teacher_entropy": "entropy", "teacher_jsd": "JSD", "student_gap": "L_mimic", "synthetic_classes": "classes",
-    "synthetic_spread": "deviation", "slope": "slope left (%)"}).T
+ended["slope"] = (
+    400 * ended["judged_generated"] * (1 - ended["judged_generated"])
+)
+ended.groupby(level=0, sort=False).mean().round(3).rename(
+    columns={
+        "accuracy": "accuracy (%)",
+        "judged_real": "D_k, real",
+        "judged_generated": "D_k, generated",
+        "teacher_entropy": "entropy",
+        "teacher_jsd": "JSD",
+        "student_gap": "L_mimic",
+        "synthetic_classes": "classes",
+        "synthetic_spread": "deviation",
+        "slope": "slope left (%)",
+    }
+).T
 
 # %% [markdown]
 # $D_k$ is the mean of a sigmoid over patches, and {eq}`eq:iod-gan` is linear in it. So the adversarial part of the
@@ -456,13 +636,19 @@ ended.groupby(level=0, sort=False).mean().round(3).rename(columns={
 # student knows the answers to the generator's images, not to real ones.
 
 # %%
-run = next(cell for cell in TableSpec.find("fediod", 1).cells("laptop") if cell.row == "FedIOD").experiments[0]
+run = next(
+    cell
+    for cell in TableSpec.find("fediod", 1).cells("laptop")
+    if cell.row == "FedIOD"
+).experiments[0]
 taken = run.settings["distill_steps"] * run.settings["distill_batch"]
 full = find("fediod").Settings()
 least = full.all_steps([50_000 // run.clients]) * full.distill_batch
-print(f"A laptop's run asks about {taken:,} images. The paper's {full.distill_epochs} epochs are at least {least:,}, "
-      f"{least / taken:.0f} times as many: with 50,000 images on {run.clients} clients the largest has "
-      f"{50_000 // run.clients:,} or more.")
+print(
+    f"A laptop's run asks about {taken:,} images. The paper's {full.distill_epochs} epochs are at least {least:,}, "
+    f"{least / taken:.0f} times as many: with 50,000 images on {run.clients} clients the largest has "
+    f"{50_000 // run.clients:,} or more."
+)
 
 # %% [markdown]
 # So a failure at this budget says nothing yet about the method at its own. But the budget is not all. The same number
@@ -470,8 +656,12 @@ print(f"A laptop's run asks about {taken:,} images. The paper's {full.distill_ep
 # $\alpha = 0.1$, which leaves the generator that loss alone. Accuracy, one seed:
 
 # %%
-released = table_frame("fediod", "released", best).pivot(index="column", columns="row", values="measured")
-released = released[["as printed", "gan_loss: non_saturating", "released, alpha = 0.1"]].dropna(how="all")
+released = table_frame("fediod", "released", best).pivot(
+    index="column", columns="row", values="measured"
+)
+released = released[
+    ["as printed", "gan_loss: non_saturating", "released, alpha = 0.1"]
+].dropna(how="all")
 released.round(1).astype(object).fillna("pending")
 
 # %% [markdown]
@@ -556,10 +746,21 @@ table("fediod", 9, best)
 
 # %%
 Settings = find("fediod").Settings
-pairs = {field.name: (getattr(Settings(), field.name), getattr(Settings.released(), field.name))
-         for field in attrs.fields(Settings)}
-pd.DataFrame({name: [str(value) for value in pair] for name, pair in pairs.items() if pair[0] != pair[1]},
-             index=["printed", "released"]).T
+pairs = {
+    field.name: (
+        getattr(Settings(), field.name),
+        getattr(Settings.released(), field.name),
+    )
+    for field in attrs.fields(Settings)
+}
+pd.DataFrame(
+    {
+        name: [str(value) for value in pair]
+        for name, pair in pairs.items()
+        if pair[0] != pair[1]
+    },
+    index=["printed", "released"],
+).T
 
 # %% [markdown]
 # `uniqueness_form` turns a sign: the released generator makes the teachers *agree*. `tau` of 10,001 is meant as

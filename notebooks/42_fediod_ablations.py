@@ -53,8 +53,16 @@ table("fediod", 6, best)
 # What does a row switch? These are the settings of its runs; an empty cell is the value of the full method.
 
 # %%
-arms = {line.name: line.fields.get("settings", {}) for line in TableSpec.find("fediod", "6").rows}
-pd.DataFrame({name: {key: str(value) for key, value in arm.items()} for name, arm in arms.items()}).T.fillna("")
+arms = {
+    line.name: line.fields.get("settings", {})
+    for line in TableSpec.find("fediod", "6").rows
+}
+pd.DataFrame(
+    {
+        name: {key: str(value) for key, value in arm.items()}
+        for name, arm in arms.items()
+    }
+).T.fillna("")
 
 # %% [markdown]
 # The student always learns by $L_\text{mimic}$, or it would learn nothing. So without a mark the term is missing in the
@@ -69,18 +77,30 @@ pd.DataFrame({name: {key: str(value) for key, value in arm.items()} for name, ar
 # Means over seeds:
 
 # %%
-seen = {"accuracy": "accuracy (%)", "judged_generated": "D_k, generated", "teacher_entropy": "entropy",
-        "teacher_jsd": "JSD", "student_gap": "L_mimic", "synthetic_classes": "classes",
-        "adapted_inception_score": "adapted score"}
+seen = {
+    "accuracy": "accuracy (%)",
+    "judged_generated": "D_k, generated",
+    "teacher_entropy": "entropy",
+    "teacher_jsd": "JSD",
+    "student_gap": "L_mimic",
+    "synthetic_classes": "classes",
+    "adapted_inception_score": "adapted score",
+}
 
 
 def named(metrics):
     """Metrics of runs under the names of this page."""
-    return metrics.reindex(columns=list(seen)).astype(float).assign(accuracy=100 * metrics["accuracy"]).rename(
-        columns=seen)
+    return (
+        metrics.reindex(columns=list(seen))
+        .astype(float)
+        .assign(accuracy=100 * metrics["accuracy"])
+        .rename(columns=seen)
+    )
 
 
-ended = named(metrics_frame("fediod", 6, best).set_index(["column", "row"])).drop(columns="accuracy (%)")
+ended = named(
+    metrics_frame("fediod", 6, best).set_index(["column", "row"])
+).drop(columns="accuracy (%)")
 ended.groupby(level=[0, 1], sort=False).mean().round(2)
 
 # %% [markdown]
@@ -104,32 +124,64 @@ taken = {
     "uniqueness": ("+ mimic tau infinity", "+ uniqueness"),
     "both": ("+ mimic tau infinity", "FedIOD"),
 }
-effects = pd.DataFrame({name: {"printed": printed[b] - printed[a], "other order": other[b] - other[a]}
-                        for name, (a, b) in taken.items()}).T
-measured = {column: 100 * of.pivot(index="seed", columns="row", values="accuracy").reindex(columns=list(arms))
-            for column, of in metrics_frame("fediod", 6, best).groupby("column", sort=False)}
+effects = pd.DataFrame(
+    {
+        name: {
+            "printed": printed[b] - printed[a],
+            "other order": other[b] - other[a],
+        }
+        for name, (a, b) in taken.items()
+    }
+).T
+measured = {
+    column: 100
+    * of.pivot(index="seed", columns="row", values="accuracy").reindex(
+        columns=list(arms)
+    )
+    for column, of in metrics_frame("fediod", 6, best).groupby(
+        "column", sort=False
+    )
+}
 for column, found in measured.items():
-    effects[f"measured, {column}"] = [(found[b] - found[a]).mean() for a, b in taken.values()]
+    effects[f"measured, {column}"] = [
+        (found[b] - found[a]).mean() for a, b in taken.values()
+    ]
 effects.map(lambda value: "pending" if pd.isna(value) else f"{value:+.2f}")
 
 # %%
 one = table_frame("fediod", 1, best)
-ours = one[(one["row"] == "FedIOD") & one["printed"].notna()].set_index("column")
-spread = next((ours.loc[name, "printed_std"] for name in ours.index if name == frame["column"].iat[0]), float("nan"))
+ours = one[(one["row"] == "FedIOD") & one["printed"].notna()].set_index(
+    "column"
+)
+spread = next(
+    (
+        ours.loc[name, "printed_std"]
+        for name in ours.index
+        if name == frame["column"].iat[0]
+    ),
+    float("nan"),
+)
 gain = effects["printed"]
-print(f"Both terms together {gain['both']:+.2f}; one by one {gain['confidence']:+.2f} and {gain['uniqueness']:+.2f}, "
-      f"which add up to {gain['confidence'] + gain['uniqueness']:+.2f}. Spread of three splits: {spread:.2f}. "
-      f"Adding the generator's game against the student at tau = 1 costs {-gain.iloc[1]:.2f} points in print, or "
-      f"gives {effects['other order'].iloc[1]:+.2f} if the cells are the other way round.")
+print(
+    f"Both terms together {gain['both']:+.2f}; one by one {gain['confidence']:+.2f} and {gain['uniqueness']:+.2f}, "
+    f"which add up to {gain['confidence'] + gain['uniqueness']:+.2f}. Spread of three splits: {spread:.2f}. "
+    f"Adding the generator's game against the student at tau = 1 costs {-gain.iloc[1]:.2f} points in print, or "
+    f"gives {effects['other order'].iloc[1]:+.2f} if the cells are the other way round."
+)
 
 for column, found in measured.items():
     moved_by, whole = effects[f"measured, {column}"].dropna(), found.dropna()
     if len(whole):
-        agree = [int((moved_by * effects.loc[moved_by.index, order] > 0).sum()) for order in ("printed", "other order")]
-        print(f"Measured on {column}, seed {', '.join(map(str, whole.index))}: the best row is "
-              f"'{whole.mean().idxmax()}' with {whole.mean().max():.1f}, the full method has "
-              f"{whole['FedIOD'].mean():.1f}. Of {len(moved_by)} steps {agree[0]} have the printed sign, or {agree[1]} "
-              f"if the cells are the other way round.")
+        agree = [
+            int((moved_by * effects.loc[moved_by.index, order] > 0).sum())
+            for order in ("printed", "other order")
+        ]
+        print(
+            f"Measured on {column}, seed {', '.join(map(str, whole.index))}: the best row is "
+            f"'{whole.mean().idxmax()}' with {whole.mean().max():.1f}, the full method has "
+            f"{whole['FedIOD'].mean():.1f}. Of {len(moved_by)} steps {agree[0]} have the printed sign, or {agree[1]} "
+            f"if the cells are the other way round."
+        )
 
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
@@ -142,18 +194,40 @@ for column, found in measured.items():
 
 # %%
 def experiment(**settings):
-    return apply(profile, {
-        "algorithm": "fediod", "dataset": dataset, "model_options": {"depth": 2, "width": 16}, "rounds": rounds,
-        "clients": clients, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha}, "evaluate_every": rounds,
-        "settings": {"lr": 0.05, "batch_size": 32, "local_steps": 50, "distill_steps": steps, "distill_batch": 32,
-                     "student_steps": student_steps, "generator_width": 16, "discriminator_width": 8, "gan_lr": 0.002,
-                     "student_lr": 0.01, "scored_images": 200, **settings},
-    })
+    return apply(
+        profile,
+        {
+            "algorithm": "fediod",
+            "dataset": dataset,
+            "model_options": {"depth": 2, "width": 16},
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "evaluate_every": rounds,
+            "settings": {
+                "lr": 0.05,
+                "batch_size": 32,
+                "local_steps": 50,
+                "distill_steps": steps,
+                "distill_batch": 32,
+                "student_steps": student_steps,
+                "generator_width": 16,
+                "discriminator_width": 8,
+                "gan_lr": 0.002,
+                "student_lr": 0.01,
+                "scored_images": 200,
+                **settings,
+            },
+        },
+    )
 
 
 def with_teachers(plan):
     """The clients of a run that have data, each with its teacher."""
-    found = [client for client in federation.make_clients(plan, task) if len(client)]
+    found = [
+        client for client in federation.make_clients(plan, task) if len(client)
+    ]
     for client in found:
         client.memory = dict(taught.get(client.id, {}))
     return found
@@ -163,11 +237,22 @@ plan, taught = experiment(), {}
 algorithm, task = plan.new_algorithm(), federation.make_task(plan)
 members = with_teachers(plan)
 for client in members:
-    local.train_teacher(client, algorithm.settings, Rng(seed, ("fediod",)).at("client", client.id))
+    local.train_teacher(
+        client,
+        algorithm.settings,
+        Rng(seed, ("fediod",)).at("client", client.id),
+    )
     taught[client.id] = dict(client.memory)
 labels = torch.cat([client.labels for client in members])
 parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(partition_plot(labels, parts, task.dataset.classes, title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    partition_plot(
+        labels,
+        parts,
+        task.dataset.classes,
+        title=f"{dataset}, alpha = {alpha:g}",
+    )
+)
 
 
 # %%
@@ -179,7 +264,11 @@ def run(**settings):
 
 
 runs = {name: run(**arm) for name, arm in arms.items()}
-named(pd.DataFrame({name: results[-1].metrics for name, (results, _) in runs.items()}).T).round(2)
+named(
+    pd.DataFrame(
+        {name: results[-1].metrics for name, (results, _) in runs.items()}
+    ).T
+).round(2)
 
 # %% [markdown]
 # Accuracy of a student that has learned for seconds is no evidence for an order of arms.
@@ -210,7 +299,9 @@ pi /= pi.sum()
 @torch.no_grad()
 def ask(networks, inputs):
     """Outputs (K, N, ...) of networks for images in the form of network inputs."""
-    return torch.cat([Stacked(networks)(part).float() for part in inputs.split(500)], 1)
+    return torch.cat(
+        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
+    )
 
 
 def pictures(state, count=200):
@@ -230,14 +321,21 @@ for network in (*teachers, *locals_.judges, centre.student.eval()):
 def answers(x):
     """Logits (K, N, C), D_k(x), (K, N), and the student's logits for images in [0, 1]."""
     inputs = task.dataset.standardise(x)
-    return (Stacked(teachers)(inputs).float(), distillation.generated(Stacked(locals_.judges)(inputs)),
-            centre.student(inputs).float())
+    return (
+        Stacked(teachers)(inputs).float(),
+        distillation.generated(Stacked(locals_.judges)(inputs)),
+        centre.student(inputs).float(),
+    )
 
 
 terms = {
     "L_conf": lambda z, d, s: distillation.confidence_loss(z.softmax(-1), pi),
-    "L_unique": lambda z, d, s: -distillation.jensen_shannon(z.softmax(-1), pi).mean(),
-    "- L_mimic": lambda z, d, s: -distillation.mimic_loss(s, distillation.ensemble_logits(z, importance)),
+    "L_unique": lambda z, d, s: (
+        -distillation.jensen_shannon(z.softmax(-1), pi).mean()
+    ),
+    "- L_mimic": lambda z, d, s: (
+        -distillation.mimic_loss(s, distillation.ensemble_logits(z, importance))
+    ),
     "- L_gan": lambda z, d, s: -(1 - d).sum(0).mean(),
 }
 
@@ -252,14 +350,23 @@ def moved(x, loss, count=20, length=0.3):
     """Images after steps of one length each, kept within [0, 1]."""
     for _ in range(count):
         g = slope(x, loss)
-        x = (x - length * g / g.flatten(1).norm(dim=1).clamp_min(1e-12)[:, None, None, None]).clamp(0, 1)
+        x = (
+            x
+            - length
+            * g
+            / g.flatten(1).norm(dim=1).clamp_min(1e-12)[:, None, None, None]
+        ).clamp(0, 1)
     return x
 
 
 # %%
 start = pictures(young, 100)
-ends = {"at the start": start} | {f"down {name}": moved(start, loss) for name, loss in terms.items()}
-ends["down their sum"] = moved(start, lambda *given: sum(loss(*given) for loss in terms.values()))
+ends = {"at the start": start} | {
+    f"down {name}": moved(start, loss) for name, loss in terms.items()
+}
+ends["down their sum"] = moved(
+    start, lambda *given: sum(loss(*given) for loss in terms.values())
+)
 
 
 @torch.no_grad()
@@ -267,11 +374,21 @@ def judged(x):
     z, d, s = answers(x)
     q = z.softmax(-1)
     mean = torch.einsum("k,knc->nc", pi, q).mean(0)
-    return {"entropy": distillation.confidence_loss(q, pi), "JSD": distillation.jensen_shannon(q, pi).mean(),
-            "L_mimic": -terms["- L_mimic"](z, d, s), "D_k, mean": d.mean(), "classes": distillation.entropy(mean).exp()}
+    return {
+        "entropy": distillation.confidence_loss(q, pi),
+        "JSD": distillation.jensen_shannon(q, pi).mean(),
+        "L_mimic": -terms["- L_mimic"](z, d, s),
+        "D_k, mean": d.mean(),
+        "classes": distillation.entropy(mean).exp(),
+    }
 
 
-pd.DataFrame({name: {what: value.item() for what, value in judged(x).items()} for name, x in ends.items()}).T.round(2)
+pd.DataFrame(
+    {
+        name: {what: value.item() for what, value in judged(x).items()}
+        for name, x in ends.items()
+    }
+).T.round(2)
 
 # %% [markdown]
 # Read the table down a column: who moves this quantity, and whose side effect is it? $D_k$ near 1 means *generated*
@@ -283,18 +400,32 @@ pd.DataFrame({name: {what: value.item() for what, value in judged(x).items()} fo
 # two gradients says whether they help each other ($+1$) or fight ($-1$); means over images.
 
 # %%
-pulls = {name: slope(start, loss).flatten(1) * len(start) for name, loss in terms.items()}
-unit = {name: torch.nn.functional.normalize(g, dim=1) for name, g in pulls.items()}
-force = pd.DataFrame({a: {"length": pulls[a].norm(dim=1).mean().item()}
-                      | {f"cosine with {b}": (unit[a] * unit[b]).sum(1).mean().item() for b in terms}
-                      for a in terms}).T
+pulls = {
+    name: slope(start, loss).flatten(1) * len(start)
+    for name, loss in terms.items()
+}
+unit = {
+    name: torch.nn.functional.normalize(g, dim=1) for name, g in pulls.items()
+}
+force = pd.DataFrame(
+    {
+        a: {"length": pulls[a].norm(dim=1).mean().item()}
+        | {
+            f"cosine with {b}": (unit[a] * unit[b]).sum(1).mean().item()
+            for b in terms
+        }
+        for a in terms
+    }
+).T
 force.round(2)
 
 # %%
 strongest = force["length"].idxmax()
 share = 100 * force["length"].max() / force["length"].sum()
-print(f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of lengths. "
-      f"Cosine of L_conf and L_unique: {force.loc['L_conf', 'cosine with L_unique']:+.2f}.")
+print(
+    f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of lengths. "
+    f"Cosine of L_conf and L_unique: {force.loc['L_conf', 'cosine with L_unique']:+.2f}."
+)
 
 # %% [markdown]
 # `L_mimic` is a squared error of logits, without a bound; the other terms are bounded by $\log C$, $\log K$ and $K$.
@@ -312,22 +443,49 @@ print(f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of le
 # against the student so that nothing drowns them:
 
 # %%
-square = {"neither": runs["GAN, Eq. 2"][0], "confidence": run(mimic=0, uniqueness=0)[0],
-          "uniqueness": run(mimic=0, confidence=0)[0], "both": run(mimic=0)[0]}
+square = {
+    "neither": runs["GAN, Eq. 2"][0],
+    "confidence": run(mimic=0, uniqueness=0)[0],
+    "uniqueness": run(mimic=0, confidence=0)[0],
+    "both": run(mimic=0)[0],
+}
 rows = []
 for label, of in square.items():
     for result in of:
-        q = ask(teachers, task.dataset.standardise(pictures(result.state))).softmax(-1)
-        rows.append({"step": result.state.meta["step"], "label": label,
-                     "entropy": distillation.confidence_loss(q, pi).item(),
-                     "JSD": distillation.jensen_shannon(q, pi).mean().item()})
+        q = ask(
+            teachers, task.dataset.standardise(pictures(result.state))
+        ).softmax(-1)
+        rows.append(
+            {
+                "step": result.state.meta["step"],
+                "label": label,
+                "entropy": distillation.confidence_loss(q, pi).item(),
+                "JSD": distillation.jensen_shannon(q, pi).mean().item(),
+            }
+        )
 path = pd.DataFrame(rows)
-show(lines(path, "step", "entropy", xlabel="step of stage two", ylabel="entropy (nats)",
-           title="How unsure the teachers are"))
+show(
+    lines(
+        path,
+        "step",
+        "entropy",
+        xlabel="step of stage two",
+        ylabel="entropy (nats)",
+        title="How unsure the teachers are",
+    )
+)
 
 # %%
-show(lines(path, "step", "JSD", xlabel="step of stage two", ylabel="divergence (nats)",
-           title="How much the teachers differ"))
+show(
+    lines(
+        path,
+        "step",
+        "JSD",
+        xlabel="step of stage two",
+        ylabel="divergence (nats)",
+        title="How much the teachers differ",
+    )
+)
 
 # %% [markdown]
 # ## Temperature and weights, with the images held
@@ -343,18 +501,37 @@ centre, locals_ = algorithm._sides(last, people, Rng(seed))
 
 def mixtures(inputs):
     """The ensemble's logits for images in the form of network inputs, by each kind of weight."""
-    z, fake = ask(teachers, inputs), distillation.generated(ask(locals_.judges, inputs))
-    weights = {"sizes": pi[:, None, None].expand(-1, 1, z.shape[2]), "class ratio (*)": importance,
-               "class and input (Eq. 8)": distillation.class_input_importance(counts, fake, real)}
-    return {name: distillation.ensemble_logits(z, weight) for name, weight in weights.items()}
+    z, fake = (
+        ask(teachers, inputs),
+        distillation.generated(ask(locals_.judges, inputs)),
+    )
+    weights = {
+        "sizes": pi[:, None, None].expand(-1, 1, z.shape[2]),
+        "class ratio (*)": importance,
+        "class and input (Eq. 8)": distillation.class_input_importance(
+            counts, fake, real
+        ),
+    }
+    return {
+        name: distillation.ensemble_logits(z, weight)
+        for name, weight in weights.items()
+    }
 
 
 def student(inputs, targets, tau):
     """Test accuracy (%) of a fresh network that learned to answer the images."""
     model = task.new_model(Rng(seed).at("student"))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
-    train(model, inputs, targets, LocalTraining(batch_size=32), 60,
-          lambda net, x, wanted: distillation.mimic_loss(net(x), wanted, tau), Rng(seed).at("learn"), [adam])
+    train(
+        model,
+        inputs,
+        targets,
+        LocalTraining(batch_size=32),
+        60,
+        lambda net, x, wanted: distillation.mimic_loss(net(x), wanted, tau),
+        Rng(seed).at("learn"),
+        [adam],
+    )
     return share_right(task.outputs(model, test.images))
 
 
@@ -363,24 +540,51 @@ def share_right(scores):
 
 
 train_set, test = task.dataset.train, task.dataset.test
-real = torch.stack([distillation.generated(ask([judge], task.inputs(client.images))).mean()
-                    for judge, client in zip(locals_.judges, members, strict=True)])
-some = torch.randperm(len(train_set), generator=Rng(seed).at("held").generator())[:600]
-held = {"full run": task.dataset.standardise(pictures(last, 600)),
-        "adversarial loss only": task.dataset.standardise(pictures(runs["GAN, Eq. 2"][0][-1].state, 600)),
-        "real": task.inputs(train_set.images[some])}
+real = torch.stack(
+    [
+        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        for judge, client in zip(locals_.judges, members, strict=True)
+    ]
+)
+some = torch.randperm(
+    len(train_set), generator=Rng(seed).at("held").generator()
+)[:600]
+held = {
+    "full run": task.dataset.standardise(pictures(last, 600)),
+    "adversarial loss only": task.dataset.standardise(
+        pictures(runs["GAN, Eq. 2"][0][-1].state, 600)
+    ),
+    "real": task.inputs(train_set.images[some]),
+}
 taus = {"tau = 1": 1.0, "tau = infinity": float("inf")}
-grid = pd.DataFrame({(images, name): {text: student(inputs, targets, tau) for text, tau in taus.items()}
-                     for images, inputs in held.items() for name, targets in mixtures(inputs).items()}).T
+grid = pd.DataFrame(
+    {
+        (images, name): {
+            text: student(inputs, targets, tau) for text, tau in taus.items()
+        }
+        for images, inputs in held.items()
+        for name, targets in mixtures(inputs).items()
+    }
+).T
 grid.rename_axis(["images", "weights"]).round(1)
 
 # %%
-own = {name: share_right(targets) for name, targets in mixtures(task.inputs(test.images)).items()}
-print("Accuracy of the ensemble itself on test images: "
-      + ", ".join(f"{score:.1f}% ({name})" for name, score in own.items()) + ".")
-real_gain, full_gain = (grid.loc[images, "tau = infinity"] for images in ("real", "full run"))
-print(f"Weights by class change the student by {real_gain.iloc[1] - real_gain.iloc[0]:+.1f} points on real images "
-      f"and by {full_gain.iloc[1] - full_gain.iloc[0]:+.1f} on those of the full run.")
+own = {
+    name: share_right(targets)
+    for name, targets in mixtures(task.inputs(test.images)).items()
+}
+print(
+    "Accuracy of the ensemble itself on test images: "
+    + ", ".join(f"{score:.1f}% ({name})" for name, score in own.items())
+    + "."
+)
+real_gain, full_gain = (
+    grid.loc[images, "tau = infinity"] for images in ("real", "full run")
+)
+print(
+    f"Weights by class change the student by {real_gain.iloc[1] - real_gain.iloc[0]:+.1f} points on real images "
+    f"and by {full_gain.iloc[1] - full_gain.iloc[0]:+.1f} on those of the full run."
+)
 
 # %% [markdown]
 # One student each. Compare the rows of real images with the others. Class-wise weights set each class's score by
@@ -398,9 +602,15 @@ for images, inputs in held.items():
     with torch.no_grad():
         guess = centre.student.eval()(inputs).float()
     slopes = (guess.softmax(1) - targets.softmax(1)).norm(dim=1)
-    facts[images] = {"largest probability, mean": targets.softmax(1).max(1).values.mean().item(),
-                     "gradient below 0.1 at tau = 1 (%)": 100 * (slopes < 0.1).float().mean().item(),
-                     "|z^ - z|, mean": (guess - targets).norm(dim=1).mean().item()}
+    facts[images] = {
+        "largest probability, mean": targets.softmax(1)
+        .max(1)
+        .values.mean()
+        .item(),
+        "gradient below 0.1 at tau = 1 (%)": 100
+        * (slopes < 0.1).float().mean().item(),
+        "|z^ - z|, mean": (guess - targets).norm(dim=1).mean().item(),
+    }
 pd.DataFrame(facts).T.rename_axis("images").round(2)
 
 # %% [markdown]
@@ -417,15 +627,31 @@ pd.DataFrame(facts).T.rename_axis("images").round(2)
 fake = distillation.generated(ask(locals_.judges, held["full run"]))
 log = (fake / real[:, None]).clamp_min(1e-12).log()
 within, between = log.var(1, correction=0).mean(), log.mean(1).var(correction=0)
-shift = 0.5 * (distillation.class_input_importance(counts, fake, real) - importance).abs().sum(0).mean()
-pd.DataFrame({f"client {client.id}": {
-    "pi_k": share.item(), "E D_k, real": r.item(), "D_k(x), mean": f.mean().item(),
-    "factor, 5%": f.div(r).quantile(0.05).item(), "factor, 95%": f.div(r).quantile(0.95).item(),
-} for client, share, r, f in zip(members, pi, real, fake, strict=True)}).T.round(2)
+shift = (
+    0.5
+    * (distillation.class_input_importance(counts, fake, real) - importance)
+    .abs()
+    .sum(0)
+    .mean()
+)
+pd.DataFrame(
+    {
+        f"client {client.id}": {
+            "pi_k": share.item(),
+            "E D_k, real": r.item(),
+            "D_k(x), mean": f.mean().item(),
+            "factor, 5%": f.div(r).quantile(0.05).item(),
+            "factor, 95%": f.div(r).quantile(0.95).item(),
+        }
+        for client, share, r, f in zip(members, pi, real, fake, strict=True)
+    }
+).T.round(2)
 
 # %%
-print(f"Of the variance of the logarithm of the factor {100 * (within / (within + between)).item():.0f}% lies within "
-      f"clients. In the mean the factor moves {100 * shift.item():.1f}% of a class's weight to other teachers.")
+print(
+    f"Of the variance of the logarithm of the factor {100 * (within / (within + between)).item():.0f}% lies within "
+    f"clients. In the mean the factor moves {100 * shift.item():.1f}% of a class's weight to other teachers."
+)
 
 # %% [markdown]
 # A discriminator that calls everything generated ($D_k \approx 1$ on both) has a factor of 1 everywhere and leaves `*`.
@@ -443,11 +669,15 @@ table("fediod", 7, best)
 
 # %%
 score = table_frame("fediod", 7, best)
-score = score[score["printed"].notna()].pivot(index="row", columns="metric", values="printed")
+score = score[score["printed"].notna()].pivot(
+    index="row", columns="metric", values="printed"
+)
 score = score.reindex(line.name for line in TableSpec.find("fediod", "7").rows)
 steps_of = score.diff().iloc[1:].map("{:+.2f}".format)
-print(f"Differences from row to row in print: {int((score.diff().iloc[1:] < 0).to_numpy().sum())} of "
-      f"{steps_of.size} are falls.")
+print(
+    f"Differences from row to row in print: {int((score.diff().iloc[1:] < 0).to_numpy().sum())} of "
+    f"{steps_of.size} are falls."
+)
 steps_of
 
 # %% [markdown]
@@ -455,9 +685,15 @@ steps_of
 # are the same runs:
 
 # %%
-known = {run.id: cell.row for cell in TableSpec.find("fediod", "6").cells("paper") for run in cell.experiments}
-same = {cell.row: known.get(cell.experiments[0].id, "a run of its own")
-        for cell in TableSpec.find("fediod", "7").cells("paper")}
+known = {
+    run.id: cell.row
+    for cell in TableSpec.find("fediod", "6").cells("paper")
+    for run in cell.experiments
+}
+same = {
+    cell.row: known.get(cell.experiments[0].id, "a run of its own")
+    for cell in TableSpec.find("fediod", "7").cells("paper")
+}
 pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 
 # %% [markdown]

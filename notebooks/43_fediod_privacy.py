@@ -45,10 +45,33 @@ from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
 from core.federation import LocalTraining, supervised, train
 from core.metrics import image_quality
-from core.metrics.image_quality import RandomFeatures, adapted_inception_score, fid, inception_score
-from core.privacy.differential import affordable_steps, clip_and_noise, noise_multiplier, noisy_votes, spent_epsilon
-from core.privacy.leakage import DeepLeakage, best_matches, deep_leakage, gradients
-from core.report import condensed_images, curve_frame, curves, show, table, table_frame
+from core.metrics.image_quality import (
+    RandomFeatures,
+    adapted_inception_score,
+    fid,
+    inception_score,
+)
+from core.privacy.differential import (
+    affordable_steps,
+    clip_and_noise,
+    noise_multiplier,
+    noisy_votes,
+    spent_epsilon,
+)
+from core.privacy.leakage import (
+    DeepLeakage,
+    best_matches,
+    deep_leakage,
+    gradients,
+)
+from core.report import (
+    condensed_images,
+    curve_frame,
+    curves,
+    show,
+    table,
+    table_frame,
+)
 from core.report.knowledge import body, lines
 from core.rng import Rng
 
@@ -60,15 +83,35 @@ delta = Settings().delta
 # %%
 def experiment(algorithm="fediod", **settings):
     if algorithm == "fediod":
-        settings = {"local_steps": 50, "distill_steps": steps, "distill_batch": 32, "generator_width": 16,
-                    "discriminator_width": 8, "gan_lr": 0.002, "student_lr": 0.01, "student_steps": student_steps,
-                    "mimic": 0, "confidence": 0, "uniqueness": 0, "importance": "class_ratio", "scored_images": 0,
-                    **settings}
-    return apply(profile, {
-        "algorithm": algorithm, "dataset": dataset, "model_options": {"depth": 2, "width": 16}, "rounds": rounds,
-        "clients": clients, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha},
-        "settings": {"lr": 0.05, "batch_size": 32, **settings},
-    })
+        settings = {
+            "local_steps": 50,
+            "distill_steps": steps,
+            "distill_batch": 32,
+            "generator_width": 16,
+            "discriminator_width": 8,
+            "gan_lr": 0.002,
+            "student_lr": 0.01,
+            "student_steps": student_steps,
+            "mimic": 0,
+            "confidence": 0,
+            "uniqueness": 0,
+            "importance": "class_ratio",
+            "scored_images": 0,
+            **settings,
+        }
+    return apply(
+        profile,
+        {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "model_options": {"depth": 2, "width": 16},
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "settings": {"lr": 0.05, "batch_size": 32, **settings},
+        },
+    )
 
 
 taught = {}
@@ -76,13 +119,26 @@ taught = {}
 
 def run(plan):
     """Record, results and clients of a run; teachers are trained once for all runs."""
-    people = [client for client in federation.make_clients(plan, task) if len(client)]
+    people = [
+        client for client in federation.make_clients(plan, task) if len(client)
+    ]
     for client in people:
         if plan.algorithm == "fediod" and client.id not in taught:
-            local.train_teacher(client, plan.new_algorithm().settings, Rng(seed, ("fediod",)).at("client", client.id))
+            local.train_teacher(
+                client,
+                plan.new_algorithm().settings,
+                Rng(seed, ("fediod",)).at("client", client.id),
+            )
             taught[client.id] = dict(client.memory)
-        client.memory = dict(taught.get(client.id, {})) if plan.algorithm == "fediod" else {}
-    record, results = plan.new_record(task), list(federation.rounds(plan, task=task, clients=people))
+        client.memory = (
+            dict(taught.get(client.id, {}))
+            if plan.algorithm == "fediod"
+            else {}
+        )
+    record, results = (
+        plan.new_record(task),
+        list(federation.rounds(plan, task=task, clients=people)),
+    )
     for result in results:
         record.add(result)
     return record, results, people
@@ -90,7 +146,11 @@ def run(plan):
 
 plan = experiment()
 task, algorithm = federation.make_task(plan), plan.new_algorithm()
-train_set, test, classes = task.dataset.train, task.dataset.test, task.dataset.classes
+train_set, test, classes = (
+    task.dataset.train,
+    task.dataset.test,
+    task.dataset.classes,
+)
 record, results, members = run(plan)
 final = results[-1].state
 f"accuracy of the student: {100 * results[-1].metrics['accuracy']:.1f}%"
@@ -102,15 +162,34 @@ f"accuracy of the student: {100 * results[-1].metrics['accuracy']:.1f}%"
 # its discriminator thinks, so the weights must be class ratios (`importance`).
 
 # %%
-guards = {"logits": "clipped to logit_norm and noised", "gradients/images": "clipped to clip_norm and noised",
-          "discriminator/generated": "not sent", "discriminator/real": "not sent"}
+guards = {
+    "logits": "clipped to logit_norm and noised",
+    "gradients/images": "clipped to clip_norm and noised",
+    "discriminator/generated": "not sent",
+    "discriminator/real": "not sent",
+}
 printed_plan = experiment(importance="class_and_input")
 sides = printed_plan.new_algorithm()._sides(final, members, Rng(seed))
-sent = [message for exchange in printed_plan.new_algorithm()._step(*sides, final.meta["step"])
-        if exchange.direction == "up" for message in [exchange.of(0)]]
-rows = [{"tensor": name, "shape": str(tuple(value.shape)), "in a private run": guards[name]}
-        for message in sent for name, value in message.tensors.items()]
-pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename("a step").reset_index().set_index("tensor")
+sent = [
+    message
+    for exchange in printed_plan.new_algorithm()._step(
+        *sides, final.meta["step"]
+    )
+    if exchange.direction == "up"
+    for message in [exchange.of(0)]
+]
+rows = [
+    {
+        "tensor": name,
+        "shape": str(tuple(value.shape)),
+        "in a private run": guards[name],
+    }
+    for message in sent
+    for name, value in message.tensors.items()
+]
+pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename(
+    "a step"
+).reset_index().set_index("tensor")
 
 # %% [markdown]
 # Logits are sent for the generator's images and for those of each further step of the student. Once, before the first
@@ -146,10 +225,14 @@ body(clip_and_noise)
 steep = torch.randn(32, 100, generator=Rng(seed).at("steep").generator())
 clipped = clip_and_noise(steep, 1.0, 0.0, Rng(seed).generator())
 noised = clip_and_noise(steep, 1.0, 0.5, Rng(seed).at("drawn").generator())
-pd.Series({"longest row before": steep.norm(dim=1).max().item(),
-           "longest row, clipped": clipped.norm(dim=1).max().item(),
-           "deviation of the noise, measured": (noised - clipped).std().item(),
-           "deviation of the noise, sigma * 2 B sqrt(N)": 0.5 * 2 * math.sqrt(32)}).round(3).to_frame("value")
+pd.Series(
+    {
+        "longest row before": steep.norm(dim=1).max().item(),
+        "longest row, clipped": clipped.norm(dim=1).max().item(),
+        "deviation of the noise, measured": (noised - clipped).std().item(),
+        "deviation of the noise, sigma * 2 B sqrt(N)": 0.5 * 2 * math.sqrt(32),
+    }
+).round(3).to_frame("value")
 
 # %% [markdown]
 # ## The accountant
@@ -180,7 +263,10 @@ body(spent_epsilon)
 
 # %%
 def simple(sigma, count):
-    return count / (2 * sigma**2) + math.sqrt(2 * count * math.log(1 / delta)) / sigma
+    return (
+        count / (2 * sigma**2)
+        + math.sqrt(2 * count * math.log(1 / delta)) / sigma
+    )
 
 
 def exact(sigma, count):
@@ -188,14 +274,22 @@ def exact(sigma, count):
     mu, low, high = math.sqrt(count) / sigma, 0.0, simple(sigma, count)
     for _ in range(60):
         e = (low + high) / 2
-        spent = norm.cdf(mu / 2 - e / mu) - math.exp(e + norm.logcdf(-mu / 2 - e / mu))
+        spent = norm.cdf(mu / 2 - e / mu) - math.exp(
+            e + norm.logcdf(-mu / 2 - e / mu)
+        )
         low, high = (e, high) if spent > delta else (low, e)
     return high
 
 
-pd.DataFrame({f"sigma = {sigma:g}, T = {count}": {
-    "exact": exact(sigma, count), "Opacus": spent_epsilon(sigma, 1.0, count, delta),
-    "closed form": simple(sigma, count)} for sigma, count in ((2.0, 1), (20.0, 100), (30.0, 1000), (150.0, 1000))}
+pd.DataFrame(
+    {
+        f"sigma = {sigma:g}, T = {count}": {
+            "exact": exact(sigma, count),
+            "Opacus": spent_epsilon(sigma, 1.0, count, delta),
+            "closed form": simple(sigma, count),
+        }
+        for sigma, count in ((2.0, 1), (20.0, 100), (30.0, 1000), (150.0, 1000))
+    }
 ).T.round(3)
 
 # %% [markdown]
@@ -203,25 +297,65 @@ pd.DataFrame({f"sigma = {sigma:g}, T = {count}": {
 
 # %%
 sigmas = [2.0**power for power in range(-1, 10)]
-by_noise = pd.DataFrame([{"sigma": sigma, "epsilon": spent_epsilon(sigma, 1.0, count, delta), "label": f"T = {count:,}"}
-                         for count in (1, 100, 10_000) for sigma in sigmas])
-show(lines(by_noise, "sigma", "epsilon", log="xy", xlabel="noise multiplier sigma", ylabel="epsilon",
-           title=f"Epsilon against noise (delta = {delta:g})"))
+by_noise = pd.DataFrame(
+    [
+        {
+            "sigma": sigma,
+            "epsilon": spent_epsilon(sigma, 1.0, count, delta),
+            "label": f"T = {count:,}",
+        }
+        for count in (1, 100, 10_000)
+        for sigma in sigmas
+    ]
+)
+show(
+    lines(
+        by_noise,
+        "sigma",
+        "epsilon",
+        log="xy",
+        xlabel="noise multiplier sigma",
+        ylabel="epsilon",
+        title=f"Epsilon against noise (delta = {delta:g})",
+    )
+)
 
 # %%
 counts_of = [4**power for power in range(9)]
-by_steps = pd.DataFrame([{"T": count, "epsilon": spent_epsilon(sigma, 1.0, count, delta), "label": f"sigma = {sigma:g}"}
-                         for sigma in (5.0, 20.0, 100.0) for count in counts_of])
-show(lines(by_steps, "T", "epsilon", log="xy", xlabel="releases T", ylabel="epsilon",
-           title=f"Epsilon against releases (delta = {delta:g})"))
+by_steps = pd.DataFrame(
+    [
+        {
+            "T": count,
+            "epsilon": spent_epsilon(sigma, 1.0, count, delta),
+            "label": f"sigma = {sigma:g}",
+        }
+        for sigma in (5.0, 20.0, 100.0)
+        for count in counts_of
+    ]
+)
+show(
+    lines(
+        by_steps,
+        "T",
+        "epsilon",
+        log="xy",
+        xlabel="releases T",
+        ylabel="epsilon",
+        title=f"Epsilon against releases (delta = {delta:g})",
+    )
+)
 
 # %% [markdown]
 # Only $T / \sigma^2$ counts: twice the noise lets four times as many steps pass. Where clients take part at random, an
 # observer does not know whose data were used, and each release costs less:
 
 # %%
-pd.Series({f"rate {rate:g}": spent_epsilon(5.0, rate, 100, delta) for rate in (1.0, 0.3, 0.1, 0.03)}).round(3).to_frame(
-    "epsilon of 100 releases, sigma = 5")
+pd.Series(
+    {
+        f"rate {rate:g}": spent_epsilon(5.0, rate, 100, delta)
+        for rate in (1.0, 0.3, 0.1, 0.03)
+    }
+).round(3).to_frame("epsilon of 100 releases, sigma = 5")
 
 # %% [markdown]
 # In FedIOD all clients answer in every step, so the rate is 1.
@@ -236,15 +370,25 @@ whole = Settings(private=True, importance="class_ratio")
 all_steps = whole.all_steps([largest])
 releases = whole.releases(all_steps)
 sigma = noise_multiplier(whole.full_epsilon, delta, 1.0, releases)
-parts_paid = {f"epsilon = {e:g}": 100 * affordable_steps(e, delta, sigma, 1.0, releases) / releases
-              for e in (3.5, 6.0, 7.7, 10.0)}
+parts_paid = {
+    f"epsilon = {e:g}": 100
+    * affordable_steps(e, delta, sigma, 1.0, releases)
+    / releases
+    for e in (3.5, 6.0, 7.7, 10.0)
+}
 pd.Series(parts_paid).round(1).to_frame(f"steps paid, of {all_steps:,} (%)")
 
 # %%
 deviation = sigma * 2 * whole.clip_norm * math.sqrt(whole.distill_batch)
 pixels = 3 * 32 * 32
-pd.Series({"releases": releases, "noise multiplier": sigma, "longest gradient of one image": whole.clip_norm,
-           "expected length of its noise": deviation * math.sqrt(pixels)}).map("{:,.0f}".format).to_frame("value")
+pd.Series(
+    {
+        "releases": releases,
+        "noise multiplier": sigma,
+        "longest gradient of one image": whole.clip_norm,
+        "expected length of its noise": deviation * math.sqrt(pixels),
+    }
+).map("{:,.0f}".format).to_frame("value")
 
 # %% [markdown]
 # Under this reading the noise is longer than what it hides by orders of magnitude. It is hard to see how the printed
@@ -258,11 +402,17 @@ pd.Series({"releases": releases, "noise multiplier": sigma, "longest gradient of
 pairs = {}
 for epsilon in budgets:
     for private in (True, False):
-        _, got, _ = run(experiment(private=private, epsilon=epsilon, full_epsilon=max(budgets)))
+        _, got, _ = run(
+            experiment(
+                private=private, epsilon=epsilon, full_epsilon=max(budgets)
+            )
+        )
         measures = got[-1].metrics
         pairs[f"epsilon = {epsilon:g}", "with" if private else "without"] = {
-            "accuracy (%)": 100 * measures["accuracy"], "steps": got[-1].state.meta["step"],
-            "epsilon in the record": measures.get("spent_epsilon")}
+            "accuracy (%)": 100 * measures["accuracy"],
+            "steps": got[-1].state.meta["step"],
+            "epsilon in the record": measures.get("spent_epsilon"),
+        }
 small = pd.DataFrame(pairs).T.rename_axis(["budget", "privacy"])
 small.round(2)
 
@@ -290,25 +440,48 @@ body(noisy_votes)
 # that which lets $n$ questions pass for $\varepsilon = 10$:
 
 # %%
-groups = [torch.as_tensor(part) for part in partition.dirichlet(train_set.labels, voters, 1.0, seed) if len(part)]
+groups = [
+    torch.as_tensor(part)
+    for part in partition.dirichlet(train_set.labels, voters, 1.0, seed)
+    if len(part)
+]
 network = []
 for k, part in enumerate(groups):
     one = task.new_model(Rng(seed).at("voter", k))
-    train(one, train_set.images[part], train_set.labels[part], LocalTraining(lr=0.05, batch_size=32), 30,
-          supervised(task), Rng(seed).at("vote", k))
+    train(
+        one,
+        train_set.images[part],
+        train_set.labels[part],
+        LocalTraining(lr=0.05, batch_size=32),
+        30,
+        supervised(task),
+        Rng(seed).at("vote", k),
+    )
     network.append(one)
 with torch.no_grad():
-    said = torch.stack([task.outputs(one, test.images).argmax(1) for one in network])
+    said = torch.stack(
+        [task.outputs(one, test.images).argmax(1) for one in network]
+    )
 votes = nn.functional.one_hot(said, len(classes)).float().sum(0)
 rows = {}
 for asked in (10, 100, 1_000, 10_000):
     multiplier = noise_multiplier(10.0, delta, 1.0, asked)
-    winner = noisy_votes(votes, multiplier / math.sqrt(len(votes)), Rng(seed).at("noisy", asked).generator()).argmax(1)
-    rows[f"{asked:,}"] = {"noise, in votes": multiplier * math.sqrt(2),
-                          "winner kept (%)": 100 * (winner == votes.argmax(1)).float().mean().item(),
-                          "right (%)": 100 * (winner == test.labels).float().mean().item()}
-rows["no noise"] = {"noise, in votes": 0.0, "winner kept (%)": 100.0,
-                    "right (%)": 100 * (votes.argmax(1) == test.labels).float().mean().item()}
+    winner = noisy_votes(
+        votes,
+        multiplier / math.sqrt(len(votes)),
+        Rng(seed).at("noisy", asked).generator(),
+    ).argmax(1)
+    rows[f"{asked:,}"] = {
+        "noise, in votes": multiplier * math.sqrt(2),
+        "winner kept (%)": 100
+        * (winner == votes.argmax(1)).float().mean().item(),
+        "right (%)": 100 * (winner == test.labels).float().mean().item(),
+    }
+rows["no noise"] = {
+    "noise, in votes": 0.0,
+    "winner kept (%)": 100.0,
+    "right (%)": 100 * (votes.argmax(1) == test.labels).float().mean().item(),
+}
 pd.DataFrame(rows).T.rename_axis("questions").round(1)
 
 # %% [markdown]
@@ -325,19 +498,34 @@ table("fediod", 5, best)
 
 # %%
 frame = table_frame("fediod", 5, best)
-wide = {kind: frame.pivot(index="column", columns="row", values=kind).reindex(frame["column"].unique())
-        for kind in ("printed", "measured")}
+wide = {
+    kind: frame.pivot(index="column", columns="row", values=kind).reindex(
+        frame["column"].unique()
+    )
+    for kind in ("printed", "measured")
+}
 answers = {}
 for kind, of in wide.items():
-    answers |= {f"FedIOD over FedKD, with DP, {kind}": of["FedIOD with DP"] - of["FedKD with DP"],
-                f"price for FedIOD, {kind}": of["FedIOD without DP"] - of["FedIOD with DP"],
-                f"price for FedKD, {kind}": of["FedKD without DP"] - of["FedKD with DP"]}
-pd.DataFrame(answers).T.map(lambda value: "pending" if pd.isna(value) else f"{value:+.2f}")
+    answers |= {
+        f"FedIOD over FedKD, with DP, {kind}": of["FedIOD with DP"]
+        - of["FedKD with DP"],
+        f"price for FedIOD, {kind}": of["FedIOD without DP"]
+        - of["FedIOD with DP"],
+        f"price for FedKD, {kind}": of["FedKD without DP"]
+        - of["FedKD with DP"],
+    }
+pd.DataFrame(answers).T.map(
+    lambda value: "pending" if pd.isna(value) else f"{value:+.2f}"
+)
 
 # %%
-lead = (wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]).dropna()
-print(f"Under equal budgets the paper calls FedIOD \"superior or equivalent\". In print it is ahead in "
-      f"{(lead > 0).sum()} of {len(lead)} columns, by {lead.min():+.2f} to {lead.max():+.2f} points.")
+lead = (
+    wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]
+).dropna()
+print(
+    f'Under equal budgets the paper calls FedIOD "superior or equivalent". In print it is ahead in '
+    f"{(lead > 0).sum()} of {len(lead)} columns, by {lead.min():+.2f} to {lead.max():+.2f} points."
+)
 
 # %% [markdown]
 # ## How good are the images?
@@ -364,8 +552,15 @@ body(image_quality._score)
 # %%
 teachers = nn.ModuleList(local.teachers(members, algorithm.settings))
 judge = task.new_model(Rng(seed).at("judge"))
-train(judge, train_set.images, train_set.labels, LocalTraining(lr=0.05, batch_size=32), 150, supervised(task),
-      Rng(seed).at("judge", "train"))
+train(
+    judge,
+    train_set.images,
+    train_set.labels,
+    LocalTraining(lr=0.05, batch_size=32),
+    150,
+    supervised(task),
+    Rng(seed).at("judge", "train"),
+)
 judge.eval()
 
 
@@ -382,23 +577,47 @@ def pictures(state, count=300):
 begin = algorithm.initialise(task, Rng(seed).at("initialise"))
 real = test.images[:300].float() / 255
 noise = torch.rand(real.shape, generator=Rng(seed).at("uniform").generator())
-sets = {"real test images": real, "one real image, repeated": real[:1].expand_as(real),
-        "pairs of real images, averaged": (real + real.flip(0)) / 2, "uniform noise": noise,
-        "generator, untrained": pictures(begin), "generator, trained": pictures(final)}
-pd.DataFrame({name: {"one classifier": inception_score(probabilities(judge, x)),
-                     "adapted": adapted_inception_score(torch.stack([probabilities(t, x) for t in teachers]))}
-              for name, x in sets.items()}).T.round(2)
+sets = {
+    "real test images": real,
+    "one real image, repeated": real[:1].expand_as(real),
+    "pairs of real images, averaged": (real + real.flip(0)) / 2,
+    "uniform noise": noise,
+    "generator, untrained": pictures(begin),
+    "generator, trained": pictures(final),
+}
+pd.DataFrame(
+    {
+        name: {
+            "one classifier": inception_score(probabilities(judge, x)),
+            "adapted": adapted_inception_score(
+                torch.stack([probabilities(t, x) for t in teachers])
+            ),
+        }
+        for name, x in sets.items()
+    }
+).T.round(2)
 
 # %% [markdown]
 # A teacher that has seen few classes cannot score high, whatever the images: its score is at most about the number of
 # classes it knows. So adapted scores can be compared within one partition only.
 
 # %%
-pd.DataFrame({f"client {client.id}": {
-    "its classes": int((client.class_counts > 0).sum()),
-    "classes by size": distillation.entropy(client.class_counts / len(client)).exp().item(),
-    "score of real images": inception_score(probabilities(teacher, real))}
-    for client, teacher in zip(members, teachers, strict=True)}).T.round(2)
+pd.DataFrame(
+    {
+        f"client {client.id}": {
+            "its classes": int((client.class_counts > 0).sum()),
+            "classes by size": distillation.entropy(
+                client.class_counts / len(client)
+            )
+            .exp()
+            .item(),
+            "score of real images": inception_score(
+                probabilities(teacher, real)
+            ),
+        }
+        for client, teacher in zip(members, teachers, strict=True)
+    }
+).T.round(2)
 
 # %% [markdown]
 # ## Figure 4: distances
@@ -422,21 +641,35 @@ features = RandomFeatures(task.dataset.channels)
 size = min(100, *(len(client) // 2 for client in members))
 distances = {}
 for client in members:
-    own = client.images[torch.randperm(len(client), generator=Rng(seed).at("own", client.id).generator())]
-    private, rest = own[:size], own[size:2 * size]
-    neighbour = members[(members.index(client) + 1) % len(members)].images[:size]
+    own = client.images[
+        torch.randperm(
+            len(client), generator=Rng(seed).at("own", client.id).generator()
+        )
+    ]
+    private, rest = own[:size], own[size : 2 * size]
+    neighbour = members[(members.index(client) + 1) % len(members)].images[
+        :size
+    ]
     distances[f"client {client.id}"] = {
-        name: fid(private, x, features) for name, x in {
-            "its own other images": rest, "another client's images": neighbour, "test images": test.images[:size],
-            "generator, trained": pictures(final, size), "generator, untrained": pictures(begin, size),
-            "uniform noise": noise[:size]}.items()}
+        name: fid(private, x, features)
+        for name, x in {
+            "its own other images": rest,
+            "another client's images": neighbour,
+            "test images": test.images[:size],
+            "generator, trained": pictures(final, size),
+            "generator, untrained": pictures(begin, size),
+            "uniform noise": noise[:size],
+        }.items()
+    }
 distances = pd.DataFrame(distances)
 distances.assign(mean=distances.mean(axis=1)).round(2)
 
 # %%
 middle = distances.mean(axis=1)
-print(f"{size} images on each side. The trained generator has {middle['generator, trained']:.2f}, an untrained one "
-      f"{middle['generator, untrained']:.2f} and noise {middle['uniform noise']:.2f}.")
+print(
+    f"{size} images on each side. The trained generator has {middle['generator, trained']:.2f}, an untrained one "
+    f"{middle['generator, untrained']:.2f} and noise {middle['uniform noise']:.2f}."
+)
 
 # %% [markdown]
 # These are the controls that Figure 4 lacks. An untrained generator knows no client and cannot leak, and neither can
@@ -462,21 +695,44 @@ class Smooth(nn.Module):
         return self.out(self.conv(images).sigmoid().flatten(1))
 
 
-victim = models.fresh(Smooth, task.dataset.channels, task.dataset.size, len(classes), rng=Rng(seed).at("victim"))
+victim = models.fresh(
+    Smooth,
+    task.dataset.channels,
+    task.dataset.size,
+    len(classes),
+    rng=Rng(seed).at("victim"),
+)
 with torch.no_grad():
     for weight in victim.parameters():
-        weight *= 3  # far enough from linear for a gradient to tell images apart
+        weight *= (
+            3  # far enough from linear for a gradient to tell images apart
+        )
 client = members[0]
 secret, marks = client.images[:attacked].float() / 255, client.labels[:attacked]
 plan_of_attack = DeepLeakage(iterations=attack_iterations)
-restored = torch.cat([deep_leakage(victim, gradients(victim, x[None], y[None]), (1, *x.shape), len(classes),
-                                   plan_of_attack, Rng(seed).at("attack", i)).images
-                      for i, (x, y) in enumerate(zip(secret, marks, strict=True))]).clamp(0, 1)
-show(condensed_images(torch.cat([secret, restored, pictures(final, attacked)]),
-                      torch.arange(3).repeat_interleave(attacked), ["private", "restored", "generated"],
-                      title="From a gradient, and from the generator"),
-     alt=f"{attacked} private images of client {client.id} in the first row, what deep leakage restored from their "
-         "gradients in the second, generated images in the third.")
+restored = torch.cat(
+    [
+        deep_leakage(
+            victim,
+            gradients(victim, x[None], y[None]),
+            (1, *x.shape),
+            len(classes),
+            plan_of_attack,
+            Rng(seed).at("attack", i),
+        ).images
+        for i, (x, y) in enumerate(zip(secret, marks, strict=True))
+    ]
+).clamp(0, 1)
+show(
+    condensed_images(
+        torch.cat([secret, restored, pictures(final, attacked)]),
+        torch.arange(3).repeat_interleave(attacked),
+        ["private", "restored", "generated"],
+        title="From a gradient, and from the generator",
+    ),
+    alt=f"{attacked} private images of client {client.id} in the first row, what deep leakage restored from their "
+    "gradients in the second, generated images in the third.",
+)
 
 # %% [markdown]
 # Distances of so few images, and a measure that asks the right question: how near does each image come to *some*
@@ -488,11 +744,22 @@ reference, control = client.images.float() / 255, test.images.float() / 255
 control, unseen = control[:-attacked], control[-attacked:]
 many = min(len(reference), len(control))
 nearness = {}
-for name, x in {"restored from gradients": restored, "generator, trained": pictures(final, attacked),
-                "uniform noise": noise[:attacked], "test images": unseen}.items():
-    mine, others = (best_matches(x, images[:many]).psnr.median().item() for images in (reference, control))
-    nearness[name] = {"Fréchet distance": fid(secret, x, features), "to private (dB)": mine, "to test (dB)": others,
-                      "difference": mine - others}
+for name, x in {
+    "restored from gradients": restored,
+    "generator, trained": pictures(final, attacked),
+    "uniform noise": noise[:attacked],
+    "test images": unseen,
+}.items():
+    mine, others = (
+        best_matches(x, images[:many]).psnr.median().item()
+        for images in (reference, control)
+    )
+    nearness[name] = {
+        "Fréchet distance": fid(secret, x, features),
+        "to private (dB)": mine,
+        "to test (dB)": others,
+        "difference": mine - others,
+    }
 pd.DataFrame(nearness).T.round(2)
 
 # %% [markdown]
@@ -515,19 +782,46 @@ pd.DataFrame(nearness).T.round(2)
 # $$ (eq:iop-bytes)
 
 # %%
-batch, numbers = algorithm.settings.distill_batch, task.dataset.channels * task.dataset.size**2
-more = 0 if algorithm.settings.student_steps == 1 else algorithm.settings.student_steps
-in_logits = any((algorithm.settings.mimic, algorithm.settings.confidence, algorithm.settings.uniqueness))
+batch, numbers = (
+    algorithm.settings.distill_batch,
+    task.dataset.channels * task.dataset.size**2,
+)
+more = (
+    0
+    if algorithm.settings.student_steps == 1
+    else algorithm.settings.student_steps
+)
+in_logits = any(
+    (
+        algorithm.settings.mimic,
+        algorithm.settings.confidence,
+        algorithm.settings.uniqueness,
+    )
+)
 values = (2 + more) * (numbers + len(classes)) - (not in_logits) * len(classes)
 formula = 4 * len(members) * steps * batch * values
 ledger = {way: sum(kinds.values()) for way, kinds in record.bytes.items()}
-once = {kind: size for way in ("up", "down") for kind, size in record.bytes[way].items() if kind in ("counts", "meta")}
-pd.Series({"formula, all steps": formula, "ledger, all steps": sum(ledger.values()) - sum(once.values()),
-           "ledger, once": sum(once.values())}).to_frame("bytes")
+once = {
+    kind: size
+    for way in ("up", "down")
+    for kind, size in record.bytes[way].items()
+    if kind in ("counts", "meta")
+}
+pd.Series(
+    {
+        "formula, all steps": formula,
+        "ledger, all steps": sum(ledger.values()) - sum(once.values()),
+        "ledger, once": sum(once.values()),
+    }
+).to_frame("bytes")
 
 # %%
 averaged, *_ = run(experiment("fedavg", local_steps=10))
-show(curves([record, averaged], x="megabytes", title=f"{dataset}, alpha = {alpha:g}"))
+show(
+    curves(
+        [record, averaged], x="megabytes", title=f"{dataset}, alpha = {alpha:g}"
+    )
+)
 
 # %% [markdown]
 # The same question to the records of Table 1: how many MB until a test accuracy is reached for the first time? The
@@ -548,14 +842,29 @@ for level in ("paper", "laptop"):
         if cell.row in ("FedAvg", "FedIOD"):
             for one in cell.experiments:
                 if one.id in known:
-                    found.setdefault((cell.column, level, one.seed), {})[cell.row] = known[one.id]
-found[f"{dataset}, this page", profile, seed] = {"FedAvg": averaged, "FedIOD": record}
+                    found.setdefault((cell.column, level, one.seed), {})[
+                        cell.row
+                    ] = known[one.id]
+found[f"{dataset}, this page", profile, seed] = {
+    "FedAvg": averaged,
+    "FedIOD": record,
+}
 rows = []
 for (column, level, number), both in found.items():
     if len(both) == 2:
         target = min(curve_frame(one)["value"].max() for one in both.values())
-        rows.append({"data": column, "profile": level, "seed": number, "target (%)": target}
-                    | {f"{name} (MB)": megabytes_to(one, target) for name, one in both.items()})
+        rows.append(
+            {
+                "data": column,
+                "profile": level,
+                "seed": number,
+                "target (%)": target,
+            }
+            | {
+                f"{name} (MB)": megabytes_to(one, target)
+                for name, one in both.items()
+            }
+        )
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
@@ -568,10 +877,21 @@ pd.DataFrame(rows).round(2)
 network = models.build("resnet8", 3, 32, 10, Rng(0))
 model = 4 * sum(value.numel() for value in network.state_dict().values())
 prices = {}
-for name, weigh, repeats in (("as printed", 1, 1), ("class ratios", 0, 1), ("five steps of the student", 0, 5)):
-    step = 2 * 4 * 64 * (pixels + 10) + weigh * 4 * (2 * 64 + 1)  # images, logits and gradients; D_k(x), E D_k
-    step += (repeats > 1) * repeats * 4 * 64 * (pixels + 10)      # fresh images down, answers up
-    prices[name] = {"MB a step and client": step / 2**20, "steps for a round of FedAvg": 2 * model / step}
+for name, weigh, repeats in (
+    ("as printed", 1, 1),
+    ("class ratios", 0, 1),
+    ("five steps of the student", 0, 5),
+):
+    step = 2 * 4 * 64 * (pixels + 10) + weigh * 4 * (
+        2 * 64 + 1
+    )  # images, logits and gradients; D_k(x), E D_k
+    step += (
+        (repeats > 1) * repeats * 4 * 64 * (pixels + 10)
+    )  # fresh images down, answers up
+    prices[name] = {
+        "MB a step and client": step / 2**20,
+        "steps for a round of FedAvg": 2 * model / step,
+    }
 pd.DataFrame(prices).T.round(2)
 
 # %% [markdown]

@@ -51,19 +51,36 @@ printed, released = Settings(), Settings.released()
 
 # %%
 meaning = {
-    "distill_epochs": "300 (appendix)", "gan_lr": "Adam, 0.001 to 0 (appendix)", "gan_beta": "not printed",
-    "student_optimiser": "Adam (appendix)", "student_lr": "0.001 to 0 (appendix)", "student_last_lr": "0 (appendix)",
-    "student_weight_decay": "not printed", "student_steps": "one, on the generator's own images (Alg. 1)",
-    "uniqueness": "1 (Eq. 11)", "mimic": "1 (Eq. 11)", "balance": "no such term (Eq. 11)",
-    "gan_loss": "linear in D_k (Eq. 2)", "gan_weighted": "pi_k before the real images (Eq. 2)",
-    "uniqueness_form": "minus the weighted divergence (Eq. 4, 5)", "tau": "infinity, as squared error (Eq. 10)",
+    "distill_epochs": "300 (appendix)",
+    "gan_lr": "Adam, 0.001 to 0 (appendix)",
+    "gan_beta": "not printed",
+    "student_optimiser": "Adam (appendix)",
+    "student_lr": "0.001 to 0 (appendix)",
+    "student_last_lr": "0 (appendix)",
+    "student_weight_decay": "not printed",
+    "student_steps": "one, on the generator's own images (Alg. 1)",
+    "uniqueness": "1 (Eq. 11)",
+    "mimic": "1 (Eq. 11)",
+    "balance": "no such term (Eq. 11)",
+    "gan_loss": "linear in D_k (Eq. 2)",
+    "gan_weighted": "pi_k before the real images (Eq. 2)",
+    "uniqueness_form": "minus the weighted divergence (Eq. 4, 5)",
+    "tau": "infinity, as squared error (Eq. 10)",
     "importance": "class ratio times input ratio (Eq. 8)",
 }
-switches = {field.name: (getattr(printed, field.name), getattr(released, field.name))
-            for field in attrs.fields(Settings) if getattr(printed, field.name) != getattr(released, field.name)}
+switches = {
+    field.name: (getattr(printed, field.name), getattr(released, field.name))
+    for field in attrs.fields(Settings)
+    if getattr(printed, field.name) != getattr(released, field.name)
+}
 shown_as = {None: "infinity"}
-listing = pd.DataFrame({name: [shown_as.get(value, str(value)) for value in pair] for name, pair in switches.items()},
-                       index=["printed form", "released"]).T
+listing = pd.DataFrame(
+    {
+        name: [shown_as.get(value, str(value)) for value in pair]
+        for name, pair in switches.items()
+    },
+    index=["printed form", "released"],
+).T
 listing["in print"] = [meaning.get(name, "") for name in listing.index]
 listing
 
@@ -95,18 +112,31 @@ table("fediod", "released", best)
 # images, and how many classes it shows.
 
 # %%
-named = {"auc_macro": "AUC (%)", "teacher_entropy": "entropy", "teacher_jsd": "JSD", "synthetic_classes": "classes"}
+named = {
+    "auc_macro": "AUC (%)",
+    "teacher_entropy": "entropy",
+    "teacher_jsd": "JSD",
+    "synthetic_classes": "classes",
+}
 ended = metrics_frame("fediod", "released", best).set_index(["column", "row"])
 ended = ended.reindex(columns=list(named)).astype(float)
 ended["auc_macro"] *= 100
 ended.rename(columns=named).round(2)
 
 # %%
-scores = table_frame("fediod", "released", best).pivot(index="column", columns="row", values="measured")
-for column, gain in scores.sub(scores["as printed"], axis=0).drop(columns="as printed").iterrows():
+scores = table_frame("fediod", "released", best).pivot(
+    index="column", columns="row", values="measured"
+)
+for column, gain in (
+    scores.sub(scores["as printed"], axis=0)
+    .drop(columns="as printed")
+    .iterrows()
+):
     if gain.notna().any():
-        print(f"{column}: {scores.at[column, 'as printed']:.1f} as printed; the best of {gain.notna().sum()} others is "
-              f"'{gain.idxmax()}', {gain.max():+.1f} points, the worst '{gain.idxmin()}', {gain.min():+.1f}.")
+        print(
+            f"{column}: {scores.at[column, 'as printed']:.1f} as printed; the best of {gain.notna().sum()} others is "
+            f"'{gain.idxmax()}', {gain.max():+.1f} points, the worst '{gain.idxmin()}', {gain.min():+.1f}."
+        )
 
 # %% [markdown]
 # ## Measured in a quick run
@@ -118,14 +148,35 @@ for column, gain in scores.sub(scores["as printed"], axis=0).drop(columns="as pr
 
 # %%
 def experiment(variant="printed", **settings):
-    rates = {"gan_lr": 0.002, "student_lr": 0.01} if variant == "printed" else {}
-    return apply(profile, {
-        "algorithm": "fediod", "dataset": dataset, "model_options": {"depth": 2, "width": 16}, "rounds": rounds,
-        "clients": clients, "seed": seed, "partition": {"name": "dirichlet", "alpha": alpha}, "variant": variant,
-        "evaluate_every": rounds,
-        "settings": {"lr": 0.05, "batch_size": 32, "local_steps": 50, "distill_steps": steps, "distill_batch": 32,
-                     "generator_width": 16, "discriminator_width": 8, "scored_images": 0, **rates, **settings},
-    })
+    rates = (
+        {"gan_lr": 0.002, "student_lr": 0.01} if variant == "printed" else {}
+    )
+    return apply(
+        profile,
+        {
+            "algorithm": "fediod",
+            "dataset": dataset,
+            "model_options": {"depth": 2, "width": 16},
+            "rounds": rounds,
+            "clients": clients,
+            "seed": seed,
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "variant": variant,
+            "evaluate_every": rounds,
+            "settings": {
+                "lr": 0.05,
+                "batch_size": 32,
+                "local_steps": 50,
+                "distill_steps": steps,
+                "distill_batch": 32,
+                "generator_width": 16,
+                "discriminator_width": 8,
+                "scored_images": 0,
+                **rates,
+                **settings,
+            },
+        },
+    )
 
 
 taught = {}
@@ -134,10 +185,16 @@ taught = {}
 def run(variant="printed", **settings):
     """The results of all rounds, and the clients after the last."""
     plan = experiment(variant, **settings)
-    people = [client for client in federation.make_clients(plan, task) if len(client)]
+    people = [
+        client for client in federation.make_clients(plan, task) if len(client)
+    ]
     for client in people:
         if client.id not in taught:
-            local.train_teacher(client, plan.new_algorithm().settings, Rng(seed, ("fediod",)).at("client", client.id))
+            local.train_teacher(
+                client,
+                plan.new_algorithm().settings,
+                Rng(seed, ("fediod",)).at("client", client.id),
+            )
             taught[client.id] = dict(client.memory)
         client.memory = dict(taught[client.id])
     return list(federation.rounds(plan, task=task, clients=people)), people
@@ -146,14 +203,31 @@ def run(variant="printed", **settings):
 plan = experiment()
 algorithm, task = plan.new_algorithm(), federation.make_task(plan)
 test, classes = task.dataset.test, task.dataset.classes
-together = {"student_optimiser": ("student_optimiser", "student_lr", "student_last_lr", "student_weight_decay"),
-            "gan_optimiser": ("gan_lr", "gan_beta"), "weights of losses": ("uniqueness", "mimic")}
+together = {
+    "student_optimiser": (
+        "student_optimiser",
+        "student_lr",
+        "student_last_lr",
+        "student_weight_decay",
+    ),
+    "gan_optimiser": ("gan_lr", "gan_beta"),
+    "weights of losses": ("uniqueness", "mimic"),
+}
 grouped = {name for names in together.values() for name in names}
 arms = {"as printed": {}, "as released": {"variant": "released"}}
-arms |= {name: {key: switches[key][1] for key in keys if key in switches} for name, keys in together.items()}
-arms |= {f"{name}: {value}": {name: value} for name, (_, value) in switches.items()
-         if name not in grouped and name != "distill_epochs"}
-arms |= {"input_ratio: real": {"input_ratio": "real"}, "class_ratio: share": {"class_ratio": "share"}}
+arms |= {
+    name: {key: switches[key][1] for key in keys if key in switches}
+    for name, keys in together.items()
+}
+arms |= {
+    f"{name}: {value}": {name: value}
+    for name, (_, value) in switches.items()
+    if name not in grouped and name != "distill_epochs"
+}
+arms |= {
+    "input_ratio: real": {"input_ratio": "real"},
+    "class_ratio: share": {"class_ratio": "share"},
+}
 runs = {name: run(**arm) for name, arm in arms.items()}
 
 
@@ -168,15 +242,30 @@ def pictures(state, count=200):
     return algorithm.synthetic(state, count, Rng(seed).at("look"))
 
 
-usual, looks = says(runs["as printed"][0]), pictures(runs["as printed"][0][-1].state)
-keys = {"teacher_entropy": "entropy", "teacher_jsd": "JSD", "synthetic_classes": "classes"}
-pd.DataFrame({name: {
-    "accuracy (%)": 100 * results[-1].metrics["accuracy"],
-    "logits moved (%)": 100 * ((says(results) - usual).norm() / usual.norm()).item(),
-    "pixels moved": 255 * (pictures(results[-1].state) - looks).abs().mean().item(),
-    **{text: results[-1].metrics[key] for key, text in keys.items()},
-    "MB sent": sum(result.up + result.down for result in results) / 2**20,
-} for name, (results, _) in runs.items()}).T.round(2)
+usual, looks = (
+    says(runs["as printed"][0]),
+    pictures(runs["as printed"][0][-1].state),
+)
+keys = {
+    "teacher_entropy": "entropy",
+    "teacher_jsd": "JSD",
+    "synthetic_classes": "classes",
+}
+pd.DataFrame(
+    {
+        name: {
+            "accuracy (%)": 100 * results[-1].metrics["accuracy"],
+            "logits moved (%)": 100
+            * ((says(results) - usual).norm() / usual.norm()).item(),
+            "pixels moved": 255
+            * (pictures(results[-1].state) - looks).abs().mean().item(),
+            **{text: results[-1].metrics[key] for key, text in keys.items()},
+            "MB sent": sum(result.up + result.down for result in results)
+            / 2**20,
+        }
+        for name, (results, _) in runs.items()
+    }
+).T.round(2)
 
 # %% [markdown]
 # "Logits moved" compares the student's answers to test images with those of the run as printed, "pixels moved" the
@@ -211,15 +300,20 @@ body(distillation.reversed_divergence)
 # Both divergences on the answers of two teachers that agree, that differ a little, and that are sure of two classes:
 
 # %%
-answers = {"agree": ([0.8, 0.1, 0.1], [0.8, 0.1, 0.1]), "differ a little": ([0.8, 0.1, 0.1], [0.6, 0.2, 0.2]),
-           "both unsure": ([1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]),
-           "sure of two": ([0.998, 0.001, 0.001], [0.001, 0.998, 0.001])}
+answers = {
+    "agree": ([0.8, 0.1, 0.1], [0.8, 0.1, 0.1]),
+    "differ a little": ([0.8, 0.1, 0.1], [0.6, 0.2, 0.2]),
+    "both unsure": ([1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]),
+    "sure of two": ([0.998, 0.001, 0.001], [0.001, 0.998, 0.001]),
+}
 even = torch.tensor([0.5, 0.5])
 losses = {}
 for name, pair in answers.items():
     q = torch.tensor(pair)[:, None]
-    losses[name] = {"printed: - JSD": -distillation.jensen_shannon(q, even).item(),
-                    "released: + mean KL": distillation.reversed_divergence(q).item()}
+    losses[name] = {
+        "printed: - JSD": -distillation.jensen_shannon(q, even).item(),
+        "released: + mean KL": distillation.reversed_divergence(q).item(),
+    }
 pd.DataFrame(losses).T.round(3)
 
 # %% [markdown]
@@ -231,7 +325,9 @@ pd.DataFrame(losses).T.round(3)
 @torch.no_grad()
 def ask(networks, inputs):
     """Outputs (K, N, ...) of networks for images in the form of network inputs."""
-    return torch.cat([Stacked(networks)(part).float() for part in inputs.split(500)], 1)
+    return torch.cat(
+        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
+    )
 
 
 members = runs["as printed"][1]
@@ -242,20 +338,40 @@ pi = counts.sum(1) / counts.sum()
 
 alone = {"mimic": 0, "confidence": 0}
 path = []
-for label, how in {"printed sign": {}, "released form": {"uniqueness_form": "released"},
-                   "without": {"uniqueness": 0}}.items():
+for label, how in {
+    "printed sign": {},
+    "released form": {"uniqueness_form": "released"},
+    "without": {"uniqueness": 0},
+}.items():
     for result in run(**alone, **({"uniqueness": 5} | how))[0]:
-        q = ask(teachers, task.dataset.standardise(pictures(result.state))).softmax(-1)
-        path.append({"step": result.state.meta["step"], "label": label,
-                     "JSD": distillation.jensen_shannon(q, pi).mean().item()})
+        q = ask(
+            teachers, task.dataset.standardise(pictures(result.state))
+        ).softmax(-1)
+        path.append(
+            {
+                "step": result.state.meta["step"],
+                "label": label,
+                "JSD": distillation.jensen_shannon(q, pi).mean().item(),
+            }
+        )
 path = pd.DataFrame(path)
-show(lines(path, "step", "JSD", xlabel="step of stage two", ylabel="divergence (nats)",
-           title="Uniqueness of weight 5, by its sign"))
+show(
+    lines(
+        path,
+        "step",
+        "JSD",
+        xlabel="step of stage two",
+        ylabel="divergence (nats)",
+        title="Uniqueness of weight 5, by its sign",
+    )
+)
 
 # %%
 ends = path[path["step"] == path["step"].max()].set_index("label")["JSD"]
-print(f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with the printed sign, "
-      f"{ends['without']:.2f} without the term, {ends['released form']:.2f} in the released form.")
+print(
+    f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with the printed sign, "
+    f"{ends['without']:.2f} without the term, {ends['released form']:.2f} in the released form."
+)
 
 # %% [markdown]
 # Which of the two helps the student is another question. Where teachers agree their ensemble is probably right, and
@@ -265,12 +381,19 @@ print(f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with t
 # The cut at 0.01 also stops gradients. How many of the probabilities move nothing in the released form?
 
 # %%
-q = ask(teachers, task.dataset.standardise(pictures(runs["as released"][0][-1].state))).softmax(-1)
+q = ask(
+    teachers,
+    task.dataset.standardise(pictures(runs["as released"][0][-1].state)),
+).softmax(-1)
 cut = ((q < 0.01) | (q > 0.99)).float().mean()
 real_q = ask(teachers, task.inputs(test.images)).softmax(-1)
-pd.Series({"on generated images": 100 * cut.item(),
-           "on real test images": 100 * ((real_q < 0.01) | (real_q > 0.99)).float().mean().item()}
-          ).round(1).to_frame("probabilities cut off (%)")
+pd.Series(
+    {
+        "on generated images": 100 * cut.item(),
+        "on real test images": 100
+        * ((real_q < 0.01) | (real_q > 0.99)).float().mean().item(),
+    }
+).round(1).to_frame("probabilities cut off (%)")
 
 # %% [markdown]
 # ### A term that is not in print
@@ -302,15 +425,33 @@ def length(loss):
 
 
 share = pi.float()
-forms = {"confidence": lambda q: distillation.confidence_loss(q, share),
-         "uniqueness, printed": lambda q: -distillation.jensen_shannon(q, share).mean(),
-         "uniqueness, released": lambda q: distillation.reversed_divergence(q).mean(),
-         "balance": lambda q: distillation.balance_loss(q, share)}
-factors = {"confidence": (printed.confidence, released.confidence), "uniqueness, printed": (printed.uniqueness, 0.0),
-           "uniqueness, released": (0.0, released.uniqueness), "balance": (printed.balance, released.balance)}
-pd.DataFrame({name: {"weight in print": factors[name][0], "weight released": factors[name][1],
-                     "pull in print": factors[name][0] * length(loss), "pull released": factors[name][1] * length(loss)}
-              for name, loss in forms.items()}).T.round(2)
+forms = {
+    "confidence": lambda q: distillation.confidence_loss(q, share),
+    "uniqueness, printed": lambda q: (
+        -distillation.jensen_shannon(q, share).mean()
+    ),
+    "uniqueness, released": lambda q: distillation.reversed_divergence(
+        q
+    ).mean(),
+    "balance": lambda q: distillation.balance_loss(q, share),
+}
+factors = {
+    "confidence": (printed.confidence, released.confidence),
+    "uniqueness, printed": (printed.uniqueness, 0.0),
+    "uniqueness, released": (0.0, released.uniqueness),
+    "balance": (printed.balance, released.balance),
+}
+pd.DataFrame(
+    {
+        name: {
+            "weight in print": factors[name][0],
+            "weight released": factors[name][1],
+            "pull in print": factors[name][0] * length(loss),
+            "pull released": factors[name][1] * length(loss),
+        }
+        for name, loss in forms.items()
+    }
+).T.round(2)
 
 # %% [markdown]
 # ### Eq. 2: the adversarial loss
@@ -326,11 +467,28 @@ body(distillation.gan_losses)
 # %%
 logit = torch.linspace(-6, 6, 25, requires_grad=True)
 probability = torch.sigmoid(-logit)  # D_k(x): generated
-slopes = {"linear (printed)": torch.autograd.grad(probability.sum(), logit)[0],
-          "non-saturating (released)": torch.autograd.grad(functional.softplus(-logit).sum(), logit)[0]}
-curve = pd.concat([pd.DataFrame({"D": probability.detach(), "slope": -g, "label": name}) for name, g in slopes.items()])
-show(lines(curve, "D", "slope", xlabel="D_k(x): how generated the image looks", ylabel="size of the gradient",
-           title="What drives the generator"))
+slopes = {
+    "linear (printed)": torch.autograd.grad(probability.sum(), logit)[0],
+    "non-saturating (released)": torch.autograd.grad(
+        functional.softplus(-logit).sum(), logit
+    )[0],
+}
+curve = pd.concat(
+    [
+        pd.DataFrame({"D": probability.detach(), "slope": -g, "label": name})
+        for name, g in slopes.items()
+    ]
+)
+show(
+    lines(
+        curve,
+        "D",
+        "slope",
+        xlabel="D_k(x): how generated the image looks",
+        ylabel="size of the gradient",
+        title="What drives the generator",
+    )
+)
 
 # %% [markdown]
 # With the linear loss the generator learns least where the discriminator is sure that an image is generated, which is
@@ -356,31 +514,77 @@ show(lines(curve, "D", "slope", xlabel="D_k(x): how generated the image looks", 
 
 # %%
 x = torch.linspace(-3, 3, 25)
-density = torch.stack([torch.exp(-0.5 * (x - c) ** 2) / math.sqrt(2 * math.pi) for c in (-1.0, 1.0)])
+density = torch.stack(
+    [
+        torch.exp(-0.5 * (x - c) ** 2) / math.sqrt(2 * math.pi)
+        for c in (-1.0, 1.0)
+    ]
+)
 mixture = density.mean(0)
 generated = mixture / (mixture + density)
 weight = {}
 for name, d in (("generated (as printed)", generated), ("real", 1 - generated)):
-    ratio = d / (density * d).sum(1, keepdim=True).div(density.sum(1, keepdim=True))
+    ratio = d / (density * d).sum(1, keepdim=True).div(
+        density.sum(1, keepdim=True)
+    )
     weight[name] = (ratio / ratio.sum(0))[0]
-drawn = pd.concat([pd.DataFrame({"x": x, "weight": w, "label": name}) for name, w in weight.items()]
-                  + [pd.DataFrame({"x": x, "weight": density[0] / density.sum(0), "label": "mixture rule"})])
-show(lines(drawn, "x", "weight", xlabel="x (the client's own data are around -1)", ylabel="weight of the client",
-           title="Whom to believe, two readings"))
+drawn = pd.concat(
+    [
+        pd.DataFrame({"x": x, "weight": w, "label": name})
+        for name, w in weight.items()
+    ]
+    + [
+        pd.DataFrame(
+            {
+                "x": x,
+                "weight": density[0] / density.sum(0),
+                "label": "mixture rule",
+            }
+        )
+    ]
+)
+show(
+    lines(
+        drawn,
+        "x",
+        "weight",
+        xlabel="x (the client's own data are around -1)",
+        ylabel="weight of the client",
+        title="Whom to believe, two readings",
+    )
+)
 
 # %% [markdown]
 # As printed, a client is believed *less* near its own data. On real test images, with the discriminators of the run as
 # printed: the mean factor where the image's class is one that the client has much of, or little of.
 
 # %%
-judges = algorithm._sides(runs["as printed"][0][-1].state, members, Rng(seed))[1].judges
+judges = algorithm._sides(runs["as printed"][0][-1].state, members, Rng(seed))[
+    1
+].judges
 judged = distillation.generated(ask(judges, task.inputs(test.images)))
-own = torch.stack([distillation.generated(ask([judge], task.inputs(client.images))).mean()
-                   for judge, client in zip(judges, members, strict=True)])
+own = torch.stack(
+    [
+        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        for judge, client in zip(judges, members, strict=True)
+    ]
+)
 much = counts[:, test.labels] > counts.sum(1, keepdim=True) / len(classes)
-factor = {"generated (as printed)": judged / own[:, None], "real": (1 - judged) / (1 - own[:, None])}
-pd.DataFrame({name: {"much of the class": f[much].mean().item(), "little of it": f[~much].mean().item(),
-                     "smallest": f.min().item(), "largest": f.max().item()} for name, f in factor.items()}).T.round(3)
+factor = {
+    "generated (as printed)": judged / own[:, None],
+    "real": (1 - judged) / (1 - own[:, None]),
+}
+pd.DataFrame(
+    {
+        name: {
+            "much of the class": f[much].mean().item(),
+            "little of it": f[~much].mean().item(),
+            "smallest": f.min().item(),
+            "largest": f.max().item(),
+        }
+        for name, f in factor.items()
+    }
+).T.round(3)
 
 # %% [markdown]
 # A factor that hardly leaves 1 changes nothing, whichever way it points: then the discriminators have not learned yet,
@@ -394,8 +598,15 @@ pd.DataFrame({name: {"much of the class": f[much].mean().item(), "little of it":
 
 # %%
 two = torch.tensor([[500, 500], [0, 10]])
-pd.DataFrame({how: distillation.class_input_importance(two, class_ratio=how)[1, 0].tolist()
-              for how in ("count", "share")}, index=["class 0", "class 1"]).round(2).rename_axis("small client")
+pd.DataFrame(
+    {
+        how: distillation.class_input_importance(two, class_ratio=how)[
+            1, 0
+        ].tolist()
+        for how in ("count", "share")
+    },
+    index=["class 0", "class 1"],
+).round(2).rename_axis("small client")
 
 # %% [markdown]
 # With shares, the ten images of one client outweigh the five hundred of the other on class 1.
@@ -410,18 +621,45 @@ pd.DataFrame({how: distillation.class_input_importance(two, class_ratio=how)[1, 
 # part in the generator's loss:
 
 # %%
-z, z_hat = (4 * torch.randn(64, len(classes), generator=Rng(seed).at("logits", n).generator()) for n in "ab")
+z, z_hat = (
+    4
+    * torch.randn(
+        64, len(classes), generator=Rng(seed).at("logits", n).generator()
+    )
+    for n in "ab"
+)
 square = distillation.mimic_loss(z_hat, z)
-single = 10001.0**2 * functional.kl_div((z_hat / 10001).log_softmax(1), (z / 10001).softmax(1), reduction="batchmean")
-pd.Series({"squared error (Eq. 10)": square.item(), "centred, over 2 C": (
-    (z_hat - z - (z_hat - z).mean(1, keepdim=True)).square().sum(1).mean() / (2 * len(classes))).item(),
-           "tau = 10001, double precision": distillation.mimic_loss(z_hat, z, 10001.0).item(),
-           "tau = 10001, single precision": single.item()}).round(3).to_frame("loss")
+single = 10001.0**2 * functional.kl_div(
+    (z_hat / 10001).log_softmax(1),
+    (z / 10001).softmax(1),
+    reduction="batchmean",
+)
+pd.Series(
+    {
+        "squared error (Eq. 10)": square.item(),
+        "centred, over 2 C": (
+            (z_hat - z - (z_hat - z).mean(1, keepdim=True))
+            .square()
+            .sum(1)
+            .mean()
+            / (2 * len(classes))
+        ).item(),
+        "tau = 10001, double precision": distillation.mimic_loss(
+            z_hat, z, 10001.0
+        ).item(),
+        "tau = 10001, single precision": single.item(),
+    }
+).round(3).to_frame("loss")
 
 # %%
-pull = printed.mimic * square.item(), released.mimic * distillation.mimic_loss(z_hat, z, released.tau).item()
-print(f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as released: a factor of "
-      f"{pull[0] / pull[1]:.0f}.")
+pull = (
+    printed.mimic * square.item(),
+    released.mimic * distillation.mimic_loss(z_hat, z, released.tau).item(),
+)
+print(
+    f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as released: a factor of "
+    f"{pull[0] / pull[1]:.0f}."
+)
 
 # %% [markdown]
 # ### Algorithm 1: five steps for one
@@ -439,13 +677,53 @@ body(FedIOD._step)
 
 # %%
 done = [part / 20 for part in range(21)]
-rates = pd.concat([pd.DataFrame({"share": done, "rate": [s.cosine(first, last, part) for part in done], "label": label})
-                   for label, s, first, last in (
-    ("student, Adam (printed)", printed, printed.student_lr, printed.student_last_lr),
-    ("student, SGD (released)", released, released.student_lr, released.student_last_lr),
-    ("G and D, Adam (printed)", printed, printed.gan_lr, printed.gan_last_lr),
-    ("G and D, Adam (released)", released, released.gan_lr, released.gan_last_lr))])
-show(lines(rates, "share", "rate", xlabel="share of stage two", ylabel="learning rate", title="Learning rates"))
+rates = pd.concat(
+    [
+        pd.DataFrame(
+            {
+                "share": done,
+                "rate": [s.cosine(first, last, part) for part in done],
+                "label": label,
+            }
+        )
+        for label, s, first, last in (
+            (
+                "student, Adam (printed)",
+                printed,
+                printed.student_lr,
+                printed.student_last_lr,
+            ),
+            (
+                "student, SGD (released)",
+                released,
+                released.student_lr,
+                released.student_last_lr,
+            ),
+            (
+                "G and D, Adam (printed)",
+                printed,
+                printed.gan_lr,
+                printed.gan_last_lr,
+            ),
+            (
+                "G and D, Adam (released)",
+                released,
+                released.gan_lr,
+                released.gan_last_lr,
+            ),
+        )
+    ]
+)
+show(
+    lines(
+        rates,
+        "share",
+        "rate",
+        xlabel="share of stage two",
+        ylabel="learning rate",
+        title="Learning rates",
+    )
+)
 
 # %% [markdown]
 # Adam and SGD do not share a scale, so the two rates of the student cannot be compared. In `released` the generator has
@@ -460,13 +738,23 @@ show(lines(rates, "share", "rate", xlabel="share of stage two", ylabel="learning
 # %%
 choice = {}
 for one in records().values():
-    scores = [100 * row["metrics"]["accuracy"] for row in one.rounds if "accuracy" in row["metrics"]]
+    scores = [
+        100 * row["metrics"]["accuracy"]
+        for row in one.rounds
+        if "accuracy" in row["metrics"]
+    ]
     if len(scores) > 1:
-        choice[one.experiment.id] = {"tests": len(scores), "last": scores[-1], "best": max(scores)}
+        choice[one.experiment.id] = {
+            "tests": len(scores),
+            "last": scores[-1],
+            "best": max(scores),
+        }
 choice = pd.DataFrame(choice, index=["tests", "last", "best"]).T.astype(float)
 gain = choice["best"] - choice["last"]
-print(f"{len(choice)} records with {choice['tests'].min():.0f} to {choice['tests'].max():.0f} tests each: the best "
-      f"test lies {gain.mean():.1f} points above the last one in the mean, and {gain.max():.1f} at most.")
+print(
+    f"{len(choice)} records with {choice['tests'].min():.0f} to {choice['tests'].max():.0f} tests each: the best "
+    f"test lies {gain.mean():.1f} points above the last one in the mean, and {gain.max():.1f} at most."
+)
 
 # %% [markdown]
 # ## Take away

@@ -38,11 +38,18 @@ records_summary().round(2).set_index(["method", "dataset", "profile"])
 # What the loaders know, how to get each set, and under which licence it comes.
 
 # %%
-sets = pd.DataFrame([
-    {"name": info.name, "sizes": ", ".join(map(str, info.sizes)),
-     "source": info.source, "licence": info.licence, "how to get it": info.how_to_get}
-    for info in available()
-])
+sets = pd.DataFrame(
+    [
+        {
+            "name": info.name,
+            "sizes": ", ".join(map(str, info.sizes)),
+            "source": info.source,
+            "licence": info.licence,
+            "how to get it": info.how_to_get,
+        }
+        for info in available()
+    ]
+)
 sets.set_index("name").style.set_table_attributes('class="dataframe"')
 
 # %% [markdown]

@@ -30,7 +30,14 @@ from core.experiments.tables import TableSpec
 from core.report import show, source
 from core.report.figures import method_name
 from core.report.knowledge import lines
-from core.report.tuning import PROFILE, TABLE, tuning_choice, tuning_frame, tuning_plot, tuning_table
+from core.report.tuning import (
+    PROFILE,
+    TABLE,
+    tuning_choice,
+    tuning_frame,
+    tuning_plot,
+    tuning_table,
+)
 from core.rng import Rng
 
 # %% [markdown]
@@ -46,16 +53,28 @@ from core.rng import Rng
 # %%
 noise = torch.randn(20000, 40, generator=Rng(0).at("tries").generator())
 luck = noise.cummax(1).values.mean(0)
-frame = pd.DataFrame({"tries": range(1, 41), "luck": luck.numpy(), "label": "best of k"})
-show(lines(frame, "tries", "luck", xlabel="tries k", ylabel="luck of the best (std)",
-           title="More tries look better without being better"))
+frame = pd.DataFrame(
+    {"tries": range(1, 41), "luck": luck.numpy(), "label": "best of k"}
+)
+show(
+    lines(
+        frame,
+        "tries",
+        "luck",
+        xlabel="tries k",
+        ylabel="luck of the best (std)",
+        title="More tries look better without being better",
+    )
+)
 
 # %%
 spec = TableSpec.find(*TABLE)
 counts = tuning_choice()["tries"]
-Markdown(f"The best of 40 tries looks better than the best of {counts.min()} by "
-         f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck alone. "
-         f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} tries.")
+Markdown(
+    f"The best of 40 tries looks better than the best of {counts.min()} by "
+    f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck alone. "
+    f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} tries."
+)
 
 # %% [markdown]
 # ## What validation data are
@@ -78,11 +97,23 @@ source(with_validation)
 Markdown("> " + spec.note)
 
 # %%
-tried = {method_name(name): {key: " or ".join(f"{value:g}" for value in sorted({row[key] for row in rows}))
-                             for key in rows.iat[0]}
-         for name, rows in tuning_frame().groupby("algorithm", sort=False)["settings"]}
-pd.Series({name: "; ".join(f"{key}: {values}" for key, values in grid.items())
-           for name, grid in tried.items()}).rename_axis("method").to_frame("values tried")
+tried = {
+    method_name(name): {
+        key: " or ".join(
+            f"{value:g}" for value in sorted({row[key] for row in rows})
+        )
+        for key in rows.iat[0]
+    }
+    for name, rows in tuning_frame().groupby("algorithm", sort=False)[
+        "settings"
+    ]
+}
+pd.Series(
+    {
+        name: "; ".join(f"{key}: {values}" for key, values in grid.items())
+        for name, grid in tried.items()
+    }
+).rename_axis("method").to_frame("values tried")
 
 # %% [markdown]
 # FedAvg has one hyper-parameter worth trying, so its tries go to the learning rate. The others share theirs between
@@ -98,16 +129,22 @@ pd.Series({name: "; ".join(f"{key}: {values}" for key, values in grid.items())
 table = tuning_table()
 sets = [name for name in table if name not in ("mean", "chosen")]
 done = int(table[sets].notna().sum().sum())
-Markdown(f"**{done} of {table[sets].size} runs are measured**; "
-         f"{int((tuning_choice()['chosen'] != 'pending').sum())} of {len(counts)} methods are finished.")
+Markdown(
+    f"**{done} of {table[sets].size} runs are measured**; "
+    f"{int((tuning_choice()['chosen'] != 'pending').sum())} of {len(counts)} methods are finished."
+)
 
 # %%
-table.style.format("{:.2f}", na_rep="pending", subset=[*sets, "mean"]).set_table_attributes('class="dataframe"')
+table.style.format(
+    "{:.2f}", na_rep="pending", subset=[*sets, "mean"]
+).set_table_attributes('class="dataframe"')
 
 # %%
 figure = tuning_plot()
 if figure is None:
-    print("No method has a try yet that is measured on all data sets, so there is nothing to draw.")
+    print(
+        "No method has a try yet that is measured on all data sets, so there is nothing to draw."
+    )
 else:
     show(figure)
 
@@ -123,21 +160,51 @@ choice
 
 # %%
 layers = Profile.load(PROFILE).overrides.algorithms
-adapted = [method_name(name) for name, rows in tuning_frame().groupby("algorithm", sort=False)["settings"]
-           if set(rows.iat[0]) & set(layers.get(name, {}).get("settings", {}))
-           and choice.loc[method_name(name), "chosen"] == "pending"]
-waiting = [name for name in choice.index[choice["chosen"] == "pending"] if name not in adapted]
-Markdown("\n\n".join(filter(None, [
-    f"Pending, with default values until then: {', '.join(waiting)}." if waiting else "",
-    f"Pending, with values that were set for this profile beforehand: {', '.join(adapted)}. As long as others wait, "
-    "this is an advantage, and the measured tables must be read with it." if adapted else "",
-    "" if waiting or adapted else "Nothing is pending: every method runs with what was chosen for it."])))
+adapted = [
+    method_name(name)
+    for name, rows in tuning_frame().groupby("algorithm", sort=False)[
+        "settings"
+    ]
+    if set(rows.iat[0]) & set(layers.get(name, {}).get("settings", {}))
+    and choice.loc[method_name(name), "chosen"] == "pending"
+]
+waiting = [
+    name
+    for name in choice.index[choice["chosen"] == "pending"]
+    if name not in adapted
+]
+Markdown(
+    "\n\n".join(
+        filter(
+            None,
+            [
+                f"Pending, with default values until then: {', '.join(waiting)}."
+                if waiting
+                else "",
+                f"Pending, with values that were set for this profile beforehand: {', '.join(adapted)}. As long as others wait, "
+                "this is an advantage, and the measured tables must be read with it."
+                if adapted
+                else "",
+                ""
+                if waiting or adapted
+                else "Nothing is pending: every method runs with what was chosen for it.",
+            ],
+        )
+    )
+)
 
 # %% [markdown]
 # Missing tries run with
 
 # %%
-first = next((cell for cell in spec.cells(PROFILE) if cell.experiments[0].id not in records()), None)
+first = next(
+    (
+        cell
+        for cell in spec.cells(PROFILE)
+        if cell.experiments[0].id not in records()
+    ),
+    None,
+)
 print(first.command() if first else "nothing: all tries are measured")
 
 # %% [markdown]
@@ -147,13 +214,26 @@ print(first.command() if first else "nothing: all tries are measured")
 # but the seed, on the test set: the standard deviation between seeds, in points.
 
 # %%
-runs = pd.DataFrame([{"data": record.experiment.dataset, "method": method_name(record.experiment.algorithm),
-                      "plan": str(record.experiment.to_dict() | {"seed": None}),
-                      "accuracy": 100 * record.metrics["accuracy"]}
-                     for record in records().values()
-                     if record.experiment.profile == PROFILE and record.experiment.dataset in sets
-                     and record.experiment.evaluate_on == "test"], columns=["data", "method", "plan", "accuracy"])
-spread = runs.groupby(["data", "method", "plan"])["accuracy"].agg(["std", "size"]).query("size > 1")["std"]
+runs = pd.DataFrame(
+    [
+        {
+            "data": record.experiment.dataset,
+            "method": method_name(record.experiment.algorithm),
+            "plan": str(record.experiment.to_dict() | {"seed": None}),
+            "accuracy": 100 * record.metrics["accuracy"],
+        }
+        for record in records().values()
+        if record.experiment.profile == PROFILE
+        and record.experiment.dataset in sets
+        and record.experiment.evaluate_on == "test"
+    ],
+    columns=["data", "method", "plan", "accuracy"],
+)
+spread = (
+    runs.groupby(["data", "method", "plan"])["accuracy"]
+    .agg(["std", "size"])
+    .query("size > 1")["std"]
+)
 spread.groupby(["data", "method"]).median().unstack("data").round(2)
 
 # %% [markdown]

@@ -1,4 +1,6 @@
-"""The house keeps its shape: imports go down only, one file is one algorithm, `import core` needs no heavy library."""
+"""The house keeps its shape: imports go down only, one file is one algorithm, `import core` needs
+no heavy library.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def part_of(path: Path) -> str:
 
 
 def parts_imported(text: str, package: str = "core") -> set[str]:
-    """The parts of `core` that a file imports, inside functions too; `package` is where relative imports start."""
+    """The parts of `core` that a file imports, inside functions too; `package` is where relative
+    imports start.
+    """
     found = set()
     for node in ast.walk(ast.parse(text)):
         modules: list[str] = []
@@ -74,7 +78,10 @@ def test_imports_go_down_only(path):
 
 
 def test_the_import_finder_sees_every_form():
-    text = "import core.report\nfrom core import data\ndef f():\n    from core.models import b\nfrom ..server import x"
+    text = (
+        "import core.report\nfrom core import data\ndef f():\n    from core.models import "
+        "b\nfrom ..server import x"
+    )
     assert parts_imported(text, "core.algorithms") == {"report", "data", "models", "server"}
 
 
@@ -146,7 +153,10 @@ def test_nothing_is_loaded_as_a_pickle():
             for name in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
         }
         if path == READS_PICKLES:
-            assert any(isinstance(node, ast.FunctionDef) and node.name == "find_class" for node in ast.walk(tree))
+            assert any(
+                isinstance(node, ast.FunctionDef) and node.name == "find_class"
+                for node in ast.walk(tree)
+            )
         else:
             assert not {"pickle", "dill", "cloudpickle", "joblib"} & imported, path
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
@@ -155,4 +165,6 @@ def test_nothing_is_loaded_as_a_pickle():
                 {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords},
             )
             assert name not in ("torch.load", "pickle.load", "pickle.loads"), path
-            assert name not in ("np.load", "numpy.load") or keywords.get("allow_pickle") is False, path
+            assert name not in ("np.load", "numpy.load") or keywords.get("allow_pickle") is False, (
+                path
+            )

@@ -1,6 +1,8 @@
-"""The algorithms, one file each. The file name is the registry: `fedavg.py` holds the algorithm called `fedavg`.
+"""The algorithms, one file each. The file name is the registry: `fedavg.py` holds the algorithm
+called `fedavg`.
 
-A file defines `Settings`, a frozen attrs class of hyper-parameters, and one subclass of `core.federation.Algorithm`.
+A file defines `Settings`, a frozen attrs class of hyper-parameters, and one subclass of
+`core.federation.Algorithm`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from core.federation import Algorithm
 
 def names() -> list[str]:
     """The algorithms that are here."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
+    )
 
 
 def find(name: str) -> type[Algorithm]:
@@ -26,18 +30,28 @@ def find(name: str) -> type[Algorithm]:
     if name not in names():
         raise unknown("algorithm", name, names())
     module = importlib.import_module(f"core.algorithms.{name}")
-    (algorithm,) = (value for value in vars(module).values()
-                    if isinstance(value, type) and issubclass(value, Algorithm) and value.__module__ == module.__name__)
+    (algorithm,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Algorithm)
+        and value.__module__ == module.__name__
+    )
     return algorithm
 
 
 def settings_fields(name: str) -> set[str] | None:
-    """The names of an algorithm's hyper-parameters, or None when the algorithm is not here (yet)."""
+    """The names of an algorithm's hyper-parameters, or None when the algorithm is not here
+    (yet).
+    """
     return set(attrs.fields_dict(find(name).Settings)) if name in names() else None
 
 
-def create(name: str, settings: Mapping[str, Any] | None = None, variant: str = "printed") -> Algorithm:
-    """An algorithm with the paper's settings, or those of its released code, and the given ones in their place.
+def create(
+    name: str, settings: Mapping[str, Any] | None = None, variant: str = "printed"
+) -> Algorithm:
+    """An algorithm with the paper's settings, or those of its released code, and the given ones in
+    their place.
 
     Raises InputError for an unknown algorithm, an unknown setting or a bad value.
     """

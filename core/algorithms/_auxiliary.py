@@ -1,4 +1,6 @@
-"""What FedDF, FedMD and FedKD share: public images without labels, and networks that learn from answers to them."""
+"""What FedDF, FedMD and FedKD share: public images without labels, and networks that learn from
+answers to them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from core.federation import LocalTraining, Task, train
 from core.models import Stacked, at_once
 from core.rng import Rng
 
-#: from outputs of a network (N, C), in float32, and the answers it should come close to, to a scalar
+#: from outputs of a network (N, C), in float32, and the answers it should come close to, to a
+#: scalar
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -22,7 +25,8 @@ Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class PublicData:
     """Which public images a method uses; the name stands in the record."""
 
-    #: a name of `core.data.auxiliary`. The papers take CIFAR-100 for CIFAR-10 and ImageNet for CIFAR-100
+    #: a name of `core.data.auxiliary`. The papers take CIFAR-100 for CIFAR-10 and ImageNet for
+    #: CIFAR-100
     auxiliary: str = attrs.field(default=PHOTOGRAPHS)
 
     @auxiliary.validator
@@ -32,24 +36,34 @@ class PublicData:
 
 
 def public_images(task: Task, settings: PublicData) -> torch.Tensor:
-    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU. Raises InputError as `auxiliary`."""
+    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU. Raises InputError
+    as `auxiliary`.
+    """
     return auxiliary(settings.auxiliary, task.dataset)
 
 
 def drawn(images: torch.Tensor, count: int | None, rng: Rng, device: torch.device) -> torch.Tensor:
-    """`count` of the images at random, or all where there are no more, in random order, on the device."""
+    """`count` of the images at random, or all where there are no more, in random order, on the
+    device.
+    """
     order = torch.randperm(len(images), generator=rng.generator())
     return images[order[:count]].to(device)
 
 
 def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> torch.Tensor:
-    """Logits (K, N, C) in float32 of K teachers, which end frozen and in evaluation mode, for images (N, C, H, W)."""
+    """Logits (K, N, C) in float32 of K teachers, which end frozen and in evaluation mode, for
+    images (N, C, H, W).
+    """
     stacked = Stacked([teacher.eval().requires_grad_(False) for teacher in teachers])
     with torch.no_grad(), task.runtime.autocast():
-        return torch.cat([stacked(task.inputs(batch)).float() for batch in images.split(at_once(images))], 1)
+        return torch.cat(
+            [stacked(task.inputs(batch)).float() for batch in images.split(at_once(images))], 1
+        )
 
 
-def adam(model: nn.Module, lr: float, steps: int | None = None, clip_norm: float | None = None) -> torch.optim.Adam:
+def adam(
+    model: nn.Module, lr: float, steps: int | None = None, clip_norm: float | None = None
+) -> torch.optim.Adam:
     """Adam; its learning rate falls to 0 along a cosine in `steps` steps, where they are given.
 
     `clip_norm` bounds the norm of all gradients together.
@@ -57,6 +71,7 @@ def adam(model: nn.Module, lr: float, steps: int | None = None, clip_norm: float
     parameters = list(model.parameters())
     optimiser = torch.optim.Adam(parameters, lr=lr)
     if clip_norm is not None:
+
         def clip(*_: object) -> None:
             nn.utils.clip_grad_norm_(parameters, clip_norm)
 
@@ -68,10 +83,19 @@ def adam(model: nn.Module, lr: float, steps: int | None = None, clip_norm: float
 
 
 def mimic(
-    task: Task, student: nn.Module, images: torch.Tensor, targets: torch.Tensor, divergence: Divergence,
-    optimiser: torch.optim.Optimizer, batch_size: int, steps: int, rng: Rng,
+    task: Task,
+    student: nn.Module,
+    images: torch.Tensor,
+    targets: torch.Tensor,
+    divergence: Divergence,
+    optimiser: torch.optim.Optimizer,
+    batch_size: int,
+    steps: int,
+    rng: Rng,
 ) -> None:
-    """Take `steps` steps that bring the student's outputs for public images closer to the targets (N, ...)."""
+    """Take `steps` steps that bring the student's outputs for public images closer to the targets
+    (N, ...).
+    """
 
     def objective(model: nn.Module, batch: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         with task.runtime.autocast():
@@ -79,4 +103,13 @@ def mimic(
         return divergence(outputs.float(), wanted)
 
     # with an optimiser given, the loop reads nothing but the batch size
-    train(student, images, targets, LocalTraining(batch_size=batch_size), steps, objective, rng, [optimiser])
+    train(
+        student,
+        images,
+        targets,
+        LocalTraining(batch_size=batch_size),
+        steps,
+        objective,
+        rng,
+        [optimiser],
+    )

@@ -1,4 +1,6 @@
-"""What FedVCK and FedDM share: data of clients that condense as one batch, condensed images on wire and server."""
+"""What FedVCK and FedDM share: data of clients that condense as one batch, condensed images on wire
+and server.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,24 @@ class ServerSide:
     def training(self) -> ServerTraining:
         """The same, as the server's training takes them."""
         return ServerTraining(
-            lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_weight_decay,
-            batch_size=self.server_batch, epochs=self.server_epochs, steps=self.server_steps, decay=self.server_decay)
+            lr=self.server_lr,
+            momentum=self.server_momentum,
+            weight_decay=self.server_weight_decay,
+            batch_size=self.server_batch,
+            epochs=self.server_epochs,
+            steps=self.server_steps,
+            decay=self.server_decay,
+        )
 
 
-def gather(clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = None) -> tuple[RealData, torch.Tensor]:
-    """The clients' images, sorted by client and class, with uniform probabilities; and the sizes of the groups (G,).
+def gather(
+    clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = None
+) -> tuple[RealData, torch.Tensor]:
+    """The clients' images, sorted by client and class, with uniform probabilities; and the sizes of
+    the groups (G,).
 
-    With `most`, a client looks at no more than so many random images of each class; the sizes still count all.
+    With `most`, a client looks at no more than so many random images of each class; the sizes still
+    count all.
     """
     images, labels, owners = [], [], []
     for position, (client, rng) in enumerate(zip(clients, rngs, strict=True)):
@@ -58,7 +70,9 @@ def gather(clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = No
         owners.append(torch.full_like(client.labels, position))
     label, owner, pixels = torch.cat(labels), torch.cat(owners), torch.cat(images)
     classes = clients[0].task.dataset.num_classes
-    key, group, sizes = torch.unique(owner * classes + label, return_inverse=True, return_counts=True)
+    key, group, sizes = torch.unique(
+        owner * classes + label, return_inverse=True, return_counts=True
+    )
     if most is not None:
         first = sizes.cumsum(0) - sizes
         kept = torch.arange(len(group), device=group.device) - first[group] < most
@@ -68,11 +82,17 @@ def gather(clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = No
 
 
 def noise(real: RealData, group: torch.Tensor, rngs: Sequence[Rng]) -> torch.Tensor:
-    """S ~ N(0, 1), (M, C, H, W): one image for every entry of `group` (M,), drawn from its client's own stream."""
+    """S ~ N(0, 1), (M, C, H, W): one image for every entry of `group` (M,), drawn from its client's
+    own stream.
+    """
     numbers = torch.bincount(real.owner[group], minlength=len(rngs)).tolist()
     device, shape = real.images.device, real.images.shape[1:]
-    return torch.cat([torch.randn(number_, *shape, generator=rng.at("start").generator(device), device=device)
-                      for number_, rng in zip(numbers, rngs, strict=True)])
+    return torch.cat(
+        [
+            torch.randn(number_, *shape, generator=rng.at("start").generator(device), device=device)
+            for number_, rng in zip(numbers, rngs, strict=True)
+        ]
+    )
 
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:
@@ -80,8 +100,10 @@ def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, 
     data = state.task.dataset
     # more than a client with all data would send
     most = len(data.train) + data.num_classes * settings.min_images
-    return {"images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
-            "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most)}
+    return {
+        "images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
+        "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
+    }
 
 
 def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
@@ -90,14 +112,18 @@ def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
     Raises InputError when they are not finite, which one byte a pixel would hide.
     """
     if not torch.isfinite(images).all():
-        raise InputError("condensation has diverged, its images are not finite: try a smaller image_lr")
+        raise InputError(
+            "condensation has diverged, its images are not finite: try a smaller image_lr"
+        )
     return to_wire(images, dataset.mean, dataset.std) if wire == "uint8" else images
 
 
 def collect(uploads: Mapping[int, Message]) -> tuple[torch.Tensor, torch.Tensor]:
     """All uploaded images, in their wire format, and their labels (M,) int64."""
-    return (torch.cat([upload.tensors["images"] for upload in uploads.values()]),
-            torch.cat([upload.tensors["labels"] for upload in uploads.values()]).long())
+    return (
+        torch.cat([upload.tensors["images"] for upload in uploads.values()]),
+        torch.cat([upload.tensors["labels"] for upload in uploads.values()]).long(),
+    )
 
 
 def inputs(task: Task, images: torch.Tensor) -> torch.Tensor:
@@ -107,7 +133,9 @@ def inputs(task: Task, images: torch.Tensor) -> torch.Tensor:
 
 @attrs.frozen(eq=False)
 class Knowledge:
-    """All condensed images that the server has, with the round they came in: `round` (M,) int64 from 0."""
+    """All condensed images that the server has, with the round they came in: `round` (M,) int64
+    from 0.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -123,7 +151,11 @@ class Knowledge:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """As they stand in a state."""
-        return {"knowledge/images": self.images, "knowledge/labels": self.labels, "knowledge/round": self.round}
+        return {
+            "knowledge/images": self.images,
+            "knowledge/labels": self.labels,
+            "knowledge/round": self.round,
+        }
 
     def since(self, first: int) -> Knowledge:
         """The part from a round on."""
@@ -131,13 +163,18 @@ class Knowledge:
         return Knowledge(self.images[kept], self.labels[kept], self.round[kept])
 
     @staticmethod
-    def extended(old: Knowledge | None, images: torch.Tensor, labels: torch.Tensor, number_: int) -> Knowledge:
+    def extended(
+        old: Knowledge | None, images: torch.Tensor, labels: torch.Tensor, number_: int
+    ) -> Knowledge:
         """Old knowledge, if any, and that of a new round."""
         new = Knowledge(images, labels, torch.full_like(labels, number_))
         if old is None:
             return new
-        return Knowledge(torch.cat([old.images, new.images]), torch.cat([old.labels, new.labels]),
-                         torch.cat([old.round, new.round]))
+        return Knowledge(
+            torch.cat([old.images, new.images]),
+            torch.cat([old.labels, new.labels]),
+            torch.cat([old.round, new.round]),
+        )
 
 
 def augmenter(
@@ -156,13 +193,26 @@ def augmenter(
 
 
 def learn(
-    task: Task, state: State, knowledge: Knowledge, settings: ServerSide, rng: Rng,
-    contrast: server.Contrast | None = None, augmentation: str = "none",
+    task: Task,
+    state: State,
+    knowledge: Knowledge,
+    settings: ServerSide,
+    rng: Rng,
+    contrast: server.Contrast | None = None,
+    augmentation: str = "none",
 ) -> torch.nn.Module:
     """The global model of `state`, trained on condensed images (Eq. 16 of FedVCK)."""
     model = task.model_from(state.tensors)
     server.update_model(
-        model, knowledge.images, knowledge.labels, settings.training, rng.at("learn"),
-        prepare=lambda images: inputs(task, images), autocast=task.runtime.autocast, loss=task.loss, contrast=contrast,
-        augment=augmenter(augmentation, task.dataset.size, rng, task.runtime.device))
+        model,
+        knowledge.images,
+        knowledge.labels,
+        settings.training,
+        rng.at("learn"),
+        prepare=lambda images: inputs(task, images),
+        autocast=task.runtime.autocast,
+        loss=task.loss,
+        contrast=contrast,
+        augment=augmenter(augmentation, task.dataset.size, rng, task.runtime.device),
+    )
     return model

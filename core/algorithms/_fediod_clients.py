@@ -1,4 +1,5 @@
-"""The clients' side of FedIOD's second stage: frozen teachers, discriminators that learn, and what both answer.
+"""The clients' side of FedIOD's second stage: frozen teachers, discriminators that learn, and what
+both answer.
 
 All clients are served together, for speed; nothing here lets one client see what another one has.
 """
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class Answers:
-    """What K clients say of N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,), where they are sent."""
+    """What K clients say of N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,),
+    where they are sent.
+    """
 
     logits: torch.Tensor
     generated: torch.Tensor | None = None
@@ -37,14 +40,18 @@ class Answers:
         """What one client uploads."""
         sent = {"logits": self.logits[position]}
         if self.generated is not None and self.real is not None:
-            sent |= {"discriminator/generated": self.generated[position],
-                     "discriminator/real": self.real[position:position + 1]}
+            sent |= {
+                "discriminator/generated": self.generated[position],
+                "discriminator/real": self.real[position : position + 1],
+            }
         return sent
 
 
 @attrs.frozen(eq=False)
 class Pull:
-    """The gradient of the server's losses with respect to what the clients answered; None where there is none."""
+    """The gradient of the server's losses with respect to what the clients answered; None where
+    there is none.
+    """
 
     logits: torch.Tensor | None = None
     generated: torch.Tensor | None = None
@@ -57,7 +64,9 @@ class Pull:
 
 @attrs.frozen(eq=False)
 class Graph:
-    """What the clients computed for the last images, kept until the server has answered: it never leaves them."""
+    """What the clients computed for the last images, kept until the server has answered: it never
+    leaves them.
+    """
 
     images: torch.Tensor
     logits: torch.Tensor | None
@@ -76,11 +85,20 @@ def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
 
 
 def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
-    """Stage one: train T_k on the client's data to completion, and keep it in the client's memory."""
+    """Stage one: train T_k on the client's data to completion, and keep it in the client's
+    memory.
+    """
     task = teacher_task(client.task, settings, client.id)
     model = task.new_model(rng.at("teacher"))
-    train(model, client.images, client.labels, settings, settings.steps(len(client)), supervised(task),
-          rng.at("local"))
+    train(
+        model,
+        client.images,
+        client.labels,
+        settings,
+        settings.steps(len(client)),
+        supervised(task),
+        rng.at("local"),
+    )
     client.memory |= put("teacher/", pack(model))
 
 
@@ -91,24 +109,48 @@ def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
         kept = take("teacher/", client.memory)
         if not kept:
             raise InputError(f"client {client.id} has no teacher yet")
-        found.append(teacher_task(client.task, settings, client.id).model_from(kept).eval().requires_grad_(False))
+        found.append(
+            teacher_task(client.task, settings, client.id)
+            .model_from(kept)
+            .eval()
+            .requires_grad_(False)
+        )
     return found
 
 
 class Locals:
-    """K clients with their teachers T_k and discriminators D_k, and how the discriminators learn."""
+    """K clients with their teachers T_k and discriminators D_k, and how the discriminators
+    learn.
+    """
 
-    def __init__(self, clients: Sequence[Client], settings: Settings, gan_weights: torch.Tensor,
-                 multiplier: float, rng: Rng) -> None:
-        """`gan_weights` (K,) are pi_k of Eq. 2; `multiplier` is that of the noise, 0 for none; `rng` the run's root."""
-        self.clients, self.settings, self.gan_weights, self.rng = clients, settings, gan_weights, rng
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        settings: Settings,
+        gan_weights: torch.Tensor,
+        multiplier: float,
+        rng: Rng,
+    ) -> None:
+        """`gan_weights` (K,) are pi_k of Eq. 2; `multiplier` is that of the noise, 0 for none;
+        `rng` the run's root.
+        """
+        self.clients, self.settings, self.gan_weights, self.rng = (
+            clients,
+            settings,
+            gan_weights,
+            rng,
+        )
         self.multiplier = multiplier
         self.task = clients[0].task
         self.teachers = Stacked(teachers(clients, settings))
         self.judges = [self._judge(client) for client in clients]
         self.judge = Stacked(self.judges)
-        self.optimisers = [torch.optim.Adam(judge.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999))
-                           for judge in self.judges]
+        self.optimisers = [
+            torch.optim.Adam(
+                judge.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999)
+            )
+            for judge in self.judges
+        ]
         for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
             restore_optimiser(optimiser, judge, take("judge_optimiser/", client.memory))
         #: (K,) bool, clients that said something that is no number
@@ -117,8 +159,13 @@ class Locals:
     def _judge(self, client: Client) -> nn.Module:
         """D_k as the client remembers it, or a fresh one."""
         data, device = self.task.dataset, self.task.runtime.device
-        judge = models.fresh(PatchDiscriminator, data.channels, width=self.settings.discriminator_width,
-                             rng=self.rng.at("discriminator", client.id), device=device)
+        judge = models.fresh(
+            PatchDiscriminator,
+            data.channels,
+            width=self.settings.discriminator_width,
+            rng=self.rng.at("discriminator", client.id),
+            device=device,
+        )
         if kept := take("judge/", client.memory):
             models.load(judge, kept)
         return judge
@@ -130,14 +177,22 @@ class Locals:
     def _real(self, step: int) -> torch.Tensor:
         """x'_k, randomly sampled from X'_k with replacement: (K, N, C, S, S), normalised."""
         size, device = self.settings.distill_batch, self.task.runtime.device
-        drawn = [torch.randint(len(client), (size,), generator=self.rng.at("real", client.id, step).generator())
-                 for client in self.clients]
-        picked = [client.images[rows.to(device, non_blocking=True)]
-                  for client, rows in zip(self.clients, drawn, strict=True)]
+        drawn = [
+            torch.randint(
+                len(client), (size,), generator=self.rng.at("real", client.id, step).generator()
+            )
+            for client in self.clients
+        ]
+        picked = [
+            client.images[rows.to(device, non_blocking=True)]
+            for client, rows in zip(self.clients, drawn, strict=True)
+        ]
         return self.task.inputs(torch.cat(picked)).unflatten(0, (len(picked), size))
 
     def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Graph]:
-        """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that `pull_back` needs."""
+        """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that
+        `pull_back` needs.
+        """
         leaf, inputs = self._copies(images)
         with self.task.runtime.autocast():
             logits = self.teachers.each(inputs).float()
@@ -145,23 +200,33 @@ class Locals:
         return self._sent(logits, graph.generated, real, ("logits", step)), graph
 
     def judge_only(self, images: torch.Tensor, step: int) -> Graph:
-        """The discriminators' part of `answer`: all that is needed while only they and the generator learn."""
+        """The discriminators' part of `answer`: all that is needed while only they and the
+        generator learn.
+        """
         leaf, inputs = self._copies(images)
         return self._judged(leaf, inputs, step, None)[0]
 
     def _copies(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as networks take them."""
-        many = images.repeat(len(self.clients), 1, 1, 1).contiguous(memory_format=torch.channels_last)
+        """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as
+        networks take them.
+        """
+        many = images.repeat(len(self.clients), 1, 1, 1).contiguous(
+            memory_format=torch.channels_last
+        )
         leaf = many.unflatten(0, (len(self.clients), -1)).requires_grad_()
         return leaf, self._inputs(leaf)
 
-    def _judged(self, leaf: torch.Tensor, inputs: torch.Tensor, step: int, logits: torch.Tensor | None
-                ) -> tuple[Graph, torch.Tensor]:
-        """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k), (K,)."""
+    def _judged(
+        self, leaf: torch.Tensor, inputs: torch.Tensor, step: int, logits: torch.Tensor | None
+    ) -> tuple[Graph, torch.Tensor]:
+        """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
+        (K,).
+        """
         with self.task.runtime.autocast():
             fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
         judging, fooling = distillation.gan_losses(
-            fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted)
+            fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted
+        )
         return Graph(leaf, logits, self._says(fake), judging, fooling), self._says(real).mean(1)
 
     @torch.no_grad()
@@ -173,15 +238,26 @@ class Locals:
             if not self.settings.sends_judgements:
                 return self._sent(logits, None, None, ("logits", step, part))
             fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
-        return self._sent(logits, self._says(fake), self._says(real).mean(1), ("logits", step, part))
+        return self._sent(
+            logits, self._says(fake), self._says(real).mean(1), ("logits", step, part)
+        )
 
     def _says(self, logits: torch.Tensor) -> torch.Tensor:
         """D_k(x) of Eq. 8, (K, N)."""
-        return distillation.generated(logits if self.settings.input_ratio == "generated" else -logits)
+        return distillation.generated(
+            logits if self.settings.input_ratio == "generated" else -logits
+        )
 
-    def _sent(self, logits: torch.Tensor, generated: torch.Tensor | None, real: torch.Tensor | None,
-              purpose: tuple[str | int, ...]) -> Answers:
-        """What leaves the clients: cut off from their graphs, and noised where the run is private."""
+    def _sent(
+        self,
+        logits: torch.Tensor,
+        generated: torch.Tensor | None,
+        real: torch.Tensor | None,
+        purpose: tuple[str | int, ...],
+    ) -> Answers:
+        """What leaves the clients: cut off from their graphs, and noised where the run is
+        private.
+        """
         logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
         self.bad |= ~torch.isfinite(logits).flatten(1).all(1)
         if generated is None or real is None or not self.settings.sends_judgements:
@@ -189,15 +265,21 @@ class Locals:
         return Answers(logits, generated.detach(), real.detach())
 
     def pull_back(self, graph: Graph, pull: Pull, step: int) -> torch.Tensor | None:
-        """The gradients of the generator's loss with respect to the images, (K, N, C, S, S), one for each client.
+        """The gradients of the generator's loss with respect to the images, (K, N, C, S, S), one
+        for each client.
 
-        Each client multiplies what the server sent with the derivatives of its own networks and adds its part of the
-        adversarial loss; then D_k takes its step. Both use the D_k that answered, as Alg. 1 has it. None where the
-        generator's loss has no term that a client knows.
+        Each client multiplies what the server sent with the derivatives of its own networks and
+        adds its part of the adversarial loss; then D_k takes its step. Both use the D_k that
+        answered, as Alg. 1 has it. None where the generator's loss has no term that a client knows.
         """
-        wanted = [(output, direction) for output, direction in
-                  ((graph.logits, pull.logits), (graph.generated, pull.generated))
-                  if output is not None and direction is not None]
+        wanted = [
+            (output, direction)
+            for output, direction in (
+                (graph.logits, pull.logits),
+                (graph.generated, pull.generated),
+            )
+            if output is not None and direction is not None
+        ]
         if self.settings.gan:
             # - sum_k L_gan^k of the generator's loss
             wanted.append((graph.fooling, torch.full_like(graph.fooling, self.settings.gan)))
@@ -216,31 +298,55 @@ class Locals:
             optimiser.step()
         return gradients
 
-    def _private(self, rows: torch.Tensor, bound: float, purpose: tuple[str | int, ...]) -> torch.Tensor:
-        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each client."""
+    def _private(
+        self, rows: torch.Tensor, bound: float, purpose: tuple[str | int, ...]
+    ) -> torch.Tensor:
+        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each
+        client.
+        """
         if not self.multiplier:
             return rows
-        return torch.stack([
-            clip_and_noise(mine, bound, self.multiplier,
-                           self.rng.at("private", client.id, *purpose).generator(mine.device))
-            for client, mine in zip(self.clients, rows, strict=True)])
+        return torch.stack(
+            [
+                clip_and_noise(
+                    mine,
+                    bound,
+                    self.multiplier,
+                    self.rng.at("private", client.id, *purpose).generator(mine.device),
+                )
+                for client, mine in zip(self.clients, rows, strict=True)
+            ]
+        )
 
     @torch.no_grad()
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """q_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all teachers."""
+        """q_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all
+        teachers.
+        """
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
-            return torch.cat([self.teachers(part).float().softmax(-1) for part in inputs.split(at_once(inputs))], 1)
+            return torch.cat(
+                [self.teachers(part).float().softmax(-1) for part in inputs.split(at_once(inputs))],
+                1,
+            )
 
     def check(self) -> None:
-        """Look once at what was gathered on the device; raise UploadError for a client whose values are no numbers."""
+        """Look once at what was gathered on the device; raise UploadError for a client whose values
+        are no numbers.
+        """
         if bool(self.bad.any()):
             first = self.clients[int(self.bad.int().argmax())]
-            raise UploadError(f"the upload of client {first.id} was refused: its logits or gradients hold values that "
-                              "are not finite (did its teacher or the distillation diverge?)")
+            raise UploadError(
+                f"the upload of client {first.id} was refused: its logits or gradients hold values that "
+                "are not finite (did its teacher or the distillation diverge?)"
+            )
 
     def remember(self) -> None:
         """Keep discriminators and their optimisers in the clients' memories."""
-        for client, judge, optimiser in zip(self.clients, self.judges, self.optimisers, strict=True):
+        for client, judge, optimiser in zip(
+            self.clients, self.judges, self.optimisers, strict=True
+        ):
             parameters, _ = models.parameters_and_buffers(judge)
-            client.memory |= put("judge/", parameters) | put("judge_optimiser/", optimiser_state(optimiser, judge))
+            client.memory |= put("judge/", parameters) | put(
+                "judge_optimiser/", optimiser_state(optimiser, judge)
+            )

@@ -1,4 +1,6 @@
-"""The server's side of FedIOD's second stage: generator and student, their losses and their optimisers."""
+"""The server's side of FedIOD's second stage: generator and student, their losses and their
+optimisers.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,15 @@ MOMENTUM = 0.9
 def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
     """A fresh generator on the task's device."""
     data = task.dataset
-    made = models.fresh(ImageGenerator, data.channels, data.size, noise=settings.noise,
-                        width=settings.generator_width, rng=rng, device=task.runtime.device)
+    made = models.fresh(
+        ImageGenerator,
+        data.channels,
+        data.size,
+        noise=settings.noise,
+        width=settings.generator_width,
+        rng=rng,
+        device=task.runtime.device,
+    )
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -37,29 +46,48 @@ def stored(kind: str, network: nn.Module) -> dict[str, torch.Tensor]:
     return put(f"{kind}/", pack(network))
 
 
-def generator_from(task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor]) -> ImageGenerator:
+def generator_from(
+    task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor]
+) -> ImageGenerator:
     """The generator that a state holds."""
     generator = new_generator(task, settings, Rng(0))
-    models.load(generator, {name.split("/", 1)[1]: value for name, value in take("generator/", tensors).items()
-                            if name.startswith(("parameters/", "buffers/"))})
+    models.load(
+        generator,
+        {
+            name.split("/", 1)[1]: value
+            for name, value in take("generator/", tensors).items()
+            if name.startswith(("parameters/", "buffers/"))
+        },
+    )
     return generator
 
 
 class Centre:
     """Generator G and student S, and what they minimise."""
 
-    def __init__(self, task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor], counts: torch.Tensor,
-                 rng: Rng) -> None:
-        """`counts` (K, classes) are the samples that the clients said they have; `rng` is the root of all draws."""
+    def __init__(
+        self,
+        task: Task,
+        settings: Settings,
+        tensors: Mapping[str, torch.Tensor],
+        counts: torch.Tensor,
+        rng: Rng,
+    ) -> None:
+        """`counts` (K, classes) are the samples that the clients said they have; `rng` is the root
+        of all draws.
+        """
         self.task, self.settings, self.counts, self.rng = task, settings, counts, rng
         # pi_k = |X'_k| / sum_k' |X'_k'|
         self.weights = (counts.sum(1) / counts.sum()).float()
         self.generator = generator_from(task, settings, tensors).train()
         self.student = task.model_from(take("student/", tensors)).train()
         self.generator_optimiser = torch.optim.Adam(
-            self.generator.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999))
+            self.generator.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999)
+        )
         self.student_optimiser = self._student_optimiser()
-        restore_optimiser(self.generator_optimiser, self.generator, take("generator/optimiser/", tensors))
+        restore_optimiser(
+            self.generator_optimiser, self.generator, take("generator/optimiser/", tensors)
+        )
         restore_optimiser(self.student_optimiser, self.student, take("student/optimiser/", tensors))
         #: what the last step saw, for `measures`
         self.seen: dict[str, torch.Tensor] = {}
@@ -67,15 +95,23 @@ class Centre:
     def _student_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings
         if s.student_optimiser == "sgd":
-            return torch.optim.SGD(self.student.parameters(), lr=s.student_lr, momentum=MOMENTUM,
-                                   weight_decay=s.student_weight_decay)
-        return torch.optim.Adam(self.student.parameters(), lr=s.student_lr, weight_decay=s.student_weight_decay)
+            return torch.optim.SGD(
+                self.student.parameters(),
+                lr=s.student_lr,
+                momentum=MOMENTUM,
+                weight_decay=s.student_weight_decay,
+            )
+        return torch.optim.Adam(
+            self.student.parameters(), lr=s.student_lr, weight_decay=s.student_weight_decay
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Both networks and what their optimisers remember, for a state."""
         found = stored("generator", self.generator) | stored("student", self.student)
-        for kind, optimiser, network in (("generator", self.generator_optimiser, self.generator),
-                                         ("student", self.student_optimiser, self.student)):
+        for kind, optimiser, network in (
+            ("generator", self.generator_optimiser, self.generator),
+            ("student", self.student_optimiser, self.student),
+        ):
             found |= put(f"{kind}/optimiser/", optimiser_state(optimiser, network))
         return found
 
@@ -83,14 +119,17 @@ class Centre:
         """x = G(w) of fresh noise: (N, C, S, S) in [0, 1]."""
         device = self.task.runtime.device
         draws = self.rng.at("noise", step, part).generator(device)
-        noise = torch.randn(self.settings.distill_batch, self.settings.noise, generator=draws, device=device)
+        noise = torch.randn(
+            self.settings.distill_batch, self.settings.noise, generator=draws, device=device
+        )
         with self.task.runtime.autocast():
             return self.generator(noise).float()
 
     def _mimic(self, answers: Answers, images: torch.Tensor) -> torch.Tensor:
         """L_mimic(G, S) <- z^, {z_k}: the student against the ensemble (Eq. 8 to 10)."""
         importance = distillation.class_input_importance(
-            self.counts, answers.generated, answers.real, class_ratio=self.settings.class_ratio)
+            self.counts, answers.generated, answers.real, class_ratio=self.settings.class_ratio
+        )
         ensemble = distillation.ensemble_logits(answers.logits, importance)
         inputs = self.task.dataset.standardise(images).contiguous(memory_format=torch.channels_last)
         with self.task.runtime.autocast():
@@ -99,39 +138,49 @@ class Centre:
         return distillation.mimic_loss(outputs, ensemble, math.inf if tau is None else tau)
 
     def _shaping(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """The terms of the generator's loss that the teachers' answers alone decide: L_conf + L_unique (Eq. 3, 5)."""
+        """The terms of the generator's loss that the teachers' answers alone decide: L_conf +
+        L_unique (Eq. 3, 5).
+        """
         s, q, total = self.settings, logits.softmax(-1), []
         if s.confidence:
             total.append(s.confidence * distillation.confidence_loss(q, self.weights))
         if s.uniqueness:
             # L_unique(G) = E[-JSD]
-            unique = (-distillation.jensen_shannon(q, self.weights) if s.uniqueness_form == "printed"
-                      else distillation.reversed_divergence(q)).mean()
+            unique = (
+                -distillation.jensen_shannon(q, self.weights)
+                if s.uniqueness_form == "printed"
+                else distillation.reversed_divergence(q)
+            ).mean()
             total.append(s.uniqueness * unique)
         if s.balance:
             total.append(s.balance * distillation.balance_loss(q, self.weights))
         return torch.stack(total).sum() if total else None
 
     def learn(self, answers: Answers, images: torch.Tensor) -> tuple[Pull, torch.Tensor | None]:
-        """One step of the student, and the gradient of the generator's loss L_conf + L_unique - L_mimic.
+        """One step of the student, and the gradient of the generator's loss L_conf + L_unique -
+        L_mimic.
 
         Args:
             images: (N, C, S, S) that were sent, without the graph of the generator.
 
-        Returns: the gradient with respect to the clients' answers, and that with respect to the images through the
-        student (None where the generator does not play against it).
+        Returns: the gradient with respect to the clients' answers, and that with respect to the
+        images through the student (None where the generator does not play against it).
         """
         logits = answers.logits.clone().requires_grad_()
         judged = None if answers.generated is None else answers.generated.clone().requires_grad_()
         images = images.clone().requires_grad_()
-        wanted = [logits, images, *([] if judged is None else [judged])] if self.settings.mimic else []
+        wanted = (
+            [logits, images, *([] if judged is None else [judged])] if self.settings.mimic else []
+        )
         mimic = self._mimic(Answers(logits, judged, answers.real), images)
         own = list(self.student.parameters()) if self.settings.student_steps == 1 else []
         slopes = torch.autograd.grad(mimic, [*own, *wanted]) if own or wanted else ()
         if own:
-            self._student_step(slopes[:len(own)])
+            self._student_step(slopes[: len(own)])
         # the generator climbs L_mimic
-        climbing: list[torch.Tensor | None] = [-self.settings.mimic * slope for slope in slopes[len(own):]]
+        climbing: list[torch.Tensor | None] = [
+            -self.settings.mimic * slope for slope in slopes[len(own) :]
+        ]
         through_logits, through_images, through_judges = climbing + [None] * (3 - len(climbing))
         shaping = self._shaping(logits)
         if shaping is not None:
@@ -161,19 +210,27 @@ class Centre:
         self.generator_optimiser.step()
 
     def measures(self) -> dict[str, float]:
-        """How things stand after the last step: what the terms of Eq. 3, 4 and 10 came to on its images.
+        """How things stand after the last step: what the terms of Eq. 3, 4 and 10 came to on its
+        images.
 
-        `synthetic_classes` is the exponential of the entropy of the mean prediction: how many classes the batch shows.
-        `synthetic_spread` is the largest deviation of any pixel over the batch, of values in [0, 1]. `judged_generated`
-        and `judged_real` are means of D_k(x) and of D_k(x'_k) over clients and images, where clients send them.
+        `synthetic_classes` is the exponential of the entropy of the mean prediction: how many
+        classes the batch shows. `synthetic_spread` is the largest deviation of any pixel over the
+        batch, of values in [0, 1]. `judged_generated` and `judged_real` are means of D_k(x) and of
+        D_k(x'_k) over clients and images, where clients send them.
         """
         found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
         if "logits" in self.seen:
             q = self.seen["logits"].softmax(-1)
             mean = torch.einsum("k,knc->nc", self.weights, q)
-            found |= {"teacher_entropy": distillation.confidence_loss(q, self.weights),
-                      "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
-                      "student_gap": self.seen["mimic"],
-                      "synthetic_classes": distillation.entropy(mean.mean(0)).exp()}
-        found |= {name: self.seen[name].mean() for name in ("judged_generated", "judged_real") if name in self.seen}
+            found |= {
+                "teacher_entropy": distillation.confidence_loss(q, self.weights),
+                "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
+                "student_gap": self.seen["mimic"],
+                "synthetic_classes": distillation.entropy(mean.mean(0)).exp(),
+            }
+        found |= {
+            name: self.seen[name].mean()
+            for name in ("judged_generated", "judged_real")
+            if name in self.seen
+        }
         return {name: float(value) for name, value in found.items()}

@@ -1,12 +1,13 @@
-"""What the methods of GDD-FL's table share: clients speak once, then the server trains a new model on what they sent.
+"""What the methods of GDD-FL's table share: clients speak once, then the server trains a new model
+on what they sent.
 
-Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with Generalizable Dataset
-Distillation. MICCAI 2023, Sec. 2.3 and 3.2.
+Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with
+Generalizable Dataset Distillation. MICCAI 2023, Sec. 2.3 and 3.2.
 
-The server's optimiser is SGD with learning rate 0.01, 50 epochs, batch 64; the paper gives neither momentum nor weight
-decay, so those of local training stand here. Random networks come from a seed that the server hands out with its only
-message, so that all clients match at the same networks and can be computed as one batch; the draws of images,
-augmentations and shifts stay each client's own.
+The server's optimiser is SGD with learning rate 0.01, 50 epochs, batch 64; the paper gives neither
+momentum nor weight decay, so those of local training stand here. Random networks come from a seed
+that the server hands out with its only message, so that all clients match at the same networks and
+can be computed as one batch; the draws of images, augmentations and shifts stay each client's own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class OneShotSettings(condensing.ServerSide):
 class CondensingSettings(OneShotSettings):
     """Hyper-parameters of a method whose clients condense at random networks."""
 
-    #: what condensed images start from: "noise", "real" images, or each from the mean of several ("real_average")
+    #: what condensed images start from: "noise", "real" images, or each from the mean of several
+    #: ("real_average")
     init: str = attrs.field(default="noise", validator=one_of("initialisation", *KINDS))
     #: iterations, each with another random network
     iterations: int = attrs.field(default=1000, validator=whole(1))
@@ -62,20 +64,32 @@ class CondensingSettings(OneShotSettings):
     real_batch: int = attrs.field(default=256, validator=whole(1))
     #: siamese augmentation, or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)
-    #: the ConvNet that images are matched at, with instance normalisation as in the code of DC, DSA and DM
+    #: the ConvNet that images are matched at, with instance normalisation as in the code of DC, DSA
+    #: and DM
     encoder_width: int = attrs.field(default=128, validator=whole(1))
     encoder_depth: int = attrs.field(default=3, validator=whole(1))
 
     def encoder(self, task: Task, rng: Rng) -> Classifier:
-        """The ConvNet, on the task's device; not channels last, which slows the gradient of its normalisation."""
+        """The ConvNet, on the task's device; not channels last, which slows the gradient of its
+        normalisation.
+        """
         data = task.dataset
-        network = models.build("convnet", data.channels, data.size, data.num_classes, rng, width=self.encoder_width,
-                               depth=self.encoder_depth, norm="instance")
+        network = models.build(
+            "convnet",
+            data.channels,
+            data.size,
+            data.num_classes,
+            rng,
+            width=self.encoder_width,
+            depth=self.encoder_depth,
+            norm="instance",
+        )
         return network.to(task.runtime.device)
 
 
 class OneShot(Algorithm):
-    """Clients upload 8-bit images and labels once; the server trains the model it began with on all of them.
+    """Clients upload 8-bit images and labels once; the server trains the model it began with on all
+    of them.
 
     Rounds after the first change nothing and send nothing.
     """
@@ -84,7 +98,11 @@ class OneShot(Algorithm):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and the seed of the random networks."""
-        return State(task, pack(task.new_model(rng.at("model"))), {"spoken": False, "seed": rng.at("networks").key})
+        return State(
+            task,
+            pack(task.new_model(rng.at("model"))),
+            {"spoken": False, "seed": rng.at("networks").key},
+        )
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The seed that clients share; no model crosses the network."""
@@ -94,11 +112,14 @@ class OneShot(Algorithm):
         """8-bit images and their labels, at most so many of every class."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
-        return {"images": Field((None, data.channels, data.size, data.size), torch.uint8, most=most),
-                "labels": Field((None,), torch.uint8, high=data.num_classes - 1, most=most)}, {}
+        return {
+            "images": Field((None, data.channels, data.size, data.size), torch.uint8, most=most),
+            "labels": Field((None,), torch.uint8, high=data.num_classes - 1, most=most),
+        }, {}
 
-    def speak(self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
-              ) -> dict[int, Message]:
+    def speak(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
         """What clients upload, in one batched program."""
         raise NotImplementedError
 
@@ -113,11 +134,17 @@ class OneShot(Algorithm):
         return self.speak(clients, messages, [rng.at("client", client.id) for client in clients])
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with their clients."""
+        """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with
+        their clients.
+        """
         images, labels = condensing.collect(uploads)
-        model = condensing.learn(state.task, state, Knowledge.extended(None, images, labels, 0), self.settings, rng)
+        model = condensing.learn(
+            state.task, state, Knowledge.extended(None, images, labels, 0), self.settings, rng
+        )
         counts = [len(upload.tensors["labels"]) for upload in uploads.values()]
-        client = torch.repeat_interleave(torch.tensor(list(uploads)), torch.tensor(counts)).to(labels.device)
+        client = torch.repeat_interleave(torch.tensor(list(uploads)), torch.tensor(counts)).to(
+            labels.device
+        )
         tensors = {"uploaded/images": images, "uploaded/labels": labels, "uploaded/client": client}
         return State(state.task, pack(model) | tensors, state.meta | {"spoken": True})
 
@@ -135,9 +162,11 @@ class OneShotCondensing(OneShot):
 
     Settings = CondensingSettings
 
-    def condense(self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
-                 ) -> torch.Tensor:
-        """Condensed images (G, m, C, H, W) from initial ones: G groups, one class of one client each.
+    def condense(
+        self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
+    ) -> torch.Tensor:
+        """Condensed images (G, m, C, H, W) from initial ones: G groups, one class of one client
+        each.
 
         Args:
             networks: where random networks are drawn from, the same for all clients.
@@ -145,8 +174,9 @@ class OneShotCondensing(OneShot):
         """
         raise NotImplementedError
 
-    def speak(self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
-              ) -> dict[int, Message]:
+    def speak(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
         """Condensed images with their labels."""
         task, settings = clients[0].task, self.settings
         networks = Rng(int(messages[clients[0].id].meta["seed"]))  # type: ignore[arg-type]
@@ -155,18 +185,33 @@ class OneShotCondensing(OneShot):
         answers = {}
         for position, client in enumerate(clients):
             mine = real.owner == position
-            answers[client.id] = Message({
-                "images": condensing.encode(images[mine].flatten(0, 1), task.dataset, "uint8"),
-                "labels": real.label[mine].repeat_interleave(settings.images_per_class).to(torch.uint8)})
+            answers[client.id] = Message(
+                {
+                    "images": condensing.encode(images[mine].flatten(0, 1), task.dataset, "uint8"),
+                    "labels": real.label[mine]
+                    .repeat_interleave(settings.images_per_class)
+                    .to(torch.uint8),
+                }
+            )
         return answers
 
 
-def starts(real: RealData, settings: CondensingSettings, task: Task, rngs: Sequence[Rng]) -> torch.Tensor:
+def starts(
+    real: RealData, settings: CondensingSettings, task: Task, rngs: Sequence[Rng]
+) -> torch.Tensor:
     """What condensed images start from, (G, m, C, H, W), drawn from every client's own stream."""
     parts, owner = [], real.owner[real.group]
     for position, rng in enumerate(rngs):
         counts = torch.full_like(real.owner[real.owner == position], settings.images_per_class)
         _, group = torch.unique(real.group[owner == position], return_inverse=True)
-        parts.append(initial_images(settings.init, real.images[owner == position], group, counts, task.inputs,
-                                    rng.at("start").generator(real.images.device)))
+        parts.append(
+            initial_images(
+                settings.init,
+                real.images[owner == position],
+                group,
+                counts,
+                task.inputs,
+                rng.at("start").generator(real.images.device),
+            )
+        )
     return torch.cat(parts).unflatten(0, (real.groups, settings.images_per_class))

@@ -1,4 +1,6 @@
-"""Centralized training: all data in one place. The ceiling that federated methods are compared with."""
+"""Centralized training: all data in one place. The ceiling that federated methods are compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ class Settings(LocalTraining):
 
 
 class Centralized(Algorithm):
-    """One model, trained on the union of the clients' data; the data cross the network once, in the first round.
+    """One model, trained on the union of the clients' data; the data cross the network once, in the
+    first round.
 
-    A round takes as many passes, or as many steps in all, as the clients of a federated round take together.
+    A round takes as many passes, or as many steps in all, as the clients of a federated round take
+    together.
     """
 
     Settings = Settings
@@ -50,10 +54,17 @@ class Centralized(Algorithm):
             model = self.model(state)
             images = torch.cat([client.images for client in clients])
             labels = torch.cat([client.labels for client in clients])
-            steps = (self.settings.local_steps * len(clients) if self.settings.local_steps
-                     else self.settings.steps(len(labels)))
+            steps = (
+                self.settings.local_steps * len(clients)
+                if self.settings.local_steps
+                else self.settings.steps(len(labels))
+            )
             train(model, images, labels, self.settings, steps, supervised(state.task), rng)
-        return State(state.task, pack(model), {"received": sorted(received | {client.id for client in clients})})
+        return State(
+            state.task,
+            pack(model),
+            {"received": sorted(received | {client.id for client in clients})},
+        )
 
     def model(self, state: State) -> nn.Module:
         """The one model."""

@@ -1,7 +1,7 @@
 """DC: condensation by gradient matching, in one communication.
 
-Zhao, Mopuri, Bilen. Dataset Condensation with Gradient Matching. ICLR 2021, Algorithm 1. How often images and network
-take turns depends, as in the authors' code, on the images per class.
+Zhao, Mopuri, Bilen. Dataset Condensation with Gradient Matching. ICLR 2021, Algorithm 1. How often
+images and network take turns depends, as in the authors' code, on the images per class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Settings(CondensingSettings):
     """Hyper-parameters of DC."""
 
     image_lr: float = attrs.field(default=0.1, validator=number(0, above=True))
-    #: T: matches at one random network; None: as the authors' code has it for so many images per class
+    #: T: matches at one random network; None: as the authors' code has it for so many images per
+    #: class
     matches: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: steps of the network between two matches; None: as the authors' code has it
     network_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
@@ -33,27 +34,40 @@ class Settings(CondensingSettings):
 
     def __attrs_post_init__(self) -> None:
         if None in (self.matches, self.network_steps) and self.images_per_class not in LOOPS:
-            raise InputError(f"for {self.images_per_class} images per class say how many matches and network_steps "
-                             f"there are; they are known for {', '.join(map(str, LOOPS))} images")
+            raise InputError(
+                f"for {self.images_per_class} images per class say how many matches and network_steps "
+                f"there are; they are known for {', '.join(map(str, LOOPS))} images"
+            )
 
     @property
     def matching(self) -> GradientMatching:
         """The same, as gradient matching takes them."""
         matches, steps = LOOPS.get(self.images_per_class, (1, 1))
         return GradientMatching(
-            iterations=self.iterations, matches=self.matches or matches, network_steps=self.network_steps or steps,
-            network_lr=self.network_lr, image_lr=self.image_lr, image_momentum=self.image_momentum,
-            real_batch=self.real_batch, augmentation=self.augmentation)
+            iterations=self.iterations,
+            matches=self.matches or matches,
+            network_steps=self.network_steps or steps,
+            network_lr=self.network_lr,
+            image_lr=self.image_lr,
+            image_momentum=self.image_momentum,
+            real_batch=self.real_batch,
+            augmentation=self.augmentation,
+        )
 
 
 class DC(OneShotCondensing):
-    """Condensed images give the gradients that the real ones give, at random networks and along their training."""
+    """Condensed images give the gradients that the real ones give, at random networks and along
+    their training.
+    """
 
     Settings = Settings
 
-    def condense(self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
-                 ) -> torch.Tensor:
+    def condense(
+        self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
+    ) -> torch.Tensor:
         """Match gradients of every class and client."""
         network = self.settings.encoder(task, networks)
-        problem = GradientProblem(network, real, self.settings.matching, Draws(rngs, real.owner), task.inputs, networks)
+        problem = GradientProblem(
+            network, real, self.settings.matching, Draws(rngs, real.owner), task.inputs, networks
+        )
         return match_gradients(problem, start)[0]

@@ -1,29 +1,34 @@
-"""DESA: synthetic anchors that all clients share, to align their features and to learn from each other on.
+"""DESA: synthetic anchors that all clients share, to align their features and to learn from each
+other on.
 
-Huang, Srinivas, Zhang, Li. Overcoming Data and Model Heterogeneities in Decentralized Federated Learning via Synthetic
-Anchors. ICML 2024. Code: ubc-tea/DESA. The defaults are its values, but for the local training, which is that of all
-methods here with the paper's batches of 32; `released()` has the code's.
+Huang, Srinivas, Zhang, Li. Overcoming Data and Model Heterogeneities in Decentralized Federated
+Learning via Synthetic Anchors. ICML 2024. Code: ubc-tea/DESA. The defaults are its values, but for
+the local training, which is that of all methods here with the paper's batches of 32; `released()`
+has the code's.
 
-Before training every client condenses anchors of its classes by distribution matching at random networks; the anchors
-of all clients are averaged, pixel by pixel, and every client gets them. Locally it minimises
-L_CE(D_i and D_syn) + lambda_REG L_REG(D_i, D_syn) + lambda_KD L_KD(D_syn).
+Before training every client condenses anchors of its classes by distribution matching at random
+networks; the anchors of all clients are averaged, pixel by pixel, and every client gets them.
+Locally it minimises L_CE(D_i and D_syn) + lambda_REG L_REG(D_i, D_syn) + lambda_KD L_KD(D_syn).
 
-The paper has no server and no global model, and clients exchange logits on the anchors. FedVCK's comparison has a
-global model, and its Tables 9 and 10 count a model as the upload. So here:
-- The server averages the models as FedAvg does, and the average is tested. The mutual distillation keeps its meaning:
-  the teacher of a client is the mean of the logits of the others' models, as they were uploaded in the last round. The
-  server computes them and sends them with the model; there are none in the first round.
-- Anchors cross the network once, as 8-bit images (the code keeps them as PNG files): up in the first round that a
-  client takes part in, down whenever it lacks the present ones. FedVCK's Table 10 has them as "Initialization".
-- A class is averaged over the clients that have it. The code averages over all, and so adds noise images of clients
-  without the class; the paper's clients have all classes.
+The paper has no server and no global model, and clients exchange logits on the anchors. FedVCK's
+comparison has a global model, and its Tables 9 and 10 count a model as the upload. So here:
+- The server averages the models as FedAvg does, and the average is tested. The mutual distillation
+  keeps its meaning: the teacher of a client is the mean of the logits of the others' models, as
+  they were uploaded in the last round. The server computes them and sends them with the model;
+  there are none in the first round.
+- Anchors cross the network once, as 8-bit images (the code keeps them as PNG files): up in the
+  first round that a client takes part in, down whenever it lacks the present ones. FedVCK's Table
+  10 has them as "Initialization".
+- A class is averaged over the clients that have it. The code averages over all, and so adds noise
+  images of clients without the class; the paper's clients have all classes.
 - All clients match at the same random networks, so that they condense in one batch.
-- The anchors of L_REG and L_KD are the same, and pass the network together with the batch of L_CE, so that batch
-  normalisation, which the code's networks do not have, takes its statistics from both.
+- The anchors of L_REG and L_KD are the same, and pass the network together with the batch of L_CE,
+  so that batch normalisation, which the code's networks do not have, takes its statistics from
+  both.
 
-As in the code: L_REG moves the features of the batch towards those of the anchors, which are held fixed in it; L_KD is
-multiplied by the square of its temperature. Its mean over classes and its extra cross-entropy on anchors, which L_CE
-has already, are left out.
+As in the code: L_REG moves the features of the batch towards those of the anchors, which are held
+fixed in it; L_KD is multiplied by the square of its temperature. Its mean over classes and its
+extra cross-entropy on anchors, which L_CE has already, are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +46,18 @@ from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, Draws, Problem, condense, strategy
 from core.distillation import kl_divergence
-from core.federation import Client, Field, Ledger, Message, State, Task, UploadError, check_upload, pack, train
+from core.federation import (
+    Client,
+    Field,
+    Ledger,
+    Message,
+    State,
+    Task,
+    UploadError,
+    check_upload,
+    pack,
+    train,
+)
 from core.federation.training import Objective
 from core.rng import Rng
 
@@ -56,12 +72,17 @@ class Settings(fedavg.Settings):
     ipc: int = attrs.field(default=50, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
-    #: see `core.condensation.engine.Condensation`; `pool` is the number of random networks of a stored real side
+    #: see `core.condensation.engine.Condensation`; `pool` is the number of random networks of a
+    #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     estimator: str = attrs.field(
-        default="minibatch", validator=one_of("estimator", "minibatch", "feature_bank", "expectation"))
-    augmentation: str = attrs.field(default="color_crop_cutout_flip_scale_rotate", validator=strategy)
+        default="minibatch",
+        validator=one_of("estimator", "minibatch", "feature_bank", "expectation"),
+    )
+    augmentation: str = attrs.field(
+        default="color_crop_cutout_flip_scale_rotate", validator=strategy
+    )
     pool: int = attrs.field(default=8, validator=whole(1))
 
     #: whether L_CE sees the anchors beside the client's images
@@ -82,8 +103,15 @@ class Settings(fedavg.Settings):
     def matching(self) -> Condensation:
         """The same, as condensation takes them."""
         return Condensation(
-            min_images=self.ipc, iterations=self.iterations, image_lr=self.image_lr, real_batch=self.real_batch,
-            candidates=self.candidates, estimator=self.estimator, augmentation=self.augmentation, pool=self.pool)
+            min_images=self.ipc,
+            iterations=self.iterations,
+            image_lr=self.image_lr,
+            real_batch=self.real_batch,
+            candidates=self.candidates,
+            estimator=self.estimator,
+            augmentation=self.augmentation,
+            pool=self.pool,
+        )
 
     @property
     def wants_anchors(self) -> bool:
@@ -92,7 +120,9 @@ class Settings(fedavg.Settings):
 
 
 class DESA(fedavg.FedAvg):
-    """FedAvg with synthetic anchors: clients train on them, align with them and learn from each other by them."""
+    """FedAvg with synthetic anchors: clients train on them, align with them and learn from each
+    other by them.
+    """
 
     Settings = Settings
 
@@ -100,9 +130,13 @@ class DESA(fedavg.FedAvg):
         """A fresh model; no anchors yet."""
         data, device = task.dataset, task.runtime.device
         shape = (data.num_classes, self.settings.ipc, data.channels, data.size, data.size)
-        empty = {"anchors/sum": torch.zeros(shape, device=device),
-                 "anchors/owners": torch.zeros(data.num_classes, dtype=torch.int64, device=device)}
-        return State(task, super().initialise(task, rng).tensors | empty, {"owners": [], "sent": {}})
+        empty = {
+            "anchors/sum": torch.zeros(shape, device=device),
+            "anchors/owners": torch.zeros(data.num_classes, dtype=torch.int64, device=device),
+        }
+        return State(
+            task, super().initialise(task, rng).tensors | empty, {"owners": [], "sent": {}}
+        )
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The exchange of anchors that are still to come, then a round of FedAvg."""
@@ -111,13 +145,22 @@ class DESA(fedavg.FedAvg):
         return super().round(state, clients, ledger, rng)
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model and, where others have uploaded theirs, the mean of their logits on the anchors."""
+        """The global model and, where others have uploaded theirs, the mean of their logits on the
+        anchors.
+        """
         message = super().broadcast(state, client_id)
         # sorted: the order in a state that was read from a file is another one
-        others = [state.tensors[name] for name in sorted(state.tensors)
-                  if name.startswith("outputs/") and name != f"outputs/{client_id}"]
+        others = [
+            state.tensors[name]
+            for name in sorted(state.tensors)
+            if name.startswith("outputs/") and name != f"outputs/{client_id}"
+        ]
         # Z_i = mean_{j != i} M_j(D_syn)
-        return Message(message.tensors | {"logits/others": torch.stack(others).mean(0)}) if others else message
+        return (
+            Message(message.tensors | {"logits/others": torch.stack(others).mean(0)})
+            if others
+            else message
+        )
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training on the client's images and, with `learn_anchors`, on the anchors."""
@@ -126,12 +169,21 @@ class DESA(fedavg.FedAvg):
             images = torch.cat([images, client.memory["anchors/images"]])
             labels = torch.cat([labels, client.memory["anchors/labels"].long()])
         model = self.network(client.task, message.tensors)
-        train(model, images, labels, self.settings, self.settings.steps(len(labels)),
-              self.objective(client, message, rng.at("objective")), rng)
+        train(
+            model,
+            images,
+            labels,
+            self.settings,
+            self.settings.steps(len(labels)),
+            self.objective(client, message, rng.at("objective")),
+            rng,
+        )
         return Message(pack(model), {"samples": len(client)})
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many anchors, drawn anew for every batch."""
+        """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many anchors, drawn anew for
+        every batch.
+        """
         settings, task, plain = self.settings, client.task, super().objective(client, received, rng)
         teacher = received.tensors.get("logits/others") if settings.kd else None
         if not settings.reg and teacher is None:
@@ -140,7 +192,9 @@ class DESA(fedavg.FedAvg):
         draws = rng.generator(images.device)
 
         def objective(model: nn.Module, batch: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            rows = torch.randint(len(images), (settings.batch_size,), generator=draws, device=images.device)
+            rows = torch.randint(
+                len(images), (settings.batch_size,), generator=draws, device=images.device
+            )
             with task.runtime.autocast():
                 features = model.embed(task.inputs(torch.cat([batch, images[rows]])))  # type: ignore[operator]
                 outputs = model.classifier(features)  # type: ignore[operator]
@@ -148,12 +202,15 @@ class DESA(fedavg.FedAvg):
             loss = task.loss(outputs[: len(batch)], labels)
             if settings.reg:
                 loss = loss + settings.reg * supervised_contrastive(
-                    torch.cat([own, anchored.detach()]), torch.cat([labels, classes[rows].long()]),
-                    settings.reg_temperature)
+                    torch.cat([own, anchored.detach()]),
+                    torch.cat([labels, classes[rows].long()]),
+                    settings.reg_temperature,
+                )
             if teacher is not None:
                 # L_KD = T^2 KL(Z_i || M_i(D_syn)) at temperature T
                 loss = loss + settings.kd * settings.kd_temperature**2 * kl_divergence(
-                    outputs[len(batch):].float(), teacher[rows], settings.kd_temperature)
+                    outputs[len(batch) :].float(), teacher[rows], settings.kd_temperature
+                )
             return loss
 
         return objective
@@ -163,19 +220,28 @@ class DESA(fedavg.FedAvg):
         tensors = without_outputs(super().server_update(state, uploads, rng).tensors)
         if self.settings.kd:
             images = anchors(state)["anchors/images"]
-            tensors |= {f"outputs/{id_}": state.task.outputs(self.network(state.task, upload.tensors), images)
-                        for id_, upload in uploads.items()}
+            tensors |= {
+                f"outputs/{id_}": state.task.outputs(
+                    self.network(state.task, upload.tensors), images
+                )
+                for id_, upload in uploads.items()
+            }
         return attrs.evolve(state, tensors=tensors)
 
     def _exchange(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Anchors of clients that take part for the first time go up, the averages that a client lacks come down."""
+        """Anchors of clients that take part for the first time go up, the averages that a client
+        lacks come down.
+        """
         owners, sent = state.meta["owners"], dict(state.meta["sent"])
         new = [client for client in clients if client.id not in owners]
         if new:
             with ledger.timed("clients"):
                 answers = self._anchors(new, rng.at("anchors"))
             form = anchors_format(state)
-            uploads = {id_: ledger.count("up", check_upload(answer, form, {}, id_)) for id_, answer in answers.items()}
+            uploads = {
+                id_: ledger.count("up", check_upload(answer, form, {}, id_))
+                for id_, answer in answers.items()
+            }
             state = attrs.evolve(state, tensors=collect(state, uploads))
             owners = sorted({*owners, *answers})
         present = anchors(state)
@@ -190,23 +256,43 @@ class DESA(fedavg.FedAvg):
         task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
         encoder = LatentEncoder(task.new_model(rng.at("encoder")))
         real, _ = condensing.gather(clients, rngs, self.settings.candidates)
-        group = torch.arange(real.groups, device=real.group.device).repeat_interleave(self.settings.ipc)
+        group = torch.arange(real.groups, device=real.group.device).repeat_interleave(
+            self.settings.ipc
+        )
         # min sum_c |mean psi(D_c) - mean psi(S_c)|^2 over random networks psi
         problem = Problem(
-            encoder, real, self.settings.matching, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
-            free=True, disturb=lambda number_: redraw(encoder, task, rng.at("network", number_)))
+            encoder,
+            real,
+            self.settings.matching,
+            Draws(rngs, real.owner),
+            task.inputs,
+            task.runtime.autocast,
+            free=True,
+            disturb=lambda number_: redraw(encoder, task, rng.at("network", number_)),
+        )
         images, _ = condense(problem, condensing.noise(real, group, rngs), group)
-        images = condensing.encode(images, task.dataset, "uint8").unflatten(0, (real.groups, self.settings.ipc))
-        return {client.id: Message({"anchors/images": images[real.owner == position],
-                                    "anchors/classes": real.label[real.owner == position].to(torch.uint8)})
-                for position, client in enumerate(clients)}
+        images = condensing.encode(images, task.dataset, "uint8").unflatten(
+            0, (real.groups, self.settings.ipc)
+        )
+        return {
+            client.id: Message(
+                {
+                    "anchors/images": images[real.owner == position],
+                    "anchors/classes": real.label[real.owner == position].to(torch.uint8),
+                }
+            )
+            for position, client in enumerate(clients)
+        }
 
 
-def supervised_contrastive(features: torch.Tensor, labels: torch.Tensor, temperature: float) -> torch.Tensor:
+def supervised_contrastive(
+    features: torch.Tensor, labels: torch.Tensor, temperature: float
+) -> torch.Tensor:
     """The supervised contrastive loss (Khosla et al. 2020, L_out), the mean over samples.
 
-    -1/|P(i)| sum_{p in P(i)} log exp(z_i z_p / tau) / sum_{a != i} exp(z_i z_a / tau), with z the features (N, D) at
-    length 1 and P(i) the other samples of the same label (N,); a sample without another counts 0.
+    -1/|P(i)| sum_{p in P(i)} log exp(z_i z_p / tau) / sum_{a != i} exp(z_i z_a / tau), with z the
+    features (N, D) at length 1 and P(i) the other samples of the same label (N,); a sample without
+    another counts 0.
     """
     z = F.normalize(features, dim=1)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
@@ -219,20 +305,25 @@ def supervised_contrastive(features: torch.Tensor, labels: torch.Tensor, tempera
 def anchors_format(state: State) -> dict[str, Field]:
     """The form of a client's anchors: its classes, and the images of each."""
     classes, *shape = state.tensors["anchors/sum"].shape
-    return {"anchors/images": Field((None, *shape), torch.uint8, most=classes),
-            "anchors/classes": Field((None,), torch.uint8, low=0, high=classes - 1, most=classes)}
+    return {
+        "anchors/images": Field((None, *shape), torch.uint8, most=classes),
+        "anchors/classes": Field((None,), torch.uint8, low=0, high=classes - 1, most=classes),
+    }
 
 
 def collect(state: State, uploads: Mapping[int, Message]) -> dict[str, torch.Tensor]:
     """The state's tensors with the sums of new anchors; outputs on the old anchors are dropped.
 
-    Raises UploadError for a client that names a class twice, or has not a set of images for every class.
+    Raises UploadError for a client that names a class twice, or has not a set of images for every
+    class.
     """
     total, owners = state.tensors["anchors/sum"].clone(), state.tensors["anchors/owners"].clone()
     for id_, upload in uploads.items():
         images, classes = upload.tensors["anchors/images"], upload.tensors["anchors/classes"].long()
         if len(images) != len(classes) or len(classes.unique()) != len(classes):
-            raise UploadError(f"the upload of client {id_} was refused: anchors need each class once, with its images")
+            raise UploadError(
+                f"the upload of client {id_} was refused: anchors need each class once, with its images"
+            )
         total.index_add_(0, classes, images.float())
         owners.index_add_(0, classes, torch.ones_like(classes))
     return without_outputs(state.tensors) | {"anchors/sum": total, "anchors/owners": owners}
@@ -244,11 +335,21 @@ def without_outputs(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def anchors(state: State) -> dict[str, torch.Tensor]:
-    """D_syn: the averages over the owners of each class, (M, C, H, W) uint8, and their labels (M,) uint8."""
+    """D_syn: the averages over the owners of each class, (M, C, H, W) uint8, and their labels (M,)
+    uint8.
+    """
     total, owners = state.tensors["anchors/sum"], state.tensors["anchors/owners"]
     present = owners.nonzero().squeeze(1)
-    images = (total[present] / owners[present].view(-1, 1, 1, 1, 1)).round().to(torch.uint8).flatten(0, 1)
-    return {"anchors/images": images, "anchors/labels": present.to(torch.uint8).repeat_interleave(total.shape[1])}
+    images = (
+        (total[present] / owners[present].view(-1, 1, 1, 1, 1))
+        .round()
+        .to(torch.uint8)
+        .flatten(0, 1)
+    )
+    return {
+        "anchors/images": images,
+        "anchors/labels": present.to(torch.uint8).repeat_interleave(total.shape[1]),
+    }
 
 
 def redraw(encoder: LatentEncoder, task: Task, rng: Rng) -> None:

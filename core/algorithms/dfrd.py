@@ -1,22 +1,25 @@
-"""DFRD: the server distils the clients' models into their average, with images that it learns to generate.
+"""DFRD: the server distils the clients' models into their average, with images that it learns to
+generate.
 
-Luo, Wang, Fu, Li, Lan, Gao. DFRD: Data-Free Robustness Distillation for Heterogeneous Federated Learning. NeurIPS 2023,
-Section 3; here with one architecture for all, so the average is that of FedAvg. The authors' repository is anonymous
-and its code could not be had; the defaults are those of its README, and where the paper is silent, the code of their
-later DFDG (2024) was read. The README also names a bound on the length of the label's embedding, which the paper does
-not have; it is left out.
+Luo, Wang, Fu, Li, Lan, Gao. DFRD: Data-Free Robustness Distillation for Heterogeneous Federated
+Learning. NeurIPS 2023, Section 3; here with one architecture for all, so the average is that of
+FedAvg. The authors' repository is anonymous and its code could not be had; the defaults are those
+of its README, and where the paper is silent, the code of their later DFDG (2024) was read. The
+README also names a bound on the length of the label's embedding, which the paper does not have; it
+is left out.
 
 Chosen where the paper is silent or cannot be followed:
-- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in DFDG's code; so the
-  student learns from KL(ensemble || student), as is usual. The temperature is 1. The gradient of the generator passes
-  through both arguments.
-- The 2-norms of the diversity loss: of images with hundreds of pixels their product is in the hundreds, and exp(-600)
-  is 0 with gradient 0. The default is the mean of squared differences, which DFDG's code names "l2"; `distance: norm`
-  is the equation as printed.
-- The student and the clients' models are in evaluation mode: their running statistics are those of real images, and
-  batches of synthetic ones must not replace them. Generators normalise by their own batch.
-- The moving average starts from the first generator. Adam's moments are kept from round to round; the student's SGD
-  starts anew.
+- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in DFDG's
+  code; so the student learns from KL(ensemble || student), as is usual. The temperature is 1. The
+  gradient of the generator passes through both arguments.
+- The 2-norms of the diversity loss: of images with hundreds of pixels their product is in the
+  hundreds, and exp(-600) is 0 with gradient 0. The default is the mean of squared differences,
+  which DFDG's code names "l2"; `distance: norm` is the equation as printed.
+- The student and the clients' models are in evaluation mode: their running statistics are those of
+  real images, and batches of synthetic ones must not replace them. Generators normalise by their
+  own batch.
+- The moving average starts from the first generator. Adam's moments are kept from round to round;
+  the student's SGD starts anew.
 - Network of the generator: `ImageGenerator`, with label and noise multiplied as printed.
 """
 
@@ -63,8 +66,11 @@ class Settings(fedavg.Settings):
     #: beta_tran and beta_div
     transferability: float = attrs.field(default=1.0, validator=number(0))
     diversity: float = attrs.field(default=1.0, validator=number(0))
-    #: between two images, and between two inputs: the "mean_square" of their difference, or its 2-"norm" as printed
-    distance: str = attrs.field(default="mean_square", validator=one_of("distance", "mean_square", "norm"))
+    #: between two images, and between two inputs: the "mean_square" of their difference, or its
+    #: 2-"norm" as printed
+    distance: str = attrs.field(
+        default="mean_square", validator=one_of("distance", "mean_square", "norm")
+    )
     #: alpha: weight of images of the averaged generator
     alpha: float = attrs.field(default=0.5, validator=number(0))
     #: lambda: what the averaged generator keeps of itself in a round
@@ -75,7 +81,8 @@ class Settings(fedavg.Settings):
 
 
 class Generator(nn.Module):
-    """s = G(h; w) of h = o(z, y) = z x E(y): noise times a learnt embedding of the label, number by number.
+    """s = G(h; w) of h = o(z, y) = z x E(y): noise times a learnt embedding of the label, number by
+    number.
 
     Args:
         network: from h (N, z) to images in [0, 1]; embedding: E, (C, z).
@@ -96,39 +103,58 @@ class Generator(nn.Module):
 
 @attrs.frozen(eq=False)
 class Ensemble:
-    """sum_i tau_{i,y} f_i(s): the clients' models, each heard by its share of the class; `shares` is (K, C)."""
+    """sum_i tau_{i,y} f_i(s): the clients' models, each heard by its share of the class; `shares`
+    is (K, C).
+    """
 
     models: Stacked
     shares: torch.Tensor
 
     def __call__(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Logits (N, C) in float32 of network inputs (N, C, S, S) that were made for `labels` (N,)."""
+        """Logits (N, C) in float32 of network inputs (N, C, S, S) that were made for `labels`
+        (N,).
+        """
         return (self.shares[:, labels, None] * self.models(inputs).float()).sum(0)
 
 
 class DFRD(fedavg.FedAvg):
     """FedAvg, after which the server plays I rounds of a game in every round of the federation.
 
-    The generator looks for images that the ensemble of the clients' models takes for the wanted class and the global
-    model does not; the global model learns from the ensemble on them, and on images of a moving average of the
-    generator, so that it does not forget. Clients say how often each label was among their batches.
+    The generator looks for images that the ensemble of the clients' models takes for the wanted
+    class and the global model does not; the global model learns from the ensemble on them, and on
+    images of a moving average of the generator, so that it does not forget. Clients say how often
+    each label was among their batches.
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and a generator with w~ = w."""
-        tensors, generator = super().initialise(task, rng).tensors, self._generator(task, rng.at("generator"))
-        return State(task, tensors | generative.packed("generator", generator) | generative.packed("ema", generator))
+        tensors, generator = (
+            super().initialise(task, rng).tensors,
+            self._generator(task, rng.at("generator")),
+        )
+        return State(
+            task,
+            tensors
+            | generative.packed("generator", generator)
+            | generative.packed("ema", generator),
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
-        """A model, the number of samples behind it, and n_{i,y}: how often it trained on each label."""
+        """A model, the number of samples behind it, and n_{i,y}: how often it trained on each
+        label.
+        """
         tensors, meta = super().upload_format(state)
-        return tensors | {"labels/counts": Field((state.task.dataset.num_classes,), torch.int64, low=0)}, meta
+        return tensors | {
+            "labels/counts": Field((state.task.dataset.num_classes,), torch.int64, low=0)
+        }, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training as in FedAvg, counting the labels that it sees."""
-        counts = torch.zeros(client.task.dataset.num_classes, dtype=torch.int64, device=client.labels.device)
+        counts = torch.zeros(
+            client.task.dataset.num_classes, dtype=torch.int64, device=client.labels.device
+        )
         objective = self.objective(client, message, rng.at("objective"))
 
         def counting(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -136,7 +162,15 @@ class DFRD(fedavg.FedAvg):
             return objective(model, images, labels)
 
         model = self.network(client.task, message.tensors)
-        train(model, client.images, client.labels, self.settings, self.settings.steps(len(client)), counting, rng)
+        train(
+            model,
+            client.images,
+            client.labels,
+            self.settings,
+            self.settings.steps(len(client)),
+            counting,
+            rng,
+        )
         return Message(pack(model) | {"labels/counts": counts}, {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
@@ -144,32 +178,54 @@ class DFRD(fedavg.FedAvg):
         state = super().server_update(state, uploads, rng)
         if not self.settings.iterations:
             return state
-        teachers = [self.network(state.task, upload.tensors).eval().requires_grad_(False)
-                    for upload in uploads.values()]
+        teachers = [
+            self.network(state.task, upload.tensors).eval().requires_grad_(False)
+            for upload in uploads.values()
+        ]
         counts = torch.stack([upload.tensors["labels/counts"] for upload in uploads.values()])
         # tau_{i,y} = n_{i,y} / n_y and p(y) = n_y / sum_y n_y
-        ensemble, distribution = Ensemble(Stacked(teachers), label_shares(counts)), counts.sum(0).float()
+        ensemble, distribution = (
+            Ensemble(Stacked(teachers), label_shares(counts)),
+            counts.sum(0).float(),
+        )
         learnt = self._distil(state.task, state.tensors, ensemble, distribution, rng)
         return attrs.evolve(state, tensors=state.tensors | learnt)
 
-    def _distil(self, task: Task, tensors: Mapping[str, torch.Tensor], ensemble: Ensemble, distribution: torch.Tensor,
-                rng: Rng) -> dict[str, torch.Tensor]:
-        """The changed part of the state after I rounds of the game; nothing in them waits for a GPU."""
+    def _distil(
+        self,
+        task: Task,
+        tensors: Mapping[str, torch.Tensor],
+        ensemble: Ensemble,
+        distribution: torch.Tensor,
+        rng: Rng,
+    ) -> dict[str, torch.Tensor]:
+        """The changed part of the state after I rounds of the game; nothing in them waits for a
+        GPU.
+        """
         settings = self.settings
         student = self.network(task, tensors).eval()
         generator, average = (self._generator(task, Rng(0)) for _ in range(2))
         generative.fill(generator, "generator", tensors)
         generative.fill(average, "ema", tensors)
-        adam = torch.optim.Adam(generator.parameters(), lr=settings.generator_lr,
-                                betas=(settings.generator_momentum, 0.999))
+        adam = torch.optim.Adam(
+            generator.parameters(),
+            lr=settings.generator_lr,
+            betas=(settings.generator_momentum, 0.999),
+        )
         restore_optimiser(adam, generator, take("adam/", tensors))
-        sgd = torch.optim.SGD(student.parameters(), lr=settings.server_lr, momentum=settings.server_momentum,
-                              weight_decay=settings.server_weight_decay)
+        sgd = torch.optim.SGD(
+            student.parameters(),
+            lr=settings.server_lr,
+            momentum=settings.server_momentum,
+            weight_decay=settings.server_weight_decay,
+        )
         draws = rng.at("draws").generator(task.runtime.device)
 
         def sample() -> tuple[torch.Tensor, torch.Tensor]:
             # z ~ N(0, 1) and y ~ p(y)
-            noise = torch.randn(settings.server_batch, settings.noise, generator=draws, device=draws.device)
+            noise = torch.randn(
+                settings.server_batch, settings.noise, generator=draws, device=draws.device
+            )
             return noise, draw_labels(distribution, settings.server_batch, draws)
 
         for _ in range(settings.iterations):
@@ -190,11 +246,22 @@ class DFRD(fedavg.FedAvg):
             # w~^t = lambda w~^{t-1} + (1 - lambda) w^t
             for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
                 kept.lerp_(latest, 1 - settings.ema)
-        return (pack(student) | generative.packed("generator", generator) | generative.packed("ema", average)
-                | put("adam/", optimiser_state(adam, generator)))
+        return (
+            pack(student)
+            | generative.packed("generator", generator)
+            | generative.packed("ema", average)
+            | put("adam/", optimiser_state(adam, generator))
+        )
 
-    def _generator_loss(self, task: Task, generator: Generator, student: nn.Module, ensemble: Ensemble,
-                        noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _generator_loss(
+        self,
+        task: Task,
+        generator: Generator,
+        student: nn.Module,
+        ensemble: Ensemble,
+        noise: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> torch.Tensor:
         """L_gen = L_fid + beta_tran L_tran + beta_div L_div."""
         settings = self.settings
         with task.runtime.autocast():
@@ -207,41 +274,69 @@ class DFRD(fedavg.FedAvg):
         return loss + settings.diversity * diversity_loss(inputs, merged, settings.distance)
 
     @torch.no_grad()
-    def _lesson(self, task: Task, generator: Generator, ensemble: Ensemble, noise: torch.Tensor,
-                labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _lesson(
+        self,
+        task: Task,
+        generator: Generator,
+        ensemble: Ensemble,
+        noise: torch.Tensor,
+        labels: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Network inputs that a generator makes for labels, and what the ensemble says of them."""
         with task.runtime.autocast():
             inputs = task.dataset.standardise(generator(generator.merge(noise, labels)))
             return inputs, ensemble(inputs, labels)
 
-    def _student_loss(self, task: Task, student: nn.Module, new: tuple[torch.Tensor, torch.Tensor],
-                      old: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _student_loss(
+        self,
+        task: Task,
+        student: nn.Module,
+        new: tuple[torch.Tensor, torch.Tensor],
+        old: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
         """L_md = KL(f(s), sum_i tau_{i,y} f_i(s)) + alpha KL(f(s~), sum_i tau_{i,y~} f_i(s~))."""
         with task.runtime.autocast():
             answers = student(torch.cat([new[0], old[0]])).float().chunk(2)
-        return kl_divergence(answers[0], new[1]) + self.settings.alpha * kl_divergence(answers[1], old[1])
+        return kl_divergence(answers[0], new[1]) + self.settings.alpha * kl_divergence(
+            answers[1], old[1]
+        )
 
     def _generator(self, task: Task, rng: Rng) -> Generator:
         settings, data, device = self.settings, task.dataset, task.runtime.device
-        network = fresh(ImageGenerator, data.channels, data.size, noise=settings.noise, width=settings.generator_width,
-                        rng=rng.at("network"), device=device)
-        embedding = torch.randn(data.num_classes, settings.noise, generator=rng.at("embedding").generator())
+        network = fresh(
+            ImageGenerator,
+            data.channels,
+            data.size,
+            noise=settings.noise,
+            width=settings.generator_width,
+            rng=rng.at("network"),
+            device=device,
+        )
+        embedding = torch.randn(
+            data.num_classes, settings.noise, generator=rng.at("embedding").generator()
+        )
         return Generator(network, embedding.to(device)).train()
 
 
-def transferability_loss(heard: torch.Tensor, own: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def transferability_loss(
+    heard: torch.Tensor, own: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """L_tran = -eps KL(sum_i tau_{i,y} f_i(s), f(s)), the mean over images.
 
-    eps is 1 where the ensemble sees the label and the global model does not: such images lie between the two decision
-    boundaries. `heard` and `own` are logits (N, C) of the ensemble and of the global model.
+    eps is 1 where the ensemble sees the label and the global model does not: such images lie
+    between the two decision boundaries. `heard` and `own` are logits (N, C) of the ensemble and of
+    the global model.
     """
     between = (heard.argmax(1) == labels) & (own.argmax(1) != labels)
-    apart = F.kl_div(heard.log_softmax(1), own.log_softmax(1), log_target=True, reduction="none").sum(1)
+    apart = F.kl_div(
+        heard.log_softmax(1), own.log_softmax(1), log_target=True, reduction="none"
+    ).sum(1)
     return -(between * apart).mean()
 
 
 def diversity_loss(images: torch.Tensor, merged: torch.Tensor, distance: str) -> torch.Tensor:
-    """L_div = exp(-1/Q^2 sum_{i,j} |s_i - s_j| |h_i - h_j|), in (0, 1]: 1 when all images are equal.
+    """L_div = exp(-1/Q^2 sum_{i,j} |s_i - s_j| |h_i - h_j|), in (0, 1]: 1 when all images are
+    equal.
 
     Args:
         images: s, (Q, ...); merged: h, (Q, z).

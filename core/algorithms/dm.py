@@ -1,7 +1,8 @@
 """DM: condensation by distribution matching, in one communication.
 
-Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023, Eq. 5 and Algorithm 1. The defaults are those
-of the authors' code, which starts from real images; from noise, as GDD-FL does, unless `init` says otherwise.
+Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023, Eq. 5 and Algorithm 1. The
+defaults are those of the authors' code, which starts from real images; from noise, as GDD-FL does,
+unless `init` says otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Settings(CondensingSettings):
     """Hyper-parameters of DM."""
 
     iterations: int = attrs.field(default=20_000, validator=whole(1))
-    augmentation: str = attrs.field(default="color_crop_cutout_flip_scale_rotate", validator=strategy)
+    augmentation: str = attrs.field(
+        default="color_crop_cutout_flip_scale_rotate", validator=strategy
+    )
 
     @classmethod
     def released(cls) -> Self:
@@ -35,12 +38,18 @@ class Settings(CondensingSettings):
 
 
 class DM(OneShotCondensing):
-    """Condensed images have the mean feature of the real ones, at a new random network in every iteration."""
+    """Condensed images have the mean feature of the real ones, at a new random network in every
+    iteration.
+    """
 
     Settings = Settings
 
-    def parts(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> dict[str, Any]:
-        """The fields of a `Problem`: data, budget, and an encoder that is another one in every iteration."""
+    def parts(
+        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
+    ) -> dict[str, Any]:
+        """The fields of a `Problem`: data, budget, and an encoder that is another one in every
+        iteration.
+        """
         settings: Settings = self.settings
         encoder = LatentEncoder(settings.encoder(task, networks))
 
@@ -49,17 +58,30 @@ class DM(OneShotCondensing):
             initialise(encoder.model, networks.at("network", number))
 
         budget = Condensation(
-            iterations=settings.iterations, image_lr=settings.image_lr, image_momentum=settings.image_momentum,
-            real_batch=settings.real_batch, augmentation=settings.augmentation)
-        return {"encoder": encoder, "real": real, "settings": budget, "draws": Draws(rngs, real.owner),
-                "prepare": task.inputs, "autocast": task.runtime.autocast, "free": True, "disturb": redraw}
+            iterations=settings.iterations,
+            image_lr=settings.image_lr,
+            image_momentum=settings.image_momentum,
+            real_batch=settings.real_batch,
+            augmentation=settings.augmentation,
+        )
+        return {
+            "encoder": encoder,
+            "real": real,
+            "settings": budget,
+            "draws": Draws(rngs, real.owner),
+            "prepare": task.inputs,
+            "autocast": task.runtime.autocast,
+            "free": True,
+            "disturb": redraw,
+        }
 
     def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:
         """What is matched: mean features of every class and client."""
         return Problem(**self.parts(task, real, networks, rngs))
 
-    def condense(self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
-                 ) -> torch.Tensor:
+    def condense(
+        self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
+    ) -> torch.Tensor:
         """S <- S - eta grad sum_c || mean psi(A(T_c)) - mean psi(A(S_c)) ||^2."""
         group = torch.arange(real.groups, device=start.device).repeat_interleave(start.shape[1])
         images, _ = condense(self.problem(task, real, networks, rngs), start.flatten(0, 1), group)

@@ -1,7 +1,8 @@
 """DSA: condensation by gradient matching under siamese augmentation, in one communication.
 
-Zhao, Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021. It is DC, where real and
-condensed images of a class get the same random transform before their gradients are compared.
+Zhao, Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021. It is DC,
+where real and condensed images of a class get the same random transform before their gradients are
+compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from core.condensation.engine import strategy
 class Settings(dc.Settings):
     """Hyper-parameters of DSA: those of DC."""
 
-    augmentation: str = attrs.field(default="color_crop_cutout_flip_scale_rotate", validator=strategy)
+    augmentation: str = attrs.field(
+        default="color_crop_cutout_flip_scale_rotate", validator=strategy
+    )
 
     @classmethod
     def released(cls) -> Self:

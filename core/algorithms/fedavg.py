@@ -1,7 +1,7 @@
 """FedAvg: federated averaging.
 
-McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks from Decentralized
-Data. AISTATS 2017, Algorithm 1.
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas. Communication-Efficient Learning of Deep Networks
+from Decentralized Data. AISTATS 2017, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Settings(LocalTraining):
 
 
 class FedAvg(Algorithm):
-    """Clients train the server's model on their data; the server averages the models by numbers of samples.
+    """Clients train the server's model on their data; the server averages the models by numbers of
+    samples.
 
-    Methods that differ in what a client minimises inherit from this class and override `objective`; those with another
-    network override `network`.
+    Methods that differ in what a client minimises inherit from this class and override `objective`;
+    those with another network override `network`.
 
-    Running means and variances of batch norm are averaged like parameters, with the same weights: a global model with
-    the initial running statistics would fail at test time.
+    Running means and variances of batch norm are averaged like parameters, with the same weights: a
+    global model with the initial running statistics would fail at test time.
     """
 
     Settings = Settings
@@ -61,8 +62,10 @@ class FedAvg(Algorithm):
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model of the same form, and the number of samples behind it."""
-        tensors = {name: Field(tuple(value.shape), value.dtype)
-                   for name, value in weights(state.tensors).items()}
+        tensors = {
+            name: Field(tuple(value.shape), value.dtype)
+            for name, value in weights(state.tensors).items()
+        }
         return tensors, {"samples": Field((), torch.int64, low=1, high=math.inf)}
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
@@ -75,14 +78,25 @@ class FedAvg(Algorithm):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
         model = self.network(client.task, message.tensors)
-        train(model, client.images, client.labels, self.settings, self.settings.steps(len(client)),
-              self.objective(client, message, rng.at("objective")), rng)
+        train(
+            model,
+            client.images,
+            client.labels,
+            self.settings,
+            self.settings.steps(len(client)),
+            self.objective(client, message, rng.at("objective")),
+            rng,
+        )
         return Message(pack(model), {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state stays."""
+        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state
+        stays.
+        """
         samples = [int(upload.meta["samples"]) for upload in uploads.values()]  # type: ignore[arg-type]
-        average = weighted_average([weights(upload.tensors) for upload in uploads.values()], samples)
+        average = weighted_average(
+            [weights(upload.tensors) for upload in uploads.values()], samples
+        )
         return attrs.evolve(state, tensors=state.tensors | average)
 
     def model(self, state: State) -> nn.Module:
@@ -92,4 +106,8 @@ class FedAvg(Algorithm):
 
 def weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights of a model among other tensors: those under `parameters/` and `buffers/`."""
-    return {name: value for name, value in tensors.items() if name.startswith(("parameters/", "buffers/"))}
+    return {
+        name: value
+        for name, value in tensors.items()
+        if name.startswith(("parameters/", "buffers/"))
+    }

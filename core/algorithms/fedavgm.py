@@ -1,7 +1,7 @@
 """FedAvgM: FedAvg with momentum on the server.
 
-Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification. 2019,
-Section 4.
+Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification. 2019, Section 4.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class Settings(fedavg.Settings):
 
 
 class FedAvgM(fedavg.FedAvg):
-    """The server treats the averaged change of the model as a gradient and follows it with undamped momentum.
+    """The server treats the averaged change of the model as a gradient and follows it with undamped
+    momentum.
 
-    v <- beta v + dw, w <- w - lr v, where dw = w_t - sum_k n_k/n w^k. Running statistics of batch norm are averaged as
-    in FedAvg and take no part in the momentum: a variance must not overshoot below zero.
+    v <- beta v + dw, w <- w - lr v, where dw = w_t - sum_k n_k/n w^k. Running statistics of batch
+    norm are averaged as in FedAvg and take no part in the momentum: a variance must not overshoot
+    below zero.
     """
 
     Settings = Settings
@@ -38,8 +40,11 @@ class FedAvgM(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and v = 0."""
         state = super().initialise(task, rng)
-        still = {_velocity(name): torch.zeros_like(w) for name, w in state.tensors.items()
-                 if name.startswith("parameters/")}
+        still = {
+            _velocity(name): torch.zeros_like(w)
+            for name, w in state.tensors.items()
+            if name.startswith("parameters/")
+        }
         return State(task, state.tensors | still)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

@@ -1,9 +1,10 @@
 """FedDF: ensemble distillation for model fusion.
 
-Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning. NeurIPS 2020, Algorithm 1
-(homogeneous clients). The paper stops early by the accuracy on labelled images that the server holds. Here the server
-has no labels: it stops by the divergence from the ensemble on auxiliary images that it keeps apart. As in the released
-code the student ends with its last weights, not its best.
+Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning.
+NeurIPS 2020, Algorithm 1 (homogeneous clients). The paper stops early by the accuracy on labelled
+images that the server holds. Here the server has no labels: it stops by the divergence from the
+ensemble on auxiliary images that it keeps apart. As in the released code the student ends with its
+last weights, not its best.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def positive_or_none(instance: object, attribute: attrs.Attribute, value: float 
 
 @attrs.frozen(kw_only=True)
 class Settings(public.PublicData, fedavg.Settings):
-    """Local training without momentum, weight decay or decay of the rate; then distillation on the server."""
+    """Local training without momentum, weight decay or decay of the rate; then distillation on the
+    server.
+    """
 
     lr: float = attrs.field(default=0.1, validator=number(0, above=True))
     local_epochs: int = attrs.field(default=40, validator=whole(1))
@@ -61,9 +64,11 @@ class Settings(public.PublicData, fedavg.Settings):
 
 
 class FedDF(fedavg.FedAvg):
-    """FedAvg, whose average then learns from the ensemble of the clients' models on unlabelled images.
+    """FedAvg, whose average then learns from the ensemble of the clients' models on unlabelled
+    images.
 
-    The traffic is FedAvg's: the auxiliary images lie on the server, which also asks the clients' models.
+    The traffic is FedAvg's: the auxiliary images lie on the server, which also asks the clients'
+    models.
     """
 
     Settings = Settings
@@ -75,8 +80,12 @@ class FedDF(fedavg.FedAvg):
         if not self.settings.distill_steps:
             return fused
         task, student = state.task, self.model(fused)
-        images = public.drawn(public.public_images(task, self.settings), self.settings.pool, rng.at("pool"),
-                              task.runtime.device)
+        images = public.drawn(
+            public.public_images(task, self.settings),
+            self.settings.pool,
+            rng.at("pool"),
+            task.runtime.device,
+        )
         teachers = [self.network(task, upload.tensors) for upload in uploads.values()]
         # 1/|S_t| sum_k f(x_t^k, d)
         ensemble = public.answers(task, teachers, images).mean(0)
@@ -84,22 +93,46 @@ class FedDF(fedavg.FedAvg):
         return State(task, pack(student))
 
     def _divergence(self, outputs: torch.Tensor, ensemble: torch.Tensor) -> torch.Tensor:
-        """KL(sigma(1/|S_t| sum_k f(x_t^k, d)), sigma(f(x_{t,j-1}, d))), sigma the softmax at a temperature."""
+        """KL(sigma(1/|S_t| sum_k f(x_t^k, d)), sigma(f(x_{t,j-1}, d))), sigma the softmax at a
+        temperature.
+        """
         return kl_divergence(outputs, ensemble, self.settings.temperature)
 
-    def _distil(self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng) -> None:
-        """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands still."""
+    def _distil(
+        self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng
+    ) -> None:
+        """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands
+        still.
+        """
         settings = self.settings
-        optimiser = public.adam(student, settings.distill_lr, settings.distill_steps, settings.clip_norm)
+        optimiser = public.adam(
+            student, settings.distill_lr, settings.distill_steps, settings.clip_norm
+        )
         patient = settings.patience >= settings.distill_steps
-        apart = 0 if patient else min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
-        seen, heard, images, ensemble = images[:apart], ensemble[:apart], images[apart:], ensemble[apart:]
+        apart = (
+            0 if patient else min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
+        )
+        seen, heard, images, ensemble = (
+            images[:apart],
+            ensemble[:apart],
+            images[apart:],
+            ensemble[apart:],
+        )
         every = settings.distill_steps if patient else settings.check_every
         best, best_at = float("inf"), 0
         for done in range(0, settings.distill_steps, every):
             steps = min(every, settings.distill_steps - done)
-            public.mimic(task, student, images, ensemble, self._divergence, optimiser, settings.distill_batch, steps,
-                         rng.at("from", done))
+            public.mimic(
+                task,
+                student,
+                images,
+                ensemble,
+                self._divergence,
+                optimiser,
+                settings.distill_batch,
+                steps,
+                rng.at("from", done),
+            )
             if patient:
                 return
             divergence = float(self._divergence(task.outputs(student, seen), heard))

@@ -1,21 +1,25 @@
-"""FedDistill: federated distillation of mean logits per class, in the meaning of FedGen's repository.
+"""FedDistill: federated distillation of mean logits per class, in the meaning of FedGen's
+repository.
 
-Jeong, Oh, Kim, Park, Bennis, Kim. Communication-Efficient On-Device Machine Learning: Federated Distillation and
-Augmentation under Non-IID Private Data. 2018; Seo, Park, Oh, Bennis, Kim. Federated Knowledge Distillation. 2020; code:
-zhuangdizhu/FedGen (`FedDistill`, and `FedDistill-FL`, which the paper of FedGen calls FedDistill+).
+Jeong, Oh, Kim, Park, Bennis, Kim. Communication-Efficient On-Device Machine Learning: Federated
+Distillation and Augmentation under Non-IID Private Data. 2018; Seo, Park, Oh, Bennis, Kim.
+Federated Knowledge Distillation. 2020; code: zhuangdizhu/FedGen (`FedDistill`, and `FedDistill-FL`,
+which the paper of FedGen calls FedDistill+).
 
-Clients average their logits per class while they train, the server averages these averages, and in the next round
-clients keep their outputs on an image near the mean of its class. In the papers of 2018 and 2020 nothing else is
-shared, and every client keeps a model of its own (`sharing: logits`). FedDistill+ shares and averages models too.
+Clients average their logits per class while they train, the server averages these averages, and in
+the next round clients keep their outputs on an image near the mean of its class. In the papers of
+2018 and 2020 nothing else is shared, and every client keeps a model of its own (`sharing: logits`).
+FedDistill+ shares and averages models too.
 
-FedMK's tables cite Seo et al. but can only mean FedDistill+, the default here. On the whole test set of MNIST they
-print 58% to 76%, level with FedAvg; a client by itself knows the few classes that a Dirichlet split of 0.1 gives it.
-And the scripts of FedGen's repository, from which FedMK has its setting, run `FedDistill-FL`.
+FedMK's tables cite Seo et al. but can only mean FedDistill+, the default here. On the whole test
+set of MNIST they print 58% to 76%, level with FedAvg; a client by itself knows the few classes that
+a Dirichlet split of 0.1 gives it. And the scripts of FedGen's repository, from which FedMK has its
+setting, run `FedDistill-FL`.
 
-Open or different: a class whose logits nobody has sent has no regulariser. In the papers a client is compared with the
-mean of the others, in the code with the mean of all, as here. The code adds up logits over all rounds and counts a
-client without a class as logits of zero; settings `tracking` and `absent` do that. It also counts one sample too many
-of every class, which is left out.
+Open or different: a class whose logits nobody has sent has no regulariser. In the papers a client
+is compared with the mean of the others, in the code with the mean of all, as here. The code adds up
+logits over all rounds and counts a client without a class as logits of zero; settings `tracking`
+and `absent` do that. It also counts one sample too many of every class, which is left out.
 """
 
 from __future__ import annotations
@@ -42,18 +46,32 @@ class Settings(fedavg.Settings):
 
     #: weight of the divergence from the mean logits
     weight: float = attrs.field(default=1.0, validator=number(0))
-    #: "models": models and logits (FedDistill+); "logits": logits only, every client tests its own model
+    #: "models": models and logits (FedDistill+); "logits": logits only, every client tests its own
+    #: model
     sharing: str = attrs.field(default="models", validator=one_of("sharing", "models", "logits"))
-    #: a client without a class is "skipped" when the logits of that class are averaged, or counts as "zero"
-    absent: str = attrs.field(default="skipped", validator=one_of("treatment of absent classes", "skipped", "zero"))
+    #: a client without a class is "skipped" when the logits of that class are averaged, or counts
+    #: as "zero"
+    absent: str = attrs.field(
+        default="skipped", validator=one_of("treatment of absent classes", "skipped", "zero")
+    )
     #: logits are averaged over the "round", or over the whole "run"
-    tracking: str = attrs.field(default="round", validator=one_of("tracking of logits", "round", "run"))
+    tracking: str = attrs.field(
+        default="round", validator=one_of("tracking of logits", "round", "run")
+    )
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the learning rate, 0.99 a
-        round, is left out), and its way to average logits."""
-        return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0, absent="zero", tracking="run")
+        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the
+        learning rate, 0.99 a round, is left out), and its way to average logits.
+        """
+        return cls(
+            batch_size=32,
+            local_steps=20,
+            momentum=0.0,
+            weight_decay=0.0,
+            absent="zero",
+            tracking="run",
+        )
 
 
 class FedDistill(fedavg.FedAvg):
@@ -65,26 +83,37 @@ class FedDistill(fedavg.FedAvg):
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model; with `sharing: logits` the seed from which every client makes the same one."""
+        """A fresh model; with `sharing: logits` the seed from which every client makes the same
+        one.
+        """
         if self.settings.sharing == "models":
             return super().initialise(task, rng)
         return State(task, {}, {"seed": rng.at("model").key})
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model or the seed, and from the second round on the mean logits and which classes have some."""
-        logits = {name: value for name, value in state.tensors.items() if name.startswith("logits/")}
+        """The global model or the seed, and from the second round on the mean logits and which
+        classes have some.
+        """
+        logits = {
+            name: value for name, value in state.tensors.items() if name.startswith("logits/")
+        }
         return Message(fedavg.weights(state.tensors) | logits, dict(state.meta))
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
-        """The model, if it is shared, a client's mean logits, and the number of samples behind each mean."""
+        """The model, if it is shared, a client's mean logits, and the number of samples behind each
+        mean.
+        """
         tensors, meta = super().upload_format(state)
         classes = state.task.dataset.num_classes
-        return tensors | {"logits/mean": Field((classes, classes), torch.float32),
-                          "logits/samples": Field((classes,), torch.int64, low=0, high=math.inf)}, meta
+        return tensors | {
+            "logits/mean": Field((classes, classes), torch.float32),
+            "logits/samples": Field((classes,), torch.int64, low=0, high=math.inf),
+        }, meta
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """A round of FedAvg. With `sharing: logits` the clients' models come to stand in the state to be tested; they
-        are not sent."""
+        """A round of FedAvg. With `sharing: logits` the clients' models come to stand in the state
+        to be tested; they are not sent.
+        """
         state = super().round(state, clients, ledger, rng)
         if self.settings.sharing == "models":
             return state
@@ -94,11 +123,15 @@ class FedDistill(fedavg.FedAvg):
         return attrs.evolve(state, tensors=tensors)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """The loss of the data and the divergence from the mean logits, if there are some; adds up the client's own."""
+        """The loss of the data and the divergence from the mean logits, if there are some; adds up
+        the client's own.
+        """
         task, classes, device = client.task, client.task.dataset.num_classes, client.labels.device
         if self.settings.tracking == "round" or "tracked/sums" not in client.memory:
-            client.memory |= {"tracked/sums": torch.zeros(classes, classes, device=device),
-                              "tracked/samples": torch.zeros(classes, dtype=torch.int64, device=device)}
+            client.memory |= {
+                "tracked/sums": torch.zeros(classes, classes, device=device),
+                "tracked/samples": torch.zeros(classes, dtype=torch.int64, device=device),
+            }
         sums, samples = client.memory["tracked/sums"], client.memory["tracked/samples"]
         mean, known = (received.tensors.get(f"logits/{name}") for name in ("mean", "known"))
 
@@ -118,35 +151,50 @@ class FedDistill(fedavg.FedAvg):
         return objective
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Local training from the global model, or from the client's own; the mean logits go along."""
+        """Local training from the global model, or from the client's own; the mean logits go
+        along.
+        """
         own = self.settings.sharing == "logits"
         if own:
-            start = take("model/", client.memory) or pack(client.task.new_model(Rng(int(message.meta["seed"]))))  # type: ignore[arg-type]
+            fresh = Rng(int(message.meta["seed"]))  # type: ignore[arg-type]
+            start = take("model/", client.memory) or pack(client.task.new_model(fresh))
             message = Message(message.tensors | start, message.meta)
         answer = super().client_update(client, message, rng)
         if own:
             client.memory |= put("model/", answer.tensors)
         samples = client.memory["tracked/samples"]
-        logits = {"logits/mean": client.memory["tracked/sums"] / samples.clamp(min=1).unsqueeze(1),
-                  "logits/samples": samples.clone()}
+        logits = {
+            "logits/mean": client.memory["tracked/sums"] / samples.clamp(min=1).unsqueeze(1),
+            "logits/samples": samples.clone(),
+        }
         return Message(logits if own else answer.tensors | logits, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and the mean over clients of their mean logits."""
         state = super().server_update(state, uploads, rng)
-        means, samples = (torch.stack([upload.tensors[f"logits/{name}"] for upload in uploads.values()])
-                          for name in ("mean", "samples"))
+        means, samples = (
+            torch.stack([upload.tensors[f"logits/{name}"] for upload in uploads.values()])
+            for name in ("mean", "samples")
+        )
         having = (samples > 0) | (self.settings.absent == "zero")
         known = having.any(0)
         mean = (means * having.unsqueeze(2)).sum(0) / having.sum(0).clamp(min=1).unsqueeze(1)
-        if "logits/mean" in state.tensors:  # a class that nobody has in this round keeps what was known of it
+        if (
+            "logits/mean" in state.tensors
+        ):  # a class that nobody has in this round keeps what was known of it
             mean = torch.where(known.unsqueeze(1), mean, state.tensors["logits/mean"])
             known = known | state.tensors["logits/known"]
-        return attrs.evolve(state, tensors=state.tensors | {"logits/mean": mean, "logits/known": known})
+        return attrs.evolve(
+            state, tensors=state.tensors | {"logits/mean": mean, "logits/known": known}
+        )
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:  # type: ignore[override]
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)
-        owners = dict.fromkeys(name.split("/")[1] for name in state.tensors if name.startswith("tested/"))
-        return [self.network(state.task, take(f"tested/{owner}/", state.tensors)) for owner in owners]
+        owners = dict.fromkeys(
+            name.split("/")[1] for name in state.tensors if name.startswith("tested/")
+        )
+        return [
+            self.network(state.task, take(f"tested/{owner}/", state.tensors)) for owner in owners
+        ]

@@ -1,8 +1,9 @@
 """FedDM: iterative distribution matching.
 
-Xiong, Wang, Cheng, Yu, Hsieh. FedDM: Iterative Distribution Matching for Communication-Efficient Federated Learning.
-CVPR 2023. No official code is at hand; what the paper leaves open follows FedVCK's repository, which carries its parts
-(`random_pertube`), and the values of `Settings` are those of the paper's image experiments.
+Xiong, Wang, Cheng, Yu, Hsieh. FedDM: Iterative Distribution Matching for Communication-Efficient
+Federated Learning. CVPR 2023. No official code is at hand; what the paper leaves open follows
+FedVCK's repository, which carries its parts (`random_pertube`), and the values of `Settings` are
+those of the paper's image experiments.
 """
 
 from __future__ import annotations
@@ -41,17 +42,20 @@ class Settings(condensing.ServerSide, Condensation):
 
 
 class FedDM(Algorithm):
-    """Clients condense images whose features and logits match those of their data, at weights around the global model.
+    """Clients condense images whose features and logits match those of their data, at weights
+    around the global model.
 
-    Every class is matched by its own mean; condensed images are normalised by their own batch. The server trains the
-    global model on the condensed images of the round.
+    Every class is matched by its own mean; condensed images are normalised by their own batch. The
+    server trains the global model on the condensed images of the round.
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and the seed that clients share, so that all disturb the model alike."""
-        return State(task, pack(task.new_model(rng.at("model"))), {"round": 0, "seed": rng.at("disturb").key})
+        return State(
+            task, pack(task.new_model(rng.at("model"))), {"round": 0, "seed": rng.at("disturb").key}
+        )
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, the round and the shared seed."""
@@ -69,21 +73,41 @@ class FedDM(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """What all clients upload, condensed as one batch."""
-        return self._condense(clients, messages[clients[0].id], [rng.at("client", client.id) for client in clients])
+        return self._condense(
+            clients, messages[clients[0].id], [rng.at("client", client.id) for client in clients]
+        )
 
-    def _condense(self, clients: Sequence[Client], message: Message, rngs: Sequence[Rng]) -> dict[int, Message]:
+    def _condense(
+        self, clients: Sequence[Client], message: Message, rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
         task, settings = clients[0].task, self.settings
         encoder = LatentEncoder(task.model_from(message.tensors))
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
         shared = Rng(int(message.meta["seed"])).at("round", int(message.meta["round"]))  # type: ignore[arg-type]
-        problem = Problem(encoder, real, settings, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
-                          free=True, head=True, disturb=disturbance(encoder, settings.rho, shared))
+        problem = Problem(
+            encoder,
+            real,
+            settings,
+            Draws(rngs, real.owner),
+            task.inputs,
+            task.runtime.autocast,
+            free=True,
+            head=True,
+            disturb=disturbance(encoder, settings.rho, shared),
+        )
         images, _ = condense(problem, condensing.noise(real, group, rngs), group)
-        return {client.id: Message({
-            "images": condensing.encode(images[real.owner[group] == position], task.dataset, "uint8"),
-            "labels": real.label[group][real.owner[group] == position].to(torch.uint8),
-        }) for position, client in enumerate(clients)}
+        return {
+            client.id: Message(
+                {
+                    "images": condensing.encode(
+                        images[real.owner[group] == position], task.dataset, "uint8"
+                    ),
+                    "labels": real.label[group][real.owner[group] == position].to(torch.uint8),
+                }
+            )
+            for position, client in enumerate(clients)
+        }
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train on the condensed images of this round."""
@@ -97,20 +121,31 @@ class FedDM(Algorithm):
 
 
 def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int], None] | None:
-    """A function that moves the encoder to w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1), a draw per number.
+    """A function that moves the encoder to w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1), a draw
+    per number.
 
-    In so many dimensions the norm of g is far above rho, so w lies on the sphere of radius rho in a random direction.
+    In so many dimensions the norm of g is far above rho, so w lies on the sphere of radius rho in a
+    random direction.
     """
     if not rho:
         return None
-    weights = {name: value for name, value in encoder.model.state_dict().items() if value.is_floating_point()}
+    weights = {
+        name: value
+        for name, value in encoder.model.state_dict().items()
+        if value.is_floating_point()
+    }
     centre = {name: value.clone() for name, value in weights.items()}
 
     def disturb(number_: int) -> None:
         device = next(iter(weights.values())).device
         generator = rng.at("draw", number_).generator(device)
-        noise = {name: torch.randn(value.shape, generator=generator, device=device) for name, value in weights.items()}
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in noise.values()]))
+        noise = {
+            name: torch.randn(value.shape, generator=generator, device=device)
+            for name, value in weights.items()
+        }
+        norm = torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(each) for each in noise.values()])
+        )
         scale = (rho / norm).clamp(max=1.0)
         for name, value in weights.items():
             value.copy_(centre[name] + scale * noise[name])

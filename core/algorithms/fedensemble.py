@@ -1,12 +1,15 @@
-"""FedEnsemble: FedAvg whose clients' models are tested together, in the meaning of FedGen's repository.
+"""FedEnsemble: FedAvg whose clients' models are tested together, in the meaning of FedGen's
+repository.
 
-A baseline of Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021; code:
-zhuangdizhu/FedGen (`serverpFedEnsemble.py`). Clients train and the server averages as in FedAvg. What is tested is the
-ensemble of the clients' models: the sum of their logits, without weights.
+A baseline of Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated
+Learning. ICML 2021; code: zhuangdizhu/FedGen (`serverpFedEnsemble.py`). Clients train and the
+server averages as in FedAvg. What is tested is the ensemble of the clients' models: the sum of
+their logits, without weights.
 
-The paper says "all user models". In the code the models of users who were not active in a round are copies of the
-model that the round began with, and are summed too. Here the ensemble are the models that the server received in the
-round, since no other model is anybody's. It is not the FedEnsemble of Shi et al. (2021), who train several models.
+The paper says "all user models". In the code the models of users who were not active in a round are
+copies of the model that the round began with, and are summed too. Here the ensemble are the models
+that the server received in the round, since no other model is anybody's. It is not the FedEnsemble
+of Shi et al. (2021), who train several models.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the learning rate, 0.99 a
-        round, is left out)."""
+        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the
+        learning rate, 0.99 a round, is left out).
+        """
         return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0)
 
 
@@ -61,7 +65,11 @@ class FedEnsemble(fedavg.FedAvg):
 
     def model(self, state: State) -> nn.Module:
         """The ensemble; before the first round the one model there is."""
-        owners = dict.fromkeys(name.split("/")[1] for name in state.tensors if name.startswith("members/"))
+        owners = dict.fromkeys(
+            name.split("/")[1] for name in state.tensors if name.startswith("members/")
+        )
         if not owners:
             return super().model(state)
-        return Ensemble([self.network(state.task, take(f"members/{owner}/", state.tensors)) for owner in owners])
+        return Ensemble(
+            [self.network(state.task, take(f"members/{owner}/", state.tensors)) for owner in owners]
+        )

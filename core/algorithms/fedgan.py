@@ -1,24 +1,31 @@
-"""FedGAN: clients train generative adversarial networks that are averaged, and classify with the help of their images.
+"""FedGAN: clients train generative adversarial networks that are averaged, and classify with the
+help of their images.
 
-Rasouli, Sun, Rajagopal. FedGAN: Federated Generative Adversarial Networks for Distributed Data. 2020, Algorithm 1. The
-FedGAN that FedVCK's paper cites is the same scheme applied to the detection of COVID-19: Nguyen, Ding, Pathirana,
-Seneviratne, Zomaya. Federated Learning for COVID-19 Detection with Generative Adversarial Networks in Edge Cloud
-Computing. IEEE Internet of Things Journal 2022. No code of either is at hand.
+Rasouli, Sun, Rajagopal. FedGAN: Federated Generative Adversarial Networks for Distributed Data.
+2020, Algorithm 1. The FedGAN that FedVCK's paper cites is the same scheme applied to the detection
+of COVID-19: Nguyen, Ding, Pathirana, Seneviratne, Zomaya. Federated Learning for COVID-19 Detection
+with Generative Adversarial Networks in Edge Cloud Computing. IEEE Internet of Things Journal 2022.
+No code of either is at hand.
 
-Taken from Algorithm 1: generator and discriminator step at the same time, each from the weights of both before the
-step; after K local steps both are averaged with the weights p_i = |R_i| / sum_j |R_j|.
+Taken from Algorithm 1: generator and discriminator step at the same time, each from the weights of
+both before the step; after K local steps both are averaged with the weights p_i = |R_i| / sum_j
+|R_j|.
 
 The papers are silent on the following, which is chosen here:
-- Loss: non-saturating (Goodfellow et al. 2014), as usual. Both networks see the label (Mirza and Osindero 2014): a
-  client's generator learns the classes that the client has, and averaging puts them together.
-- K: as many batches as the classifier takes on the client's own images. Adam starts anew in every round.
-- Classification: from the averaged generator a client draws images of all classes, equally often, `share` times as many
-  as it has, and trains the classifier on both together; classifiers are averaged as in FedAvg. In the first round the
-  generator has learnt nothing, so no images are drawn.
-- Networks: FedVCK's Tables 5 and 9 count model, generator and discriminator, and say nothing of the latter two. From
-  32 to 64 pixels the printed cost grows as that of a generator that turns 100 numbers into 128 maps of a quarter of the
-  side; the 3.5 million numbers that this leaves are put into the discriminator. The default widths so chosen bring the
-  upload within 9 percent of all eight printed costs.
+- Loss: non-saturating (Goodfellow et al. 2014), as usual. Both networks see the label (Mirza and
+  Osindero 2014): a client's generator learns the classes that the client has, and averaging puts
+  them together.
+- K: as many batches as the classifier takes on the client's own images. Adam starts anew in every
+  round.
+- Classification: from the averaged generator a client draws images of all classes, equally often,
+  `share` times as many as it has, and trains the classifier on both together; classifiers are
+  averaged as in FedAvg. In the first round the generator has learnt nothing, so no images are
+  drawn.
+- Networks: FedVCK's Tables 5 and 9 count model, generator and discriminator, and say nothing of the
+  latter two. From 32 to 64 pixels the printed cost grows as that of a generator that turns 100
+  numbers into 128 maps of a quarter of the side; the 3.5 million numbers that this leaves are put
+  into the discriminator. The default widths so chosen bring the upload within 9 percent of all
+  eight printed costs.
 """
 
 from __future__ import annotations
@@ -60,7 +67,8 @@ class Settings(fedavg.Settings):
 
 
 class FedGAN(fedavg.FedAvg):
-    """Clients train the classifier on own and synthetic images, then generator and discriminator on own images.
+    """Clients train the classifier on own and synthetic images, then generator and discriminator on
+    own images.
 
     The server averages all three by numbers of samples.
     """
@@ -70,9 +78,15 @@ class FedGAN(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh classifier, w_0 of the discriminator and theta_0 of the generator."""
         tensors = super().initialise(task, rng).tensors
-        return State(task, tensors | generative.packed("generator", self._fresh_generator(task, rng.at("generator")))
-                     | generative.packed("discriminator", self._discriminator(task, rng.at("discriminator"))),
-                     {"round": 0})
+        return State(
+            task,
+            tensors
+            | generative.packed("generator", self._fresh_generator(task, rng.at("generator")))
+            | generative.packed(
+                "discriminator", self._discriminator(task, rng.at("discriminator"))
+            ),
+            {"round": 0},
+        )
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """Classifier, generator and discriminator, and the round."""
@@ -81,10 +95,14 @@ class FedGAN(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Classifier, generator and discriminator, and the number of samples behind them."""
         _, meta = super().upload_format(state)
-        return {name: Field(tuple(value.shape), value.dtype) for name, value in state.tensors.items()}, meta
+        return {
+            name: Field(tuple(value.shape), value.dtype) for name, value in state.tensors.items()
+        }, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Train the classifier on own and synthetic images, and both adversarial networks on own images."""
+        """Train the classifier on own and synthetic images, and both adversarial networks on own
+        images.
+        """
         task = client.task
         generator = self.generator(task, message.tensors)
         discriminator = self._discriminator(task, Rng(0))
@@ -96,12 +114,23 @@ class FedGAN(fedavg.FedAvg):
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
         model = self.network(task, message.tensors)
-        train(model, images, labels, self.settings, self.settings.steps(len(labels)),
-              self.objective(client, message, rng.at("objective")), rng)
+        train(
+            model,
+            images,
+            labels,
+            self.settings,
+            self.settings.steps(len(labels)),
+            self.objective(client, message, rng.at("objective")),
+            rng,
+        )
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
-        return Message(pack(model) | generative.packed("generator", generator)
-                       | generative.packed("discriminator", discriminator), {"samples": len(client)})
+        return Message(
+            pack(model)
+            | generative.packed("generator", generator)
+            | generative.packed("discriminator", discriminator),
+            {"samples": len(client)},
+        )
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_n = sum_j p_j w_n^j and theta_n = sum_j p_j theta_n^j; the classifiers likewise."""
@@ -117,36 +146,64 @@ class FedGAN(fedavg.FedAvg):
 
     def _fresh_generator(self, task: Task, rng: Rng) -> ImageGenerator:
         settings, data = self.settings, task.dataset
-        return fresh(ImageGenerator, data.channels, data.size, noise=settings.noise, classes=data.num_classes,
-                     width=settings.generator_width, rng=rng, device=task.runtime.device)
+        return fresh(
+            ImageGenerator,
+            data.channels,
+            data.size,
+            noise=settings.noise,
+            classes=data.num_classes,
+            width=settings.generator_width,
+            rng=rng,
+            device=task.runtime.device,
+        )
 
     def _discriminator(self, task: Task, rng: Rng) -> PatchDiscriminator:
         data = task.dataset
-        return fresh(PatchDiscriminator, data.channels + data.num_classes, width=self.settings.discriminator_width,
-                     rng=rng, device=task.runtime.device)
+        return fresh(
+            PatchDiscriminator,
+            data.channels + data.num_classes,
+            width=self.settings.discriminator_width,
+            rng=rng,
+            device=task.runtime.device,
+        )
 
-    def _train_gan(self, client: Client, generator: ImageGenerator, discriminator: PatchDiscriminator,
-                   rng: Rng) -> None:
+    def _train_gan(
+        self, client: Client, generator: ImageGenerator, discriminator: PatchDiscriminator, rng: Rng
+    ) -> None:
         """K local steps of both networks, in place. Nothing in the loop waits for a GPU."""
         settings, task = self.settings, client.task
         device = client.labels.device
         draws = rng.at("noise").generator(device)
         networks = (discriminator.train(), generator.train())
-        optimisers = [torch.optim.Adam(each.parameters(), lr=settings.gan_lr, betas=(settings.gan_momentum, 0.999))
-                      for each in networks]
-        for batch in batches(len(client), settings.batch_size, settings.steps(len(client)), rng, device):
+        optimisers = [
+            torch.optim.Adam(
+                each.parameters(), lr=settings.gan_lr, betas=(settings.gan_momentum, 0.999)
+            )
+            for each in networks
+        ]
+        for batch in batches(
+            len(client), settings.batch_size, settings.steps(len(client)), rng, device
+        ):
             labels = client.labels[batch]
             noise = torch.randn(len(batch), settings.noise, generator=draws, device=device)
             with task.runtime.autocast():
                 fake = task.dataset.standardise(generator(noise, labels))
                 # one pass for both: its normalisation does not mix images
-                inputs = labelled(torch.cat([task.inputs(client.images[batch]), fake]), labels.repeat(2),
-                                  task.dataset.num_classes)
+                inputs = labelled(
+                    torch.cat([task.inputs(client.images[batch]), fake]),
+                    labels.repeat(2),
+                    task.dataset.num_classes,
+                )
                 real_logits, fake_logits = discriminator(inputs).float().chunk(2)
-            # w_n = w_{n-1} + a g(theta_{n-1}, w_{n-1}) and theta_n = theta_{n-1} + b h(theta_{n-1}, w_{n-1})
+            # w_n = w_{n-1} + a g(theta_{n-1}, w_{n-1}) and theta_n = theta_{n-1} + b h(theta_{n-1},
+            # w_{n-1})
             losses = adversarial_losses(real_logits, fake_logits)
-            gradients = [torch.autograd.grad(loss, list(each.parameters()), retain_graph=each is discriminator)
-                         for each, loss in zip(networks, losses, strict=True)]
+            gradients = [
+                torch.autograd.grad(
+                    loss, list(each.parameters()), retain_graph=each is discriminator
+                )
+                for each, loss in zip(networks, losses, strict=True)
+            ]
             for network, gradient, optimiser in zip(networks, gradients, optimisers, strict=True):
                 for parameter, value in zip(network.parameters(), gradient, strict=True):
                     parameter.grad = value
@@ -154,7 +211,8 @@ class FedGAN(fedavg.FedAvg):
 
 
 def adversarial_losses(real: torch.Tensor, fake: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The discriminator's loss -E log D(x) - E log(1 - D(G(z))) and the generator's, -E log D(G(z)).
+    """The discriminator's loss -E log D(x) - E log(1 - D(G(z))) and the generator's, -E log
+    D(G(z)).
 
     `real` and `fake` are logits of D, of any shape; they are averaged over images and patches.
     """
@@ -163,14 +221,24 @@ def adversarial_losses(real: torch.Tensor, fake: torch.Tensor) -> tuple[torch.Te
 
 
 def labelled(images: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """Images (N, C, S, S) with a plane per class appended, (N, C + classes, S, S): ones for the image's own class."""
-    planes = F.one_hot(labels, classes).to(images.dtype)[:, :, None, None].expand(-1, -1, *images.shape[2:])
+    """Images (N, C, S, S) with a plane per class appended, (N, C + classes, S, S): ones for the
+    image's own class.
+    """
+    planes = (
+        F.one_hot(labels, classes)
+        .to(images.dtype)[:, :, None, None]
+        .expand(-1, -1, *images.shape[2:])
+    )
     return torch.cat([images, planes], 1)
 
 
 @torch.no_grad()
-def draw(task: Task, generator: ImageGenerator, amount: int, rng: Rng) -> tuple[torch.Tensor, torch.Tensor]:
-    """Synthetic images (amount, C, S, S) uint8 and their labels (amount,), of all classes with equal odds."""
+def draw(
+    task: Task, generator: ImageGenerator, amount: int, rng: Rng
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Synthetic images (amount, C, S, S) uint8 and their labels (amount,), of all classes with
+    equal odds.
+    """
     device = task.runtime.device
     draws = rng.generator(device)
     labels = torch.randint(task.dataset.num_classes, (amount,), generator=draws, device=device)

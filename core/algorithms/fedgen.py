@@ -1,20 +1,23 @@
 """FedGen: data-free knowledge distillation for heterogeneous federated learning.
 
-Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021, Eq. 4 and 5,
-Algorithm 1; code: zhuangdizhu/FedGen.
+Zhu, Hong, Zhou. Data-Free Knowledge Distillation for Heterogeneous Federated Learning. ICML 2021,
+Eq. 4 and 5, Algorithm 1; code: zhuangdizhu/FedGen.
 
-The server trains a generator of features against the last layers of the clients' models (see `core.server.generator`)
-and sends it with the next model; a client trains its last layer on generated features as well. Only the model and the
-numbers of samples per class go up, so that the upload is FedAvg's, as FedVCK's Table 9 prints it, but for 8 bytes a
-class; its Table 10 has "Model, G" coming down.
+The server trains a generator of features against the last layers of the clients' models (see
+`core.server.generator`) and sends it with the next model; a client trains its last layer on
+generated features as well. Only the model and the numbers of samples per class go up, so that the
+upload is FedAvg's, as FedVCK's Table 9 prints it, but for 8 bytes a class; its Table 10 has "Model,
+G" coming down.
 
-Two terms stand in the code and not in the equations, and are taken from there: the divergence of a client's outputs on
-its own images from those on features generated for their labels (`beta`), and the generator's diversity (`eta`); an
-adversarial third one has weight 0 there and is left out. Eq. 4 averages the clients' logits with equal weights; weights
-by label counts, as in the code, are the default, because a client without a class has nothing to say on it:
-`ensemble_weights: uniform` is Eq. 4 to the letter. As in the code the first round has no generated features, and alpha,
-beta and the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser from round
-to round. Its labels are distributed as those of the round's clients; the code counts those of their batches.
+Two terms stand in the code and not in the equations, and are taken from there: the divergence of a
+client's outputs on its own images from those on features generated for their labels (`beta`), and
+the generator's diversity (`eta`); an adversarial third one has weight 0 there and is left out. Eq.
+4 averages the clients' logits with equal weights; weights by label counts, as in the code, are the
+default, because a client without a class has nothing to say on it: `ensemble_weights: uniform` is
+Eq. 4 to the letter. As in the code the first round has no generated features, and alpha, beta and
+the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser
+from round to round. Its labels are distributed as those of the round's clients; the code counts
+those of their batches.
 """
 
 from __future__ import annotations
@@ -63,24 +66,43 @@ class Settings(fedavg.Settings):
     generator_noise: int = attrs.field(default=32, validator=whole(1))
     #: "normal", N(0, 1), as printed; "uniform", U(0, 1), in the code
     noise: str = attrs.field(default="normal", validator=one_of("noise", *NOISES))
-    #: "logits": cross-entropy of averaged logits (Eq. 4); "losses": average of cross-entropies, in the code
-    ensemble: str = attrs.field(default="logits", validator=one_of("form of the ensemble", *ENSEMBLES))
-    #: of that average: "counts", a client's share of the samples of a class, in the code; "uniform", 1/K (Eq. 4)
-    ensemble_weights: str = attrs.field(default="counts", validator=one_of("weights of the ensemble", *WEIGHTS))
-    #: labels of generated features: "counts", y ~ p(y), as printed; "uniform" over the classes that exist, in the code
-    labels: str = attrs.field(default="counts", validator=one_of("distribution of labels", *WEIGHTS))
+    #: "logits": cross-entropy of averaged logits (Eq. 4); "losses": average of cross-entropies, in
+    #: the code
+    ensemble: str = attrs.field(
+        default="logits", validator=one_of("form of the ensemble", *ENSEMBLES)
+    )
+    #: of that average: "counts", a client's share of the samples of a class, in the code;
+    #: "uniform", 1/K (Eq. 4)
+    ensemble_weights: str = attrs.field(
+        default="counts", validator=one_of("weights of the ensemble", *WEIGHTS)
+    )
+    #: labels of generated features: "counts", y ~ p(y), as printed; "uniform" over the classes that
+    #: exist, in the code
+    labels: str = attrs.field(
+        default="counts", validator=one_of("distribution of labels", *WEIGHTS)
+    )
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, and 32 features in a step of the
-        generator, which does not use the `ensemble_batch_size` of 128. The decay of the local learning rate, 0.99 a
-        round, is left out."""
-        return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0, generator_batch=32, noise="uniform",
-                   ensemble="losses", labels="uniform")
+        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, and 32
+        features in a step of the generator, which does not use the `ensemble_batch_size` of 128.
+        The decay of the local learning rate, 0.99 a round, is left out.
+        """
+        return cls(
+            batch_size=32,
+            local_steps=20,
+            momentum=0.0,
+            weight_decay=0.0,
+            generator_batch=32,
+            noise="uniform",
+            ensemble="losses",
+            labels="uniform",
+        )
 
 
 class FedGen(fedavg.FedAvg):
-    """Clients train on their images and on features that a server's generator makes for all classes.
+    """Clients train on their images and on features that a server's generator makes for all
+    classes.
 
     All else is FedAvg.
     """
@@ -90,14 +112,22 @@ class FedGen(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model and a fresh generator."""
         tensors = super().initialise(task, rng).tensors
-        generator = self._fresh_generator(task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator"))
+        generator = self._fresh_generator(
+            task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator")
+        )
         return State(task, tensors | put("generator/", pack(generator)), {"round": 0})
 
     def _fresh_generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
         """A fresh generator of features of length `size`."""
         return models.fresh(
-            FeatureGenerator, task.dataset.num_classes, size, noise=self.settings.generator_noise,
-            hidden=self.settings.generator_hidden, rng=rng, device=task.runtime.device)
+            FeatureGenerator,
+            task.dataset.num_classes,
+            size,
+            noise=self.settings.generator_noise,
+            hidden=self.settings.generator_hidden,
+            rng=rng,
+            device=task.runtime.device,
+        )
 
     def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
         """G with the weights `generator/...` of a state's or a message's tensors."""
@@ -107,10 +137,18 @@ class FedGen(fedavg.FedAvg):
         return generator
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model; from the second round on also the generator and p(y), "Model, G" in FedVCK's Table 10."""
-        more = {name: value for name, value in state.tensors.items() if name.startswith(("generator/", "labels/"))}
-        return Message(fedavg.weights(state.tensors) | (more if state.meta["round"] else {}),
-                       {"round": state.meta["round"]})
+        """The global model; from the second round on also the generator and p(y), "Model, G" in
+        FedVCK's Table 10.
+        """
+        more = {
+            name: value
+            for name, value in state.tensors.items()
+            if name.startswith(("generator/", "labels/"))
+        }
+        return Message(
+            fedavg.weights(state.tensors) | (more if state.meta["round"] else {}),
+            {"round": state.meta["round"]},
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and that of each class."""
@@ -119,7 +157,8 @@ class FedGen(fedavg.FedAvg):
         return tensors | {"labels/counts": counts}, meta
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if there is a generator.
+        """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if
+        there is a generator.
         """
         if "labels/distribution" not in received.tensors:
             return super().objective(client, received, rng)
@@ -142,7 +181,9 @@ class FedGen(fedavg.FedAvg):
             divergence = kl_divergence(outputs.float(), on_generated[:samples].detach().float())
             # E_{y ~ p(y), z ~ G(y, e)} l(h(z; theta^p), y)
             generated = task.loss(on_generated[samples:], wanted[samples:])
-            return task.loss(outputs, labels) + shrink * (settings.alpha * generated + settings.beta * divergence)
+            return task.loss(outputs, labels) + shrink * (
+                settings.alpha * generated + settings.beta * divergence
+            )
 
         return objective
 
@@ -158,18 +199,36 @@ class FedGen(fedavg.FedAvg):
         heads = server.Heads.of([upload.tensors for upload in uploads.values()])
         shares = server.label_shares(counts) if settings.ensemble_weights == "counts" else None
         total = counts.sum(0)
-        distribution = total / total.sum() if settings.labels == "counts" else (total > 0) / (total > 0).sum()
+        distribution = (
+            total / total.sum() if settings.labels == "counts" else (total > 0) / (total > 0).sum()
+        )
 
         def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-            # J(w) = E_{y ~ p(y)} E_{z ~ G(y, e)} l(sigma(1/K sum_k g(z; theta_k^p)), y) (Eq. 4), and the diversity
-            agreed = server.ensemble_cross_entropy(heads.logits(features), labels, settings.ensemble, shares)
+            # J(w) = E_{y ~ p(y)} E_{z ~ G(y, e)} l(sigma(1/K sum_k g(z; theta_k^p)), y) (Eq. 4),
+            # and the diversity
+            agreed = server.ensemble_cross_entropy(
+                heads.logits(features), labels, settings.ensemble, shares
+            )
             return agreed + settings.eta * server.diversity(features, noise)
 
         generator, number_ = self.generator(state.task, state.tensors), state.meta["round"]
         moments = server.train_generator(
-            generator, loss, distribution, server.GeneratorTraining(
-                lr=settings.generator_lr * settings.decay**number_, weight_decay=settings.generator_weight_decay,
-                batch_size=settings.generator_batch, steps=settings.generator_steps),
-            rng.at("generator"), noise=settings.noise, memory=take("adam/", state.tensors))
-        new = {"labels/distribution": distribution} | put("generator/", pack(generator)) | put("adam/", moments)
+            generator,
+            loss,
+            distribution,
+            server.GeneratorTraining(
+                lr=settings.generator_lr * settings.decay**number_,
+                weight_decay=settings.generator_weight_decay,
+                batch_size=settings.generator_batch,
+                steps=settings.generator_steps,
+            ),
+            rng.at("generator"),
+            noise=settings.noise,
+            memory=take("adam/", state.tensors),
+        )
+        new = (
+            {"labels/distribution": distribution}
+            | put("generator/", pack(generator))
+            | put("adam/", moments)
+        )
         return attrs.evolve(state, tensors=state.tensors | new, meta={"round": number_ + 1})

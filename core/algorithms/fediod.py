@@ -1,34 +1,39 @@
 """FedIOD: one-way distillation with learnt inputs.
 
-Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann. Federated Learning via Input-Output Collaborative Distillation.
-AAAI 2024, Algorithm 1.
+Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann. Federated Learning via Input-Output
+Collaborative Distillation. AAAI 2024, Algorithm 1.
 
-Stage one: every client trains a teacher T_k to completion. Stage two: a generator G and a student S on the server and a
-discriminator D_k at each client learn together; in each step all of them answer the same synthetic images.
+Stage one: every client trains a teacher T_k to completion. Stage two: a generator G and a student S
+on the server and a discriminator D_k at each client learn together; in each step all of them answer
+the same synthetic images.
 
-"One-way" means that no network is ever sent, not that the server is silent. In each step these cross the network, for
-each client, and all are counted: the synthetic images down; the teacher's logits up, with D_k(x) and E D_k(x'_k) where
-the weights of Eq. 8 need them; the gradient of the server's losses with respect to these answers down, because the
-Jensen-Shannon divergence and the ensemble depend on all clients and only the server can form them; the gradient with
-respect to the images up, because the client alone can differentiate its networks. Before the first step a client says
-how many samples of each class it has, and hears its weight pi_k.
+"One-way" means that no network is ever sent, not that the server is silent. In each step these
+cross the network, for each client, and all are counted: the synthetic images down; the teacher's
+logits up, with D_k(x) and E D_k(x'_k) where the weights of Eq. 8 need them; the gradient of the
+server's losses with respect to these answers down, because the Jensen-Shannon divergence and the
+ensemble depend on all clients and only the server can form them; the gradient with respect to the
+images up, because the client alone can differentiate its networks. Before the first step a client
+says how many samples of each class it has, and hears its weight pi_k.
 
-The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps from T (r - 1) / R
-to T r / R. A step draws the same numbers whichever round it falls into, so R changes neither the result nor the bytes
-of the distillation, only how often the run is tested and can be resumed.
+The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps
+from T (r - 1) / R to T r / R. A step draws the same numbers whichever round it falls into, so R
+changes neither the result nor the bytes of the distillation, only how often the run is tested and
+can be resumed.
 
-Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most (`epoch_of`);
-there are no steps in which only generator and discriminators learn (`pretrain_steps`); local SGD has the momentum of
-all methods here; D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x)
-the probability that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text
-says, not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the weights of
-Eq. 8 too; teachers start from different weights.
+Where the paper is silent: an epoch of stage two is one pass over the data of the client with the
+most (`epoch_of`); there are no steps in which only generator and discriminators learn
+(`pretrain_steps`); local SGD has the momentum of all methods here; D_k(x) is the mean over patches
+of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) the probability that x was
+generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text says,
+not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
+weights of Eq. 8 too; teachers start from different weights.
 
-Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator, so the weights must
-be class ratios; what it does send in a step, logits and gradients with respect to images, goes through the Gaussian
-mechanism, and both are accounted together. This protects each upload by itself. The paper names PATE for the logits,
-whose noise protects the sum of the clients' votes; but Eq. 3 and 4 need each client's answer. How many samples a client
-has of each class is sent as it is.
+Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
+so the weights must be class ratios; what it does send in a step, logits and gradients with respect
+to images, goes through the Gaussian mechanism, and both are accounted together. This protects each
+upload by itself. The paper names PATE for the logits, whose noise protects the sum of the clients'
+votes; but Eq. 3 and 4 need each client's answer. How many samples a client has of each class is
+sent as it is.
 """
 
 from __future__ import annotations
@@ -49,8 +54,22 @@ from core.checks import number, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
-from core.federation import Algorithm, Client, Field, Ledger, LocalTraining, Message, State, Task, check_upload
-from core.metrics.image_quality import adapted_inception_score, inception_probabilities, inception_score
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    LocalTraining,
+    Message,
+    State,
+    Task,
+    check_upload,
+)
+from core.metrics.image_quality import (
+    adapted_inception_score,
+    inception_probabilities,
+    inception_score,
+)
 from core.privacy.differential import affordable_steps, noise_multiplier, spent_epsilon
 from core.rng import Rng
 
@@ -59,10 +78,14 @@ LEVEL = 1 / 255
 
 
 def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    right = isinstance(value, (list, tuple)) and all(isinstance(one, dict) and "model" in one for one in value)
+    right = isinstance(value, (list, tuple)) and all(
+        isinstance(one, dict) and "model" in one for one in value
+    )
     if value is not None and not (right and value):
-        raise InputError("teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
-                         f"not {value!r}")
+        raise InputError(
+            "teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
+            f"not {value!r}"
+        )
 
 
 def _optional(check: Callable) -> Callable:
@@ -76,9 +99,11 @@ class Settings(LocalTraining):
     lr: float = attrs.field(default=0.0025, validator=number(0, above=True))
     batch_size: int = attrs.field(default=16, validator=whole(1))
     local_epochs: int = attrs.field(default=500, validator=whole(1))
-    #: architectures of the teachers, dealt out to the clients in turn: a list of {model: NAME, option: value};
-    #: None: the student's
-    teacher_models: list[dict[str, Any]] | None = attrs.field(default=None, validator=_architectures)
+    #: architectures of the teachers, dealt out to the clients in turn: a list of {model: NAME,
+    #: option: value}; None: the student's
+    teacher_models: list[dict[str, Any]] | None = attrs.field(
+        default=None, validator=_architectures
+    )
 
     #: length of the noise w
     noise: int = attrs.field(default=100, validator=whole(1))
@@ -92,21 +117,27 @@ class Settings(LocalTraining):
     #: steps before them in which only G and D_k learn; the paper has such for nuclei only
     pretrain_steps: int = attrs.field(default=0, validator=whole(0))
     #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
-    epoch_of: str = attrs.field(default="largest", validator=one_of("client", "largest", "smallest"))
+    epoch_of: str = attrs.field(
+        default="largest", validator=one_of("client", "largest", "smallest")
+    )
 
     #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
     gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
     gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
     gan_beta: float = attrs.field(default=0.9, validator=number(0, 0.999))
     #: "adam", or "sgd" with momentum 0.9
-    student_optimiser: str = attrs.field(default="adam", validator=one_of("optimiser", "adam", "sgd"))
+    student_optimiser: str = attrs.field(
+        default="adam", validator=one_of("optimiser", "adam", "sgd")
+    )
     student_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
     student_last_lr: float = attrs.field(default=0.0, validator=number(0))
     student_weight_decay: float = attrs.field(default=0.0, validator=number(0))
-    #: 1: on the generator's own images, as in Alg. 1; more: so many on fresh images after the generator's step
+    #: 1: on the generator's own images, as in Alg. 1; more: so many on fresh images after the
+    #: generator's step
     student_steps: int = attrs.field(default=1, validator=whole(1))
 
-    #: factors of the terms of the generator's loss, 0: without; the student always minimises L_mimic
+    #: factors of the terms of the generator's loss, 0: without; the student always minimises
+    #: L_mimic
     gan: float = attrs.field(default=1.0, validator=number(0))
     confidence: float = attrs.field(default=1.0, validator=number(0))
     uniqueness: float = attrs.field(default=1.0, validator=number(0))
@@ -116,20 +147,29 @@ class Settings(LocalTraining):
 
     #: see `core.distillation.gan_losses`
     gan_loss: str = attrs.field(default="linear", validator=one_of("adversarial loss", *GAN_LOSSES))
-    gan_weighted: str = attrs.field(default="real", validator=one_of("place of the weights", *WEIGHTED))
+    gan_weighted: str = attrs.field(
+        default="real", validator=one_of("place of the weights", *WEIGHTED)
+    )
     #: pi_k of Eq. 2: "size", the clients' shares of all samples, or "uniform", 1/K
-    gan_weights: str = attrs.field(default="size", validator=one_of("weighting of Eq. 2", "size", "uniform"))
+    gan_weights: str = attrs.field(
+        default="size", validator=one_of("weighting of Eq. 2", "size", "uniform")
+    )
     #: "printed": Eq. 5; "released": see `core.distillation.reversed_divergence`
-    uniqueness_form: str = attrs.field(default="printed", validator=one_of("form", "printed", "released"))
+    uniqueness_form: str = attrs.field(
+        default="printed", validator=one_of("form", "printed", "released")
+    )
     #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
     tau: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
     #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
     importance: str = attrs.field(
-        default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio"))
+        default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio")
+    )
     #: see `core.distillation.class_input_importance`
     class_ratio: str = attrs.field(default="count", validator=one_of("class ratio", *CLASS_RATIOS))
     #: what D_k(x) of Eq. 8 is the probability of: "generated", as Eq. 2 prints it, or "real"
-    input_ratio: str = attrs.field(default="generated", validator=one_of("meaning of D_k", "generated", "real"))
+    input_ratio: str = attrs.field(
+        default="generated", validator=one_of("meaning of D_k", "generated", "real")
+    )
 
     #: whether all that leaves a client in a step is clipped and noised
     private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
@@ -147,26 +187,44 @@ class Settings(LocalTraining):
 
     def __attrs_post_init__(self) -> None:
         if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
-            raise InputError("the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
-                             "above 0")
+            raise InputError(
+                "the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
+                "above 0"
+            )
         if self.pretrain_steps and not self.gan:
             raise InputError("pretrain_steps needs an adversarial loss: gan must be above 0")
         if self.private and self.importance != "class_ratio":
-            raise InputError("a private client does not send its discriminator's outputs: private needs importance "
-                             "'class_ratio'")
+            raise InputError(
+                "a private client does not send its discriminator's outputs: private needs importance "
+                "'class_ratio'"
+            )
 
     @classmethod
     def released(cls) -> Self:
-        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except stage one.
+        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except
+        stage one.
 
-        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they are trained as
-        printed. It stops at the best test accuracy, which nothing here does.
+        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they
+        are trained as printed. It stops at the best test accuracy, which nothing here does.
         """
         return cls(
-            gan_lr=1e-4, gan_beta=0.5, student_optimiser="sgd", student_lr=5e-3, student_last_lr=1e-5,
-            student_weight_decay=3e-5, student_steps=5, distill_epochs=500, uniqueness=5.0, mimic=0.2, balance=10.0,
-            gan_loss="non_saturating", gan_weighted="generator", uniqueness_form="released", tau=10001.0,
-            importance="class_ratio")
+            gan_lr=1e-4,
+            gan_beta=0.5,
+            student_optimiser="sgd",
+            student_lr=5e-3,
+            student_last_lr=1e-5,
+            student_weight_decay=3e-5,
+            student_steps=5,
+            distill_epochs=500,
+            uniqueness=5.0,
+            mimic=0.2,
+            balance=10.0,
+            gan_loss="non_saturating",
+            gan_weighted="generator",
+            uniqueness_form="released",
+            tau=10001.0,
+            importance="class_ratio",
+        )
 
     @property
     def sends_judgements(self) -> bool:
@@ -174,14 +232,18 @@ class Settings(LocalTraining):
         return self.importance == "class_and_input"
 
     def releases(self, steps: int) -> int:
-        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for the pretraining."""
+        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for
+        the pretraining.
+        """
         batches = 1 if self.student_steps == 1 else 1 + self.student_steps
         return steps + batches * max(steps - self.pretrain_steps, 0)
 
     def all_steps(self, samples: Sequence[int]) -> int:
         """Steps of stage two for clients with so many samples."""
         one = max(samples) if self.epoch_of == "largest" else min(samples)
-        return self.pretrain_steps + (self.distill_steps or self.distill_epochs * -(-one // self.distill_batch))
+        return self.pretrain_steps + (
+            self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
+        )
 
     def cosine(self, first: float, last: float, done: float) -> float:
         """A learning rate when the share `done` of the steps is behind."""
@@ -189,19 +251,26 @@ class Settings(LocalTraining):
 
 
 class FedIOD(Algorithm):
-    """Clients' networks answer synthetic images; a student on the server learns from the answers."""
+    """Clients' networks answer synthetic images; a student on the server learns from the
+    answers.
+    """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and a fresh generator."""
-        return State(task, stored("student", task.new_model(rng.at("student")))
-                     | stored("generator", new_generator(task, self.settings, rng.at("generator"))),
-                     {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}})
+        return State(
+            task,
+            stored("student", task.new_model(rng.at("student")))
+            | stored("generator", new_generator(task, self.settings, rng.at("generator"))),
+            {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}},
+        )
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Teachers for the clients that have none, then this round's part of stage two."""
-        root = Rng(rng.seed, ("fediod",))  # not below the round: a step is the same step in whichever round it falls
+        root = Rng(
+            rng.seed, ("fediod",)
+        )  # not below the round: a step is the same step in whichever round it falls
         with ledger.timed("clients"):
             for client in clients:
                 if not take("teacher/", client.memory):
@@ -211,20 +280,35 @@ class FedIOD(Algorithm):
         until = meta["last"] * min(meta["round"], self.rounds) // self.rounds
         with ledger.timed("distillation"):
             tensors, measures = self._distil(state, clients, ledger, until, root)
-        spent = {"spent_epsilon": spent_epsilon(meta["noise"], 1.0, self.settings.releases(until),
-                                                self.settings.delta)} if self.settings.private else {}
-        return State(state.task, tensors, meta | {"step": until, "measures": meta["measures"] | measures | spent})
+        spent = (
+            {
+                "spent_epsilon": spent_epsilon(
+                    meta["noise"], 1.0, self.settings.releases(until), self.settings.delta
+                )
+            }
+            if self.settings.private
+            else {}
+        )
+        return State(
+            state.task,
+            tensors,
+            meta | {"step": until, "measures": meta["measures"] | measures | spent},
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """The tensors that a client sends in a step, some in one message and some in the next."""
         data, batch = state.task.dataset, self.settings.distill_batch
-        return {"logits": Field((batch, data.num_classes), torch.float32),
-                "discriminator/generated": Field((batch,), torch.float32, low=0, high=1),
-                "discriminator/real": Field((1,), torch.float32, low=0, high=1),
-                "gradients/images": Field((batch, data.channels, data.size, data.size), torch.float32)}, {}
+        return {
+            "logits": Field((batch, data.num_classes), torch.float32),
+            "discriminator/generated": Field((batch,), torch.float32, low=0, high=1),
+            "discriminator/real": Field((1,), torch.float32, low=0, high=1),
+            "gradients/images": Field((batch, data.channels, data.size, data.size), torch.float32),
+        }, {}
 
     def _introduced(self, state: State, clients: Sequence[Client], ledger: Ledger) -> State:
-        """Class counts of the clients that are new to the server, and how long stage two is when it begins."""
+        """Class counts of the clients that are new to the server, and how long stage two is when it
+        begins.
+        """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
         classes = state.task.dataset.num_classes
         for client in clients:
@@ -239,18 +323,28 @@ class FedIOD(Algorithm):
             meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
             releases = settings.releases(meta["all"])
             if settings.private or settings.epsilon is not None:
-                meta["noise"] = noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
+                meta["noise"] = noise_multiplier(
+                    settings.full_epsilon, settings.delta, 1.0, releases
+                )
             if settings.epsilon is not None:
-                affordable = affordable_steps(settings.epsilon, settings.delta, meta["noise"], 1.0, releases)
-                meta["last"] = sum(settings.releases(step) <= affordable for step in range(1, meta["all"] + 1))
+                affordable = affordable_steps(
+                    settings.epsilon, settings.delta, meta["noise"], 1.0, releases
+                )
+                meta["last"] = sum(
+                    settings.releases(step) <= affordable for step in range(1, meta["all"] + 1)
+                )
                 if not meta["last"]:
-                    raise InputError(f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation")
+                    raise InputError(
+                        f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation"
+                    )
         return State(state.task, tensors, meta)
 
     def _distil(
         self, state: State, clients: Sequence[Client], ledger: Ledger, until: int, root: Rng
     ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        """Steps of stage two up to `until`; the new tensors of the state and what the last step measured."""
+        """Steps of stage two up to `until`; the new tensors of the state and what the last step
+        measured.
+        """
         settings, step = self.settings, state.meta["step"]
         if until <= step:
             return state.tensors, {}
@@ -260,21 +354,26 @@ class FedIOD(Algorithm):
             messages = self._step(centre, locals_, now)
             if now in (step, settings.pretrain_steps):  # the first of its kind in this round
                 _check_forms(messages, clients, self.upload_format(state)[0])
-                end = min(settings.pretrain_steps, until) if now < settings.pretrain_steps else until
+                end = (
+                    min(settings.pretrain_steps, until) if now < settings.pretrain_steps else until
+                )
                 for position, message in itertools.product(range(len(clients)), messages):
                     ledger.count(message.direction, message.of(position), times=end - now)
         locals_.check()
         measures = centre.measures()
         if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
-            raise InputError(f"the generator collapsed before step {until}: all its images are the same; a smaller "
-                             "gan_lr, a smaller mimic or a balance above 0 may keep it from that")
+            raise InputError(
+                f"the generator collapsed before step {until}: all its images are the same; a smaller "
+                "gan_lr, a smaller mimic or a balance above 0 may keep it from that"
+            )
         if until == state.meta["last"] and settings.scored_images:
             measures |= self._scores(state, centre, locals_, root)
         locals_.remember()
         return _sound(state.tensors | centre.tensors(), until), measures
 
     def _scores(self, state: State, centre: Centre, locals_: Locals, root: Rng) -> dict[str, float]:
-        """Inception scores of synthetic images: by the teachers, and by Inception where its weights are on disk.
+        """Inception scores of synthetic images: by the teachers, and by Inception where its weights
+        are on disk.
 
         This is a test, not a part of the method, and like every test it does not count as traffic.
         """
@@ -295,17 +394,26 @@ class FedIOD(Algorithm):
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
         centre = Centre(state.task, settings, state.tensors, counts, root)
         uniform = torch.full_like(centre.weights, 1 / len(clients))
-        return centre, Locals(clients, settings, centre.weights if settings.gan_weights == "size" else uniform,
-                              state.meta["noise"] if settings.private else 0.0, root)
+        return centre, Locals(
+            clients,
+            settings,
+            centre.weights if settings.gan_weights == "size" else uniform,
+            state.meta["noise"] if settings.private else 0.0,
+            root,
+        )
 
     def _set_rates(self, centre: Centre, locals_: Locals, now: int, steps: int) -> None:
-        """Learning rates of all optimisers for the next step of so many; the student's falls from its first one."""
+        """Learning rates of all optimisers for the next step of so many; the student's falls from
+        its first one.
+        """
         s = self.settings
         rate = s.cosine(s.gan_lr, s.gan_last_lr, now / steps)
         for optimiser in (centre.generator_optimiser, *locals_.optimisers):
             optimiser.param_groups[0]["lr"] = rate
         done = max(now - s.pretrain_steps, 0) / (steps - s.pretrain_steps)
-        centre.student_optimiser.param_groups[0]["lr"] = s.cosine(s.student_lr, s.student_last_lr, done)
+        centre.student_optimiser.param_groups[0]["lr"] = s.cosine(
+            s.student_lr, s.student_last_lr, done
+        )
 
     def _step(self, centre: Centre, locals_: Locals, now: int) -> list[_Exchange]:
         """One distillation step of Alg. 1, and what crossed the network in it."""
@@ -324,10 +432,15 @@ class FedIOD(Algorithm):
             exchanged.append(_Exchange("down", pull.of))
         if gradients is not None:
             exchanged.append(_Exchange("up", lambda k: {"gradients/images": gradients[k]}))
-        parts = [part for part in (None if gradients is None else gradients.sum(0), through_student)
-                 if part is not None]
+        parts = [
+            part
+            for part in (None if gradients is None else gradients.sum(0), through_student)
+            if part is not None
+        ]
         centre.generator_step(images, torch.stack(parts).sum(0))
-        for part in range(1, self.settings.student_steps + 1 if self.settings.student_steps > 1 else 1):
+        for part in range(
+            1, self.settings.student_steps + 1 if self.settings.student_steps > 1 else 1
+        ):
             with torch.no_grad():
                 fresh = centre.images(now, part)
             more = locals_.answer_only(fresh, now, part)
@@ -336,10 +449,14 @@ class FedIOD(Algorithm):
         return exchanged
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
-        """Images of the trained generator, (count, C, S, S) in [0, 1], with its running statistics."""
+        """Images of the trained generator, (count, C, S, S) in [0, 1], with its running
+        statistics.
+        """
         generator = generator_from(state.task, self.settings, state.tensors).eval()
         device = state.task.runtime.device
-        noise = torch.randn(count, self.settings.noise, generator=rng.generator(device), device=device)
+        noise = torch.randn(
+            count, self.settings.noise, generator=rng.generator(device), device=device
+        )
         with torch.no_grad(), state.task.runtime.autocast():
             return torch.cat([generator(part).float() for part in noise.split(500)])
 
@@ -348,7 +465,9 @@ class FedIOD(Algorithm):
         return state.task.model_from(take("student/", state.tensors))
 
     def measures(self, state: State) -> dict[str, float]:
-        """How the last step of stage two stood, scores of synthetic images, and what a private run spent of epsilon."""
+        """How the last step of stage two stood, scores of synthetic images, and what a private run
+        spent of epsilon.
+        """
         return dict(state.meta["measures"])
 
 
@@ -369,15 +488,23 @@ def _down(images: torch.Tensor) -> _Exchange:
 
 
 def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tensor]:
-    """Hand the tensors of a state on, or raise InputError where generator or student are no numbers any more."""
+    """Hand the tensors of a state on, or raise InputError where generator or student are no numbers
+    any more.
+    """
     if not bool(torch.stack([torch.isfinite(value).all() for value in tensors.values()]).all()):
-        raise InputError(f"the distillation diverged before step {until}: the generator or the student is not finite; "
-                         "lower gan_lr or student_lr")
+        raise InputError(
+            f"the distillation diverged before step {until}: the generator or the student is not finite; "
+            "lower gan_lr or student_lr"
+        )
     return tensors
 
 
-def _check_forms(messages: Sequence[_Exchange], clients: Sequence[Client], fields: Mapping[str, Field]) -> None:
-    """Check the uploads of a round's first step as any upload is checked; the later ones are looked at as a whole."""
+def _check_forms(
+    messages: Sequence[_Exchange], clients: Sequence[Client], fields: Mapping[str, Field]
+) -> None:
+    """Check the uploads of a round's first step as any upload is checked; the later ones are looked
+    at as a whole.
+    """
     for message in (message for message in messages if message.direction == "up"):
         for position, client in enumerate(clients):
             upload = message.of(position)

@@ -1,18 +1,20 @@
 """FedKD: one-shot ensemble distillation on public images of another domain.
 
-Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje. Preserving Privacy in Federated Learning with Ensemble Cross-Domain
-Knowledge Distillation. AAAI 2022; code: gong-xuan/FedKD. This is the FedKD of FedIOD's tables, not that of Wu et al.
+Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje. Preserving Privacy in Federated Learning with
+Ensemble Cross-Domain Knowledge Distillation. AAAI 2022; code: gong-xuan/FedKD. This is the FedKD of
+FedIOD's tables, not that of Wu et al.
 
-Clients train teachers to completion, then answer public images once; a student on the server learns from the quantised
-and noisy ensemble of their answers. Settings that the paper leaves open are those of the code. Differences: the code
-keeps each teacher's best epoch on the test set, here the last one stays; it divides by the largest logit of all
-clients, which none can know, here by the client's own. Neither quantisation nor the Laplace noise is accounted for as
-differential privacy.
+Clients train teachers to completion, then answer public images once; a student on the server learns
+from the quantised and noisy ensemble of their answers. Settings that the paper leaves open are
+those of the code. Differences: the code keeps each teacher's best epoch on the test set, here the
+last one stays; it divides by the largest logit of all clients, which none can know, here by the
+client's own. Neither quantisation nor the Laplace noise is accounted for as differential privacy.
 
-`private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017 and 2018). A client
-votes for one class per public image, noise is added (GNMax), and the student learns the winners; class counts, which
-nothing would protect, are not sent. Table 5 is read as FedIOD's row is: the noise is what lets all public images be
-answered within `full_epsilon`, and a smaller `epsilon` buys fewer answers, with privacy or without.
+`private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017
+and 2018). A client votes for one class per public image, noise is added (GNMax), and the student
+learns the winners; class counts, which nothing would protect, are not sent. Table 5 is read as
+FedIOD's row is: the noise is what lets all public images be answered within `full_epsilon`, and a
+smaller `epsilon` buys fewer answers, with privacy or without.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ MOST_LEVELS = 127
 def _levels(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     whole(0)(instance, attribute, value)
     if value > MOST_LEVELS:
-        raise InputError(f"{attribute.name} must be at most {MOST_LEVELS}, so that an answer fits a byte, not {value}")
+        raise InputError(
+            f"{attribute.name} must be at most {MOST_LEVELS}, so that an answer fits a byte, not {value}"
+        )
 
 
 def _delta(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -76,7 +80,8 @@ class Settings(public.PublicData, LocalTraining):
     #: passes over a client's data in each of the rounds in which it trains
     local_epochs: int = attrs.field(default=500, validator=whole(1))
     weight_decay: float = attrs.field(default=3e-4, validator=number(0))
-    #: rounds in which teachers train; they answer at the end of the last one. More than one lets a long run resume
+    #: rounds in which teachers train; they answer at the end of the last one. More than one lets a
+    #: long run resume
     local_rounds: int = attrs.field(default=1, validator=whole(1))
     #: public images that are answered; None: all
     pool: int | None = attrs.field(default=None, validator=whole(1, optional=True))
@@ -100,9 +105,12 @@ class Settings(public.PublicData, LocalTraining):
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
     #: as many images are answered as this budget buys, private or not; None: all
     epsilon: float | None = attrs.field(default=None, validator=_epsilon)
-    #: "sum": each client adds a part of the noise, and epsilon is that of the sum of votes, which PATE is about (the
-    #: votes must then be summed by secure aggregation); "upload": epsilon is that of every single upload
-    protects: str = attrs.field(default="sum", validator=one_of("kind of protection", "sum", "upload"))
+    #: "sum": each client adds a part of the noise, and epsilon is that of the sum of votes, which
+    #: PATE is about (the votes must then be summed by secure aggregation); "upload": epsilon is
+    #: that of every single upload
+    protects: str = attrs.field(
+        default="sum", validator=one_of("kind of protection", "sum", "upload")
+    )
 
     @classmethod
     def released(cls) -> Self:
@@ -113,13 +121,16 @@ class Settings(public.PublicData, LocalTraining):
 class FedKD(Algorithm):
     """Teachers on the clients, one upload of answers each, a student on the server.
 
-    Rounds before `local_rounds` train teachers and send nothing; rounds after it go on distilling and send nothing.
+    Rounds before `local_rounds` train teachers and send nothing; rounds after it go on distilling
+    and send nothing.
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """The student's first weights, and how many public images will be answered with which noise."""
+        """The student's first weights, and how many public images will be answered with which
+        noise.
+        """
         settings = self.settings
         total = len(public.public_images(task, settings))
         queries = min(total, settings.pool or total)
@@ -129,20 +140,34 @@ class FedKD(Algorithm):
         if settings.epsilon is not None:
             queries = affordable_steps(settings.epsilon, settings.delta, noise, 1.0, queries)
             if not queries:
-                raise InputError(f"a budget of epsilon {settings.epsilon:g} does not buy one answer")
+                raise InputError(
+                    f"a budget of epsilon {settings.epsilon:g} does not buy one answer"
+                )
         # one release of all answers has the multiplier of one answer over the root of their number
-        meta = {"round": 0, "seed": rng.at("public").key, "queries": queries, "answered": False,
-                "noise": noise / math.sqrt(queries) if settings.private else 0.0, "sharers": 1}
+        meta = {
+            "round": 0,
+            "seed": rng.at("public").key,
+            "queries": queries,
+            "answered": False,
+            "noise": noise / math.sqrt(queries) if settings.private else 0.0,
+            "sharers": 1,
+        }
         return State(task, pack(task.new_model(rng.at("model"))), meta)
 
     def _asked(self, task: Task, meta: Mapping[str, Any]) -> torch.Tensor:
-        """The public images that are answered, uint8 (n, C, S, S): the same for server and clients."""
+        """The public images that are answered, uint8 (n, C, S, S): the same for server and
+        clients.
+        """
         images = public.public_images(task, self.settings)
-        return public.drawn(images, meta["queries"], Rng(meta["seed"]).at("asked"), task.runtime.device)
+        return public.drawn(
+            images, meta["queries"], Rng(meta["seed"]).at("asked"), task.runtime.device
+        )
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """Which public images to answer and with which noise; no model crosses the network."""
-        return Message({}, {key: state.meta[key] for key in ("seed", "queries", "noise", "sharers")})
+        return Message(
+            {}, {key: state.meta[key] for key in ("seed", "queries", "noise", "sharers")}
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Votes with noise, or answers with the number of samples of each class."""
@@ -152,8 +177,10 @@ class FedKD(Algorithm):
             return {"votes/noisy": Field(shape, torch.float32)}, {}
         counts = {"samples/classes": Field((classes,), torch.int64, low=0)}
         if levels:
-            return counts | {"answers/levels": Field(shape, torch.int8, low=-levels, high=levels),
-                             "answers/scale": Field((1,), torch.float32, low=0)}, {}
+            return counts | {
+                "answers/levels": Field(shape, torch.int8, low=-levels, high=levels),
+                "answers/scale": Field((1,), torch.float32, low=0),
+            }, {}
         return counts | {"answers/logits": Field(shape, torch.float32)}, {}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
@@ -168,15 +195,24 @@ class FedKD(Algorithm):
                 state = self._distil(state, rng.at("server"))
         else:
             sharers = len(clients) if self.settings.protects == "sum" else 1
-            state = super().round(attrs.evolve(state, meta=state.meta | {"sharers": sharers}), clients, ledger, rng)
+            state = super().round(
+                attrs.evolve(state, meta=state.meta | {"sharers": sharers}), clients, ledger, rng
+            )
         return attrs.evolve(state, meta=state.meta | {"round": number_})
 
     def _teacher(self, client: Client, rng: Rng) -> nn.Module:
         """The client's teacher after a further round of training on its data."""
         task = client.task
         model = task.model_from(client.memory) if client.memory else task.new_model(rng.at("model"))
-        train(model, client.images, client.labels, self.settings, self.settings.steps(len(client)), supervised(task),
-              rng)
+        train(
+            model,
+            client.images,
+            client.labels,
+            self.settings,
+            self.settings.steps(len(client)),
+            supervised(task),
+            rng,
+        )
         return model
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
@@ -187,9 +223,9 @@ class FedKD(Algorithm):
         if self.settings.private:
             votes = F.one_hot(logits.argmax(1), logits.shape[1]).float()
             generator = rng.at("noise").generator(logits.device)
-            noisy = noisy_votes(votes, float(message.meta["noise"]), generator,  # type: ignore[arg-type]
-                                int(message.meta["sharers"]))  # type: ignore[arg-type]
-            return Message({"votes/noisy": noisy})
+            noise = float(message.meta["noise"])  # type: ignore[arg-type]
+            sharers = int(message.meta["sharers"])  # type: ignore[arg-type]
+            return Message({"votes/noisy": noisy_votes(votes, noise, generator, sharers)})
         counts = {"samples/classes": client.class_counts}
         if not self.settings.levels:
             return Message({"answers/logits": logits} | counts)
@@ -199,8 +235,11 @@ class FedKD(Algorithm):
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Build the ensemble once, then distil."""
         ensemble = self._ensemble([upload.tensors for upload in uploads.values()], rng.at("noise"))
-        answered = attrs.evolve(state, tensors=state.tensors | {"ensemble": ensemble},
-                                meta=state.meta | {"answered": True})
+        answered = attrs.evolve(
+            state,
+            tensors=state.tensors | {"ensemble": ensemble},
+            meta=state.meta | {"answered": True},
+        )
         return self._distil(answered, rng)
 
     def _ensemble(self, uploads: Sequence[Mapping[str, torch.Tensor]], rng: Rng) -> torch.Tensor:
@@ -210,10 +249,14 @@ class FedKD(Algorithm):
             return torch.stack([upload["votes/noisy"] for upload in uploads]).sum(0).argmax(1)
         logits = torch.stack([self._logits(upload) for upload in uploads])
         # w_k^c = N_k^c / sum_k N_k^c
-        importance = class_input_importance(torch.stack([upload["samples/classes"] for upload in uploads]))
+        importance = class_input_importance(
+            torch.stack([upload["samples/classes"] for upload in uploads])
+        )
         ensemble = ensemble_logits(logits, importance)
         if not self.settings.fresh_noise:
-            ensemble = ensemble + laplace(ensemble, self.settings.noise_scale, rng.generator(ensemble.device))
+            ensemble = ensemble + laplace(
+                ensemble, self.settings.noise_scale, rng.generator(ensemble.device)
+            )
         return ensemble
 
     def _logits(self, upload: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -222,20 +265,33 @@ class FedKD(Algorithm):
         return upload["answers/levels"].float() * (upload["answers/scale"] / self.settings.levels)
 
     def _distil(self, state: State, rng: Rng) -> State:
-        """The student learns the ensemble's logits by their absolute error, or the winning classes by cross-entropy."""
+        """The student learns the ensemble's logits by their absolute error, or the winning classes
+        by cross-entropy.
+        """
         settings, task, ensemble = self.settings, state.task, state.tensors["ensemble"]
         generator = rng.at("fresh noise").generator(ensemble.device)
 
         def divergence(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
             if settings.private:
                 return task.loss(outputs, wanted)
-            noise = laplace(wanted, settings.noise_scale, generator) if settings.fresh_noise else 0.0
+            noise = (
+                laplace(wanted, settings.noise_scale, generator) if settings.fresh_noise else 0.0
+            )
             return F.l1_loss(outputs, wanted + noise)
 
         student, batch = self.model(state), settings.distill_batch
         steps = settings.distill_steps or settings.distill_epochs * -(-len(ensemble) // batch)
-        public.mimic(task, student, self._asked(task, state.meta), ensemble, divergence,
-                     public.adam(student, settings.distill_lr), batch, steps, rng.at("distil"))
+        public.mimic(
+            task,
+            student,
+            self._asked(task, state.meta),
+            ensemble,
+            divergence,
+            public.adam(student, settings.distill_lr),
+            batch,
+            steps,
+            rng.at("distil"),
+        )
         return attrs.evolve(state, tensors=state.tensors | pack(student))
 
     def model(self, state: State) -> nn.Module:
@@ -243,7 +299,9 @@ class FedKD(Algorithm):
         return state.task.model_from(state.tensors)
 
     def measures(self, state: State) -> dict[str, float]:
-        """Public images that were answered, and the epsilon that was spent on a private client's answers."""
+        """Public images that were answered, and the epsilon that was spent on a private client's
+        answers.
+        """
         spent = {"answered_images": float(state.meta["queries"])}
         if self.settings.private:
             spent["spent_epsilon"] = spent_epsilon(state.meta["noise"], 1.0, 1, self.settings.delta)
@@ -260,6 +318,8 @@ def quantised(logits: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Te
 
 
 def laplace(like: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
-    """Laplace noise with that scale in the shape of a tensor: the difference of two exponential numbers."""
+    """Laplace noise with that scale in the shape of a tensor: the difference of two exponential
+    numbers.
+    """
     first, second = (torch.empty_like(like).exponential_(generator=generator) for _ in range(2))
     return scale * (first - second)

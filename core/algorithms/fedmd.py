@@ -1,14 +1,16 @@
 """FedMD: heterogeneous federated learning via model distillation.
 
-Li, Wang. FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS workshop on federated learning 2019,
-Algorithm 1. Settings that the paper leaves open are those of the authors' code (diogenes0319/FedMD_clean), but for its
-private batches of 5 images, which suit its 18 images per client.
+Li, Wang. FedMD: Heterogenous Federated Learning via Model Distillation. NeurIPS workshop on
+federated learning 2019, Algorithm 1. Settings that the paper leaves open are those of the authors'
+code (diogenes0319/FedMD_clean), but for its private batches of 5 images, which suit its 18 images
+per client.
 
-Two things follow FedIOD's Table 1, where this method is a row. The public images have no labels of the task, so clients
-start from their own data alone; in the paper they first learn the public labels. And the table has one accuracy per
-run, and says that such methods "train the central model with aggregated locally-computed logits": a student on the
-server learns from the consensus and is tested. How long it learns is not said. With `tested: clients` there is no
-student, and the clients' models are tested as in the paper.
+Two things follow FedIOD's Table 1, where this method is a row. The public images have no labels of
+the task, so clients start from their own data alone; in the paper they first learn the public
+labels. And the table has one accuracy per run, and says that such methods "train the central model
+with aggregated locally-computed logits": a student on the server learns from the consensus and is
+tested. How long it learns is not said. With `tested: clients` there is no student, and the clients'
+models are tested as in the paper.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ class Settings(public.PublicData):
     align_batch: int = attrs.field(default=256, validator=whole(1))
     #: a client's passes over the consensus ("digest")
     align_epochs: int = attrs.field(default=1, validator=whole(1))
-    #: the student's passes over the consensus of a round; 20 of 5,000 images in 100 rounds are as many as FedKD's
-    #: student sees
+    #: the student's passes over the consensus of a round; 20 of 5,000 images in 100 rounds are as
+    #: many as FedKD's student sees
     student_epochs: int = attrs.field(default=20, validator=whole(1))
     #: "student": one network on the server; "clients": each client's, the mean over them
     tested: str = attrs.field(default="student", validator=one_of("tested", "student", "clients"))
@@ -74,29 +76,37 @@ class Settings(public.PublicData):
 
 
 class FedMD(Algorithm):
-    """Clients answer public images, the server returns the mean of their answers, and clients learn to answer alike.
+    """Clients answer public images, the server returns the mean of their answers, and clients learn
+    to answer alike.
 
-    A round here ends with the upload: a client digests the last round's consensus, revisits its data, and answers this
-    round's public images (Algorithm 1 begins its loop with the answers; the order of the steps is the same). In its
-    first round it trains on its data only. No model crosses the network, and every client draws its own first weights.
+    A round here ends with the upload: a client digests the last round's consensus, revisits its
+    data, and answers this round's public images (Algorithm 1 begins its loop with the answers; the
+    order of the steps is the same). In its first round it trains on its data only. No model crosses
+    the network, and every client draws its own first weights.
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """The student's first weights, and the seed that public images are drawn with on both sides."""
+        """The student's first weights, and the seed that public images are drawn with on both
+        sides.
+        """
         student = pack(task.new_model(rng.at("model"))) if self.settings.tested == "student" else {}
         return State(task, student, {"round": 0, "seed": rng.at("alignment").key, "owners": []})
 
     def _aligned(self, task: Task, message: Message | State, number_: int) -> torch.Tensor:
-        """d_j, the public images of a round, uint8 (n, C, S, S): the same for server and clients."""
+        """d_j, the public images of a round, uint8 (n, C, S, S): the same for server and
+        clients.
+        """
         shared = Rng(int(message.meta["seed"])).at("round", number_)  # type: ignore[arg-type]
         images = public.public_images(task, self.settings)
         return public.drawn(images, self.settings.alignment, shared, task.runtime.device)
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The last round's consensus, if there was one, and which public images to answer."""
-        return Message(take("sent/", state.tensors), {"round": state.meta["round"], "seed": state.meta["seed"]})
+        return Message(
+            take("sent/", state.tensors), {"round": state.meta["round"], "seed": state.meta["seed"]}
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Logits for the public images of the round."""
@@ -109,43 +119,88 @@ class FedMD(Algorithm):
         if client.memory:
             model = task.model_from(client.memory)
             # digest: f_k approaches the consensus on the public images of the round before
-            self._digest(task, model, self._aligned(task, message, number_ - 1), message.tensors["consensus/logits"],
-                         settings.align_epochs, rng.at("digest"))
+            self._digest(
+                task,
+                model,
+                self._aligned(task, message, number_ - 1),
+                message.tensors["consensus/logits"],
+                settings.align_epochs,
+                rng.at("digest"),
+            )
             epochs, steps = settings.local_epochs, settings.local_steps
         else:
             model = task.new_model(rng.at("model"))
             epochs, steps = settings.initial_epochs, settings.initial_steps
         # revisit: f_k trains on its own data
-        local = LocalTraining(lr=settings.lr, batch_size=settings.batch_size, local_epochs=epochs, local_steps=steps)
-        train(model, client.images, client.labels, local, local.steps(len(client)), supervised(task),
-              rng.at("revisit"), [public.adam(model, settings.lr)])
+        local = LocalTraining(
+            lr=settings.lr, batch_size=settings.batch_size, local_epochs=epochs, local_steps=steps
+        )
+        train(
+            model,
+            client.images,
+            client.labels,
+            local,
+            local.steps(len(client)),
+            supervised(task),
+            rng.at("revisit"),
+            [public.adam(model, settings.lr)],
+        )
         client.memory = pack(model)
         # communicate: f_k(x_i), the class scores of the public images
-        return Message({"answers/logits": task.outputs(model, self._aligned(task, message, number_))})
+        return Message(
+            {"answers/logits": task.outputs(model, self._aligned(task, message, number_))}
+        )
 
     def _digest(
-        self, task: Task, model: nn.Module, images: torch.Tensor, consensus: torch.Tensor, epochs: int, rng: Rng
+        self,
+        task: Task,
+        model: nn.Module,
+        images: torch.Tensor,
+        consensus: torch.Tensor,
+        epochs: int,
+        rng: Rng,
     ) -> None:
-        """Bring a model's logits closer to the consensus, by the mean absolute error as in the authors' code."""
+        """Bring a model's logits closer to the consensus, by the mean absolute error as in the
+        authors' code.
+        """
         batch = self.settings.align_batch
-        public.mimic(task, model, images, consensus, F.l1_loss, public.adam(model, self.settings.lr), batch,
-                     epochs * -(-len(images) // batch), rng)
+        public.mimic(
+            task,
+            model,
+            images,
+            consensus,
+            F.l1_loss,
+            public.adam(model, self.settings.lr),
+            batch,
+            epochs * -(-len(images) // batch),
+            rng,
+        )
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Aggregate; the student learns from the consensus as the clients will."""
         number_ = state.meta["round"]
         # f~(x_i) = 1/m sum_k f_k(x_i)
-        consensus = torch.stack([upload.tensors["answers/logits"] for upload in uploads.values()]).mean(0)
+        consensus = torch.stack(
+            [upload.tensors["answers/logits"] for upload in uploads.values()]
+        ).mean(0)
         tensors = state.tensors | {"sent/consensus/logits": consensus}
         if self.settings.tested == "student":
             student = state.task.model_from(state.tensors)
-            self._digest(state.task, student, self._aligned(state.task, state, number_), consensus,
-                         self.settings.student_epochs, rng.at("student"))
+            self._digest(
+                state.task,
+                student,
+                self._aligned(state.task, state, number_),
+                consensus,
+                self.settings.student_epochs,
+                rng.at("student"),
+            )
             tensors |= pack(student)
         return attrs.evolve(state, tensors=tensors, meta=state.meta | {"round": number_ + 1})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The usual round; where the clients' models are tested, they are laid beside the state for the test alone."""
+        """The usual round; where the clients' models are tested, they are laid beside the state for
+        the test alone.
+        """
         state = super().round(state, clients, ledger, rng)
         if self.settings.tested == "student":
             return state
@@ -159,4 +214,7 @@ class FedMD(Algorithm):
         """The student, or the model of every client that has answered."""
         if self.settings.tested == "student":
             return state.task.model_from(weights(state.tensors))
-        return [state.task.model_from(take(f"clients/{owner}/", state.tensors)) for owner in state.meta["owners"]]
+        return [
+            state.task.model_from(take(f"clients/{owner}/", state.tensors))
+            for owner in state.meta["owners"]
+        ]

@@ -1,19 +1,22 @@
 """FedMix: an approximation of mixup under mean augmented federated learning.
 
-Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning. ICLR 2021, Eq. 3 and
-4, Algorithms 1 and 2. No code of the authors is at hand. Two public programs (smduan/FedMix, and the FedMix baseline of
-adap/flower) make the Taylor term B times too small in a batch of B, because they average over the batch twice.
+Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning.
+ICLR 2021, Eq. 3 and 4, Algorithms 1 and 2. No code of the authors is at hand. Two public programs
+(smduan/FedMix, and the FedMix baseline of adap/flower) make the Taylor term B times too small in a
+batch of B, because they average over the batch twice.
 
-Before training, every client sends averages of its images and of their one-hot labels, and receives those of all
-clients, its own among them (Algorithm 1). A batch is mixed with one average. The first-order term follows Algorithm 2,
-lambda d l_1 / dx . x_g with l_1 = (1 - lambda) l; Eq. 3 leaves out its factor 1 - lambda, a difference of order
-lambda^2, which is what the expansion drops anyhow. x is the input of the network, that is, normalised.
+Before training, every client sends averages of its images and of their one-hot labels, and receives
+those of all clients, its own among them (Algorithm 1). A batch is mixed with one average. The
+first-order term follows Algorithm 2, lambda d l_1 / dx . x_g with l_1 = (1 - lambda) l; Eq. 3
+leaves out its factor 1 - lambda, a difference of order lambda^2, which is what the expansion drops
+anyhow. x is the input of the network, that is, normalised.
 
-Where the paper is silent: averages travel as 8-bit images, as FedVCK counts images, and as float32 labels. No average
-is of fewer images than `mean_batch` unless its client has fewer, and a client with a single image sends none: it would
-be the image. A client sends its averages in the first round it takes part in, and receives those it lacks in every
-round it takes part in: with all clients active that is once. FedVCK's Tables 5 and 9 count the models only; the
-averages are the column "Initialization" of its Table 10.
+Where the paper is silent: averages travel as 8-bit images, as FedVCK counts images, and as float32
+labels. No average is of fewer images than `mean_batch` unless its client has fewer, and a client
+with a single image sends none: it would be the image. A client sends its averages in the first
+round it takes part in, and receives those it lacks in every round it takes part in: with all
+clients active that is once. FedVCK's Tables 5 and 9 count the models only; the averages are the
+column "Initialization" of its Table 10.
 """
 
 from __future__ import annotations
@@ -37,15 +40,17 @@ from core.rng import Rng
 class Settings(fedavg.Settings):
     """Local training, and the mixing."""
 
-    #: lambda, the share of an average in a mixed image: 0.05 on CIFAR-10, 0.1 on CIFAR-100, 0.2 on FEMNIST
+    #: lambda, the share of an average in a mixed image: 0.05 on CIFAR-10, 0.1 on CIFAR-100, 0.2 on
+    #: FEMNIST
     mixup: float = attrs.field(default=0.05, validator=number(0, 1))
-    #: M_k, the least number of images behind an average: 5 in smduan/FedMix. None: all images of a client, so that it
-    #: sends one, which is the paper's own default
+    #: M_k, the least number of images behind an average: 5 in smduan/FedMix. None: all images of a
+    #: client, so that it sends one, which is the paper's own default
     mean_batch: int | None = attrs.field(default=5, validator=whole(2, optional=True))
 
 
 class FedMix(fedavg.FedAvg):
-    """Clients mix their images with averages from all clients, by a Taylor expansion that needs no other image.
+    """Clients mix their images with averages from all clients, by a Taylor expansion that needs no
+    other image.
 
     All else is FedAvg.
     """
@@ -56,8 +61,10 @@ class FedMix(fedavg.FedAvg):
         """A fresh model; no averages yet."""
         data, device = task.dataset, task.runtime.device
         shape = (0, data.channels, data.size, data.size)
-        pool = {"averages/images": torch.empty(shape, dtype=torch.uint8, device=device),
-                "averages/labels": torch.empty(0, data.num_classes, device=device)}
+        pool = {
+            "averages/images": torch.empty(shape, dtype=torch.uint8, device=device),
+            "averages/labels": torch.empty(0, data.num_classes, device=device),
+        }
         return State(task, super().initialise(task, rng).tensors | pool, {"averaged": []})
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -69,23 +76,39 @@ class FedMix(fedavg.FedAvg):
         return super().round(self._exchange(state, clients, ledger, rng), clients, ledger, rng)
 
     def _exchange(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Averages of clients that take part for the first time go up, those that a client lacks come down."""
+        """Averages of clients that take part for the first time go up, those that a client lacks
+        come down.
+        """
         form = averages_format(state)
         with ledger.timed("clients"):
-            answers = {client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
-                       for client in clients if client.id not in state.meta["averaged"]}
+            answers = {
+                client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
+                for client in clients
+                if client.id not in state.meta["averaged"]
+            }
         for id_, answer in answers.items():
             ledger.count("up", check_upload(answer, form, {}, id_))
             if len({len(value) for value in answer.tensors.values()}) > 1:
-                raise UploadError(f"the upload of client {id_} was refused: it has not as many labels as averages")
-        pool = {name: torch.cat([state.tensors[name], *(answer.tensors[name] for answer in answers.values())])
-                if answers else state.tensors[name] for name in form}
+                raise UploadError(
+                    f"the upload of client {id_} was refused: it has not as many labels as averages"
+                )
+        pool = {
+            name: torch.cat(
+                [state.tensors[name], *(answer.tensors[name] for answer in answers.values())]
+            )
+            if answers
+            else state.tensors[name]
+            for name in form
+        }
         for client in clients:
             known = len(client.memory.get("averages/labels", ()))
             ledger.count("down", Message({name: value[known:] for name, value in pool.items()}))
             client.memory |= pool  # what it had, and behind it what is new
-        return attrs.evolve(state, tensors=state.tensors | pool,
-                            meta=state.meta | {"averaged": sorted({*state.meta["averaged"], *answers})})
+        return attrs.evolve(
+            state,
+            tensors=state.tensors | pool,
+            meta=state.meta | {"averaged": sorted({*state.meta["averaged"], *answers})},
+        )
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The approximate mixup loss of a batch and one average, drawn anew for every batch."""
@@ -101,22 +124,36 @@ class FedMix(fedavg.FedAvg):
                 with task.runtime.autocast():
                     return model(inputs)
 
-            return mixup_loss(outputs, task.loss, task.inputs(batch), labels, task.inputs(images[chosen]),
-                              shares[chosen], self.settings.mixup)
+            return mixup_loss(
+                outputs,
+                task.loss,
+                task.inputs(batch),
+                labels,
+                task.inputs(images[chosen]),
+                shares[chosen],
+                self.settings.mixup,
+            )
 
         return objective
 
 
 def mixup_loss(
-    model: Callable[[torch.Tensor], torch.Tensor], loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    x: torch.Tensor, y: torch.Tensor, x_g: torch.Tensor, y_g: torch.Tensor, share: float,
+    model: Callable[[torch.Tensor], torch.Tensor],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    x_g: torch.Tensor,
+    y_g: torch.Tensor,
+    share: float,
 ) -> torch.Tensor:
-    """The loss of Algorithm 2, a scalar that can be differentiated once more: mixup to first order in lambda.
+    """The loss of Algorithm 2, a scalar that can be differentiated once more: mixup to first order
+    in lambda.
 
     Args:
         model: from inputs (B, C, H, W) to logits.
         loss: from logits and labels, or shares of classes, to the mean loss.
-        x, y: a batch and its labels (B,); x_g (1, C, H, W), y_g (1, classes): an average and its shares of classes.
+        x, y: a batch and its labels (B,); x_g (1, C, H, W), y_g (1, classes): an average and its
+            shares of classes.
         share: lambda.
     """
     x = ((1 - share) * x).requires_grad_()
@@ -125,7 +162,8 @@ def mixup_loss(
     own = (1 - share) * loss(outputs, y)
     # l_2 = lambda l(f((1 - lambda) x), y_g)
     other = share * loss(outputs, y_g.expand(len(y), -1))
-    # l_3 = lambda d l_1 / dx . x_g; l_1 is the mean over the batch, so the sum over images is the mean of their terms
+    # l_3 = lambda d l_1 / dx . x_g; l_1 is the mean over the batch, so the sum over images is the
+    # mean of their terms
     (gradient,) = torch.autograd.grad(own, x, create_graph=True)
     return own + other + share * (gradient * x_g).sum()
 
@@ -134,15 +172,18 @@ def averages_format(state: State) -> dict[str, Field]:
     """The form that a client's averages must have."""
     most, classes = len(state.task.dataset.train), state.task.dataset.num_classes
     shape = state.tensors["averages/images"].shape[1:]
-    return {"averages/images": Field((None, *shape), torch.uint8, most=most),
-            "averages/labels": Field((None, classes), torch.float32, low=0, high=1, most=most)}
+    return {
+        "averages/images": Field((None, *shape), torch.uint8, most=most),
+        "averages/labels": Field((None, classes), torch.float32, low=0, high=1, most=most),
+    }
 
 
 def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:
-    """Averages of a client's images, rounded to 8 bits, and of their one-hot labels, in random groups.
+    """Averages of a client's images, rounded to 8 bits, and of their one-hot labels, in random
+    groups.
 
-    There are as many groups as leave at least `mean_batch` images in each (one, where there are fewer images); their
-    sizes differ by one at most. Without a second image there is no average.
+    There are as many groups as leave at least `mean_batch` images in each (one, where there are
+    fewer images); their sizes differ by one at most. Without a second image there is no average.
     """
     samples, classes, device = len(client), client.task.dataset.num_classes, client.labels.device
     groups = 0 if samples < 2 else max(1, samples // (mean_batch or samples))
@@ -150,7 +191,12 @@ def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:
     size, longer = divmod(samples, groups) if groups else (0, 0)
     one_hot, found = F.one_hot(client.labels, classes), []
     for number_, length in ((longer, size + 1), (groups - longer, size)):
-        rows, order = order[: number_ * length].view(number_, length), order[number_ * length:]
-        found.append([each[rows].sum(1, dtype=torch.float32) / max(length, 1) for each in (client.images, one_hot)])
+        rows, order = order[: number_ * length].view(number_, length), order[number_ * length :]
+        found.append(
+            [
+                each[rows].sum(1, dtype=torch.float32) / max(length, 1)
+                for each in (client.images, one_hot)
+            ]
+        )
     images, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
     return Message({"averages/images": images.round().to(torch.uint8), "averages/labels": shares})

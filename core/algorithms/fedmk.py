@@ -1,22 +1,26 @@
 """FedMK: clients condense meta knowledge, and the server learns from it.
 
-Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. ICLR 2023, Algorithm 1, Eq. 3-11. There is no
-released code.
+Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. ICLR 2023, Algorithm 1, Eq. 3-11.
+There is no released code.
 
-Followed as printed: knowledge in image space, U[-1, 1] in the first round, the last knowledge of another client
-afterwards; weights of samples from the loss at w^c (Eq. 7), outer loss at w* (Eq. 6); a generator from labels to
-features trained against the global classifier (Eq. 10); beta = |pseudo| / |uploaded| (Eq. 11).
+Followed as printed: knowledge in image space, U[-1, 1] in the first round, the last knowledge of
+another client afterwards; weights of samples from the loss at w^c (Eq. 7), outer loss at w* (Eq.
+6); a generator from labels to features trained against the global classifier (Eq. 10); beta =
+|pseudo| / |uploaded| (Eq. 11).
 
 Where the paper is silent:
-* U[-1, 1] is the range of normalised inputs, and knowledge travels as the float32 that the paper counts.
-* A client makes knowledge of the classes that it has (`classes`); for a class that the other client lacks it starts
-  from U[-1, 1]. "Another client" is one of the clients of the last round: only they have "the previous round's".
+* U[-1, 1] is the range of normalised inputs, and knowledge travels as the float32 that the paper
+  counts.
+* A client makes knowledge of the classes that it has (`classes`); for a class that the other client
+  lacks it starts from U[-1, 1]. "Another client" is one of the clients of the last round: only they
+  have "the previous round's".
 * Algorithm 1 says `elif t == 1`; knowledge is shared in every round from the second on.
-* How often the inner loop starts at w^c again, what batch normalisation does in it, the numbers of iterations, batches
-  and all learning rates: see `core.condensation.bilevel` and `Settings`.
+* How often the inner loop starts at w^c again, what batch normalisation does in it, the numbers of
+  iterations, batches and all learning rates: see `core.condensation.bilevel` and `Settings`.
 * As many pseudo samples as uploaded ones. They are features, so they enter at the classifier.
-* Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same seed and so many images
-  per class runs along, outside the ledger, and the distance of the two sets is measured after the last round.
+* Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same
+  seed and so many images per class runs along, outside the ledger, and the distance of the two sets
+  is measured after the last round.
 """
 
 from __future__ import annotations
@@ -34,7 +38,18 @@ from core.algorithms import _condensing as condensing
 from core.algorithms._named import put, take
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
-from core.federation import Algorithm, Client, Field, Ledger, Message, State, Task, UploadError, pack, train
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    Message,
+    State,
+    Task,
+    UploadError,
+    pack,
+    train,
+)
 from core.federation.training import batches
 from core.metrics import earth_movers_distance
 from core.metrics.transport import solver
@@ -48,15 +63,17 @@ WEIGHTS = ("dynamic", "class_balanced", "uniform")
 class Settings(condensing.ServerSide, Extraction):
     """Hyper-parameters of FedMK, with the paper's values for MNIST where it gives any.
 
-    Knowledge is made for a stretch of `horizon` plain steps of `inner_lr` from the received model. The server's
-    training is such a stretch: longer ones and larger steps overshoot what the knowledge was made for.
+    Knowledge is made for a stretch of `horizon` plain steps of `inner_lr` from the received model.
+    The server's training is such a stretch: longer ones and larger steps overshoot what the
+    knowledge was made for.
     """
 
     #: meta knowledge per class and client: 20 on MNIST, 100 on SVHN and CIFAR-10, 40 on CIFAR-100
     images_per_class: int = attrs.field(default=20, validator=whole(1))
     #: tau of Eq. 7
     tau: float = attrs.field(default=5.0, validator=number(0, above=True))
-    #: of real samples in the outer loss: "dynamic" (Eq. 7), "class_balanced" (Table 6) or "uniform" (Table 2)
+    #: of real samples in the outer loss: "dynamic" (Eq. 7), "class_balanced" (Table 6) or "uniform"
+    #: (Table 2)
     weights: str = attrs.field(default="dynamic", validator=one_of("weights", *WEIGHTS))
     #: start from another client's knowledge; without it from U[-1, 1] in every round (Table 2)
     sharing: bool = attrs.field(default=True, validator=on_or_off)
@@ -82,17 +99,23 @@ class Settings(condensing.ServerSide, Extraction):
 
 
 class FedMK(Algorithm):
-    """Client c, round t: start from another client's knowledge, weigh the real samples, extract by bi-level steps.
+    """Client c, round t: start from another client's knowledge, weigh the real samples, extract by
+    bi-level steps.
 
-    Server: train the generator, make pseudo knowledge, train the global model on uploaded and pseudo knowledge.
+    Server: train the generator, make pseudo knowledge, train the global model on uploaded and
+    pseudo knowledge.
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is drawn from."""
+        """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is
+        drawn from.
+        """
         model = task.new_model(rng.at("model"))
-        tensors = pack(model) | put("generator/", generator_of(task, model, rng.at("generator")).state_dict())
+        tensors = pack(model) | put(
+            "generator/", generator_of(task, model, rng.at("generator")).state_dict()
+        )
         meta = {"round": 0, "seed": rng.at("sharing").key}
         if self.settings.compare_size is not None:
             solver()  # a sentence now is better than one after the last round
@@ -100,11 +123,21 @@ class FedMK(Algorithm):
         return State(task, tensors, meta)
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model, and the last knowledge of another client: c' ~ randint, anew for every client."""
-        message = {name: value for name, value in state.tensors.items() if name.startswith(("parameters/", "buffers/"))}
+        """The global model, and the last knowledge of another client: c' ~ randint, anew for every
+        client.
+        """
+        message = {
+            name: value
+            for name, value in state.tensors.items()
+            if name.startswith(("parameters/", "buffers/"))
+        }
         others = [owner for owner in owners(state) if owner != client_id]
         if self.settings.sharing and others:
-            draws = Rng(state.meta["seed"]).at("round", state.meta["round"], "client", client_id).generator()
+            draws = (
+                Rng(state.meta["seed"])
+                .at("round", state.meta["round"], "client", client_id)
+                .generator()
+            )
             other = others[int(torch.randint(len(others), (), generator=draws))]
             message |= take(f"knowledge/{other}/", state.tensors)
         return Message(message)
@@ -113,8 +146,10 @@ class FedMK(Algorithm):
         """Knowledge in float32 and its labels, one byte each."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
-        return {"images": Field((None, data.channels, data.size, data.size), torch.float32, most=most),
-                "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most)}, {}
+        return {
+            "images": Field((None, data.channels, data.size, data.size), torch.float32, most=most),
+            "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
+        }, {}
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """The knowledge of one client."""
@@ -132,11 +167,17 @@ class FedMK(Algorithm):
         task = clients[0].task
         # w^c <- W_G, the same for all
         model = task.model_from(messages[clients[0].id].tensors)
-        sources = [self._source(client, messages[client.id], model, rng)
-                   for client, rng in zip(clients, rngs, strict=True)]
+        sources = [
+            self._source(client, messages[client.id], model, rng)
+            for client, rng in zip(clients, rngs, strict=True)
+        ]
         found, _ = extract(model, sources, self.settings, task.inputs)
-        return {client.id: Message({"images": images, "labels": source.knowledge_labels.to(torch.uint8)})
-                for client, source, images in zip(clients, sources, found, strict=True)}
+        return {
+            client.id: Message(
+                {"images": images, "labels": source.knowledge_labels.to(torch.uint8)}
+            )
+            for client, source, images in zip(clients, sources, found, strict=True)
+        }
 
     def _source(self, client: Client, message: Message, model: Classifier, rng: Rng) -> Source:
         """A client's data, the weights of its samples, and the knowledge that it starts from."""
@@ -147,13 +188,27 @@ class FedMK(Algorithm):
         labels = made.repeat_interleave(self.settings.images_per_class)
         # D^_ini ~ U[-1, 1]
         draws = rng.at("start").generator(labels.device)
-        start = 2 * torch.rand(len(labels), data.channels, data.size, data.size, generator=draws,
-                               device=labels.device) - 1
+        start = (
+            2
+            * torch.rand(
+                len(labels),
+                data.channels,
+                data.size,
+                data.size,
+                generator=draws,
+                device=labels.device,
+            )
+            - 1
+        )
         if "labels" in message.tensors:
             # D^_ini <- D^_{t-1} of client c', class by class
             theirs = message.tensors["labels"].long()
-            start[torch.isin(labels, theirs)] = message.tensors["images"][torch.isin(theirs, labels)]
-        return Source(client.images, client.labels, self._weights(client, model), start, labels, rng)
+            start[torch.isin(labels, theirs)] = message.tensors["images"][
+                torch.isin(theirs, labels)
+            ]
+        return Source(
+            client.images, client.labels, self._weights(client, model), start, labels, rng
+        )
 
     def _weights(self, client: Client, model: Classifier) -> torch.Tensor:
         """phi (N,) of a client's samples, from the model that it received."""
@@ -167,13 +222,17 @@ class FedMK(Algorithm):
         return dynamic_weights(loss, settings.tau)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Train the generator, then the global model; keep the knowledge of this round for the next."""
+        """Train the generator, then the global model; keep the knowledge of this round for the
+        next.
+        """
         for owner, upload in uploads.items():
             self._check(owner, upload)
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
         generator = generator_of(state.task, model, rng, state)
-        moments = self._train_generator(generator, model, labels, take("moments/", state.tensors), rng.at("generator"))
+        moments = self._train_generator(
+            generator, model, labels, take("moments/", state.tensors), rng.at("generator")
+        )
         self._train_model(state.task, model, generator, images, labels, rng)
         tensors = pack(model) | put("generator/", generator.state_dict()) | put("moments/", moments)
         for owner, upload in uploads.items():
@@ -181,42 +240,73 @@ class FedMK(Algorithm):
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def _check(self, owner: int, upload: Message) -> None:
-        """Whether the next client could start from this: sorted labels, the agreed number of images of each class."""
+        """Whether the next client could start from this: sorted labels, the agreed number of images
+        of each class.
+        """
         images, labels = upload.tensors["images"], upload.tensors["labels"]
         made, counts = torch.unique_consecutive(labels, return_counts=True)
-        if len(images) != len(labels) or bool((made.int().diff() <= 0).any()) or bool(
-                (counts != self.settings.images_per_class).any()):
-            raise UploadError(f"the upload of client {owner} was refused: it must hold "
-                              f"{self.settings.images_per_class} images of a class, sorted by class")
+        if (
+            len(images) != len(labels)
+            or bool((made.int().diff() <= 0).any())
+            or bool((counts != self.settings.images_per_class).any())
+        ):
+            raise UploadError(
+                f"the upload of client {owner} was refused: it must hold "
+                f"{self.settings.images_per_class} images of a class, sorted by class"
+            )
 
     def _train_generator(
-        self, generator: FeatureGenerator, model: Classifier, labels: torch.Tensor, memory: Mapping[str, torch.Tensor],
+        self,
+        generator: FeatureGenerator,
+        model: Classifier,
+        labels: torch.Tensor,
+        memory: Mapping[str, torch.Tensor],
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
-        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), with p(y) of the uploads; Adam's moments."""
+        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), with p(y) of the uploads;
+        Adam's moments.
+        """
         if not self.settings.pseudo:
             return {}
-        training = server.GeneratorTraining(lr=self.settings.generator_lr, steps=self.settings.generator_steps)
+        training = server.GeneratorTraining(
+            lr=self.settings.generator_lr, steps=self.settings.generator_steps
+        )
         head = server.Heads.of([pack(model)])
 
         def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             return server.ensemble_cross_entropy(head.logits(features), labels)
 
-        return server.train_generator(generator, loss, torch.bincount(labels, minlength=generator.classes).float(),
-                                      training, rng, memory=memory)
+        return server.train_generator(
+            generator,
+            loss,
+            torch.bincount(labels, minlength=generator.classes).float(),
+            training,
+            rng,
+            memory=memory,
+        )
 
     def _train_model(
-        self, task: Task, model: Classifier, generator: FeatureGenerator, images: torch.Tensor, labels: torch.Tensor,
+        self,
+        task: Task,
+        model: Classifier,
+        generator: FeatureGenerator,
+        images: torch.Tensor,
+        labels: torch.Tensor,
         rng: Rng,
     ) -> None:
         """W_G, in place: L_overall = L(W_G, D^) + beta L(W_G, D^_pseudo) (Eq. 11)."""
         settings = self.settings.training
         steps = settings.total(len(labels))
-        features, classes = draw_pseudo(generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo"))
+        features, classes = draw_pseudo(
+            generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo")
+        )
         # beta = |D^_pseudo| / |D^|
         beta = len(classes) / len(labels)
-        order = (batches(len(classes), settings.batch_size, steps, rng.at("pseudo"), labels.device) if beta
-                 else itertools.repeat(None))
+        order = (
+            batches(len(classes), settings.batch_size, steps, rng.at("pseudo"), labels.device)
+            if beta
+            else itertools.repeat(None)
+        )
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():
@@ -230,7 +320,9 @@ class FedMK(Algorithm):
         train(model, images, labels, settings, steps, objective, rng.at("learn"))
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """One round; with `compare_size` also one of the federation that the result is compared with."""
+        """One round; with `compare_size` also one of the federation that the result is compared
+        with.
+        """
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:
             return after
@@ -242,15 +334,23 @@ class FedMK(Algorithm):
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def _compared(self) -> FedMK:
-        return FedMK(attrs.evolve(self.settings, images_per_class=self.settings.compare_size, compare_size=None))
+        return FedMK(
+            attrs.evolve(
+                self.settings, images_per_class=self.settings.compare_size, compare_size=None
+            )
+        )
 
     def measures(self, state: State) -> dict[str, float]:
-        """`emd`: the earth mover's distance between this knowledge and that of `compare_size` (Table 7)."""
+        """`emd`: the earth mover's distance between this knowledge and that of `compare_size`
+        (Table 7).
+        """
         if self.settings.compare_size is None:
             return {}
         compared = State(state.task, take("compared/", state.tensors))
-        first, second = (torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in owners(one)])
-                         for one in (state, compared))
+        first, second = (
+            torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in owners(one)])
+            for one in (state, compared)
+        )
         return {"emd": earth_movers_distance(first, second)}
 
     def model(self, state: State) -> nn.Module:
@@ -258,10 +358,17 @@ class FedMK(Algorithm):
         return state.task.model_from(state.tensors)
 
 
-def generator_of(task: Task, model: Classifier, rng: Rng, state: State | None = None) -> FeatureGenerator:
+def generator_of(
+    task: Task, model: Classifier, rng: Rng, state: State | None = None
+) -> FeatureGenerator:
     """A fresh generator, or that of a state."""
-    generator = models.fresh(FeatureGenerator, task.dataset.num_classes, model.feature_size, rng=rng,
-                             device=task.runtime.device)
+    generator = models.fresh(
+        FeatureGenerator,
+        task.dataset.num_classes,
+        model.feature_size,
+        rng=rng,
+        device=task.runtime.device,
+    )
     if state is not None:
         generator.load_state_dict(take("generator/", state.tensors))
     return generator
@@ -277,10 +384,15 @@ def draw_pseudo(
         return labels.new_empty(0), labels.new_empty(0)
     distribution = torch.bincount(labels, minlength=generator.classes).float()
     classes = server.draw_labels(distribution, number_, draws)
-    return generator.eval()(server.draw_noise("normal", (number_, generator.noise), draws), classes), classes
+    return generator.eval()(
+        server.draw_noise("normal", (number_, generator.noise), draws), classes
+    ), classes
 
 
 def owners(state: State) -> list[int]:
     """The clients of the last round."""
-    return sorted(int(name.split("/")[1]) for name in state.tensors
-                  if name.startswith("knowledge/") and name.endswith("/labels"))
+    return sorted(
+        int(name.split("/")[1])
+        for name in state.tensors
+        if name.startswith("knowledge/") and name.endswith("/labels")
+    )

@@ -1,6 +1,7 @@
 """FedProx: FedAvg with a proximal term.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020, Algorithm 2.
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys
+2020, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class FedProx(fedavg.FedAvg):
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             # ||w - w_t||^2, over parameters only
-            distance = sum((w - received.tensors[f"parameters/{name}"]).square().sum()
-                           for name, w in model.named_parameters())
+            distance = sum(
+                (w - received.tensors[f"parameters/{name}"]).square().sum()
+                for name, w in model.named_parameters()
+            )
             return loss(model, images, labels) + mu / 2 * distance
 
         return objective

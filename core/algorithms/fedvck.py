@@ -1,10 +1,11 @@
 """FedVCK: federated learning via valuable condensed knowledge.
 
-Yan, Xie, Gao, Zhang, Shen, Fang, Wu. FedVCK: Non-IID Robust and Communication-Efficient Federated Learning via Valuable
-Condensed Knowledge for Medical Image Analysis. AAAI 2025, Eq. 4-16.
+Yan, Xie, Gao, Zhang, Shen, Fang, Wu. FedVCK: Non-IID Robust and Communication-Efficient Federated
+Learning via Valuable Condensed Knowledge for Medical Image Analysis. AAAI 2025, Eq. 4-16.
 
-The defaults follow the paper as printed, but for one: the similarity of Eq. 15. `Settings.released()` follows the
-authors' code; every difference is one named setting. Three settings switch parts off, for the paper's ablations.
+The defaults follow the paper as printed, but for one: the similarity of Eq. 15.
+`Settings.released()` follows the authors' code; every difference is one named setting. Three
+settings switch parts off, for the paper's ablations.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from core.algorithms import _condensing as condensing
 from core.algorithms._condensing import Knowledge
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
-from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, condensed_counts, strategy
+from core.condensation.engine import (
+    Condensation,
+    Draws,
+    Problem,
+    RealData,
+    condense,
+    condensed_counts,
+    strategy,
+)
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
 from core.models import at_once
 from core.rng import Rng
@@ -38,7 +47,9 @@ def switch() -> Any:
 
 @attrs.frozen(kw_only=True)
 class Settings(condensing.ServerSide, Condensation):
-    """Hyper-parameters of FedVCK. Values that the paper leaves open are those of its released code."""
+    """Hyper-parameters of FedVCK. Values that the paper leaves open are those of its released
+    code.
+    """
 
     #: b of Eq. 5
     b: float = attrs.field(default=0.3, validator=number(-100))
@@ -60,30 +71,49 @@ class Settings(condensing.ServerSide, Condensation):
     wo_latent: bool = switch()
 
     # differences of the released code; the default is the paper as printed
-    #: Eq. 4: statistics of the current real "batch", or a "running" average over batches (momentum 0.1)
-    statistics: str = attrs.field(default="batch", validator=one_of("kind of statistics", "batch", "running"))
+    #: Eq. 4: statistics of the current real "batch", or a "running" average over batches (momentum
+    #: 0.1)
+    statistics: str = attrs.field(
+        default="batch", validator=one_of("kind of statistics", "batch", "running")
+    )
     #: Eq. 7: blend "probabilities" or "logits" of the two models
-    blend: str = attrs.field(default="probabilities", validator=one_of("blend", "probabilities", "logits"))
+    blend: str = attrs.field(
+        default="probabilities", validator=one_of("blend", "probabilities", "logits")
+    )
     #: Eq. 8: P is the "share" of the weight, or a "softmax" of the weights within a class
     selection: str = attrs.field(default="share", validator=one_of("selection", "share", "softmax"))
-    #: Eq. 9: every iteration draws a "fresh" batch, or one that shares all images but one with the last ("sliding")
-    batches: str = attrs.field(default="fresh", validator=one_of("kind of batches", "fresh", "sliding"))
+    #: Eq. 9: every iteration draws a "fresh" batch, or one that shares all images but one with the
+    #: last ("sliding")
+    batches: str = attrs.field(
+        default="fresh", validator=one_of("kind of batches", "fresh", "sliding")
+    )
     #: round 0: M_0 comes from the "server", or every client draws its "own"
-    first_model: str = attrs.field(default="server", validator=one_of("first model", "server", "own"))
+    first_model: str = attrs.field(
+        default="server", validator=one_of("first model", "server", "own")
+    )
     #: start from new noise every round, or go on with the last round's images
     warm_start: bool = switch()
-    #: Eq. 13: the class itself is never a hard negative, or forced among them (and allowed in round 0)
-    own_negative: str = attrs.field(default="never", validator=one_of("own negative", "never", "forced"))
+    #: Eq. 13: the class itself is never a hard negative, or forced among them (and allowed in round
+    #: 0)
+    own_negative: str = attrs.field(
+        default="never", validator=one_of("own negative", "never", "forced")
+    )
     #: Eq. 15: the "printed" ratio, or the "released" one, with the positive in the denominator
-    contrast_form: str = attrs.field(default="printed", validator=one_of("form of the loss", "printed", "released"))
-    #: Eq. 15: "cosine" similarity, as in SimSiam, which the paper follows, or the "dot" product as printed, under which
-    #: the loss has no lower bound
+    contrast_form: str = attrs.field(
+        default="printed", validator=one_of("form of the loss", "printed", "released")
+    )
+    #: Eq. 15: "cosine" similarity, as in SimSiam, which the paper follows, or the "dot" product as
+    #: printed, under which the loss has no lower bound
     similarity: str = attrs.field(default="cosine", validator=one_of("similarity", "cosine", "dot"))
     #: Eq. 15: the projector is "kept" from round to round, or "fresh" in every round
-    projector: str = attrs.field(default="kept", validator=one_of("kind of projector", "kept", "fresh"))
-    #: Eq. 15: the projector learns "together" with the model, or from "accumulated" gradients, zeroed once a round
+    projector: str = attrs.field(
+        default="kept", validator=one_of("kind of projector", "kept", "fresh")
+    )
+    #: Eq. 15: the projector learns "together" with the model, or from "accumulated" gradients,
+    #: zeroed once a round
     projector_training: str = attrs.field(
-        default="together", validator=one_of("training of the projector", "together", "accumulated"))
+        default="together", validator=one_of("training of the projector", "together", "accumulated")
+    )
     #: Eq. 16: con_beta falls to a tenth half way through every round and is never restored
     fading_contrast: bool = switch()
     #: Eq. 16: train on the condensed images of the last so many rounds; 1: on S^t, as printed
@@ -97,40 +127,79 @@ class Settings(condensing.ServerSide, Condensation):
     def released(cls) -> Self:
         """The authors' code, with its CIFAR-10 values (`run.sh`)."""
         return cls(
-            share=0.02, iterations=10_000, image_lr=1.0, clip_norm=30.0, augmentation=AUGMENTATION, b=0.3, alpha=0.5,
-            negatives=5, temperature=0.1, contrast=0.1, server_lr=5e-3, server_weight_decay=1e-6, server_epochs=1000,
-            statistics="running", blend="logits", selection="softmax", batches="sliding", first_model="own",
-            warm_start=True, own_negative="forced", contrast_form="released", projector="fresh",
-            projector_training="accumulated", fading_contrast=True, keep_rounds=10, server_augmentation=AUGMENTATION,
-            wire="float32")
+            share=0.02,
+            iterations=10_000,
+            image_lr=1.0,
+            clip_norm=30.0,
+            augmentation=AUGMENTATION,
+            b=0.3,
+            alpha=0.5,
+            negatives=5,
+            temperature=0.1,
+            contrast=0.1,
+            server_lr=5e-3,
+            server_weight_decay=1e-6,
+            server_epochs=1000,
+            statistics="running",
+            blend="logits",
+            selection="softmax",
+            batches="sliding",
+            first_model="own",
+            warm_start=True,
+            own_negative="forced",
+            contrast_form="released",
+            projector="fresh",
+            projector_training="accumulated",
+            fading_contrast=True,
+            keep_rounds=10,
+            server_augmentation=AUGMENTATION,
+            wire="float32",
+        )
 
 
 class FedVCK(Algorithm):
-    """Clients condense what the global model does not know yet; the server learns from the condensed images.
+    """Clients condense what the global model does not know yet; the server learns from the
+    condensed images.
 
-    Client k, round t: weigh the images by the error of M_t and M_{t-1} (Eq. 5-8), condense a batch drawn by these
-    weights under the latent statistics of real images (Eq. 4, 9), upload the images and logit prototypes (Eq. 11).
-    Server: aggregate the prototypes (Eq. 12), find hard negatives (Eq. 13), take feature prototypes of the knowledge
-    gathered so far (Eq. 14), train with cross-entropy and the relational contrastive loss (Eq. 15, 16).
+    Client k, round t: weigh the images by the error of M_t and M_{t-1} (Eq. 5-8), condense a batch
+    drawn by these weights under the latent statistics of real images (Eq. 4, 9), upload the images
+    and logit prototypes (Eq. 11). Server: aggregate the prototypes (Eq. 12), find hard negatives
+    (Eq. 13), take feature prototypes of the knowledge gathered so far (Eq. 14), train with
+    cross-entropy and the relational contrastive loss (Eq. 15, 16).
     """
 
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """M_0; no knowledge yet."""
-        return State(task, pack(task.new_model(rng.at("model"))), {"round": 0, "contrast": self.settings.contrast})
+        return State(
+            task,
+            pack(task.new_model(rng.at("model"))),
+            {"round": 0, "contrast": self.settings.contrast},
+        )
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model M_t; and the round, for clients that draw a model of their own in round 0."""
-        model = {name: value for name, value in state.tensors.items() if name.startswith(("parameters/", "buffers/"))}
-        return Message(model, {"round": state.meta["round"]} if self.settings.first_model == "own" else {})
+        """The global model M_t; and the round, for clients that draw a model of their own in round
+        0.
+        """
+        model = {
+            name: value
+            for name, value in state.tensors.items()
+            if name.startswith(("parameters/", "buffers/"))
+        }
+        return Message(
+            model, {"round": state.meta["round"]} if self.settings.first_model == "own" else {}
+        )
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
-        """Condensed images with their labels, logit prototypes and the numbers of samples behind them."""
+        """Condensed images with their labels, logit prototypes and the numbers of samples behind
+        them.
+        """
         classes = state.task.dataset.num_classes
         return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
-            "prototypes/samples": Field((classes,), torch.int64, low=0)}, {}
+            "prototypes/samples": Field((classes,), torch.int64, low=0),
+        }, {}
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """What one client uploads."""
@@ -143,8 +212,11 @@ class FedVCK(Algorithm):
         rngs = [rng.at("client", client.id) for client in clients]
         if self._draws_own(messages[clients[0].id]):
             # every client has another encoder, so there is no common batch
-            return {id_: answer for client, one in zip(clients, rngs, strict=True)
-                    for id_, answer in self._condense([client], messages, [one]).items()}
+            return {
+                id_: answer
+                for client, one in zip(clients, rngs, strict=True)
+                for id_, answer in self._condense([client], messages, [one]).items()
+            }
         return self._condense(clients, messages, rngs)
 
     def _draws_own(self, message: Message) -> bool:
@@ -155,8 +227,11 @@ class FedVCK(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         settings, task, message = self.settings, clients[0].task, messages[clients[0].id]
-        model = (task.new_model(rngs[0].at("own model")) if self._draws_own(message)
-                 else task.model_from(message.tensors))
+        model = (
+            task.new_model(rngs[0].at("own model"))
+            if self._draws_own(message)
+            else task.model_from(message.tensors)
+        )
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         logits = task.outputs(model, real.images)
         if not settings.wo_pw:
@@ -164,9 +239,18 @@ class FedVCK(Algorithm):
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
         start = self._start(clients, real, group, rngs)
         problem = Problem(
-            LatentEncoder(model), real, settings, Draws(rngs, real.owner), task.inputs, task.runtime.autocast,
-            free=settings.wo_latent, sliding=settings.batches == "sliding",
-            moving=LatentStatistics.running(model, len(clients)) if settings.statistics == "running" else None)
+            LatentEncoder(model),
+            real,
+            settings,
+            Draws(rngs, real.owner),
+            task.inputs,
+            task.runtime.autocast,
+            free=settings.wo_latent,
+            sliding=settings.batches == "sliding",
+            moving=LatentStatistics.running(model, len(clients))
+            if settings.statistics == "running"
+            else None,
+        )
         images, _ = condense(problem, start, group)
         for position, client in enumerate(clients):
             self._remember(client, model, images[real.owner[group] == position])
@@ -175,7 +259,9 @@ class FedVCK(Algorithm):
     def _start(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
     ) -> torch.Tensor:
-        """S ~ N(0, 1), (M, C, H, W); with `warm_start` the images of each client's last round, if it had one."""
+        """S ~ N(0, 1), (M, C, H, W); with `warm_start` the images of each client's last round, if
+        it had one.
+        """
         start = condensing.noise(real, group, rngs)
         if self.settings.warm_start:
             for position, client in enumerate(clients):
@@ -184,82 +270,136 @@ class FedVCK(Algorithm):
         return start
 
     def _answers(
-        self, clients: Sequence[Client], real: RealData, logits: torch.Tensor, images: torch.Tensor, group: torch.Tensor
+        self,
+        clients: Sequence[Client],
+        real: RealData,
+        logits: torch.Tensor,
+        images: torch.Tensor,
+        group: torch.Tensor,
     ) -> dict[int, Message]:
-        """Every client's condensed images with their labels, and its logit prototypes (Eq. 11) with |T_{c,k}|."""
+        """Every client's condensed images with their labels, and its logit prototypes (Eq. 11) with
+        |T_{c,k}|.
+        """
         data, answers = clients[0].task.dataset, {}
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
             mine, condensed = owner == position, real.owner[group] == position
             prototypes, _ = server.logit_prototypes(logits[mine], label[mine], data.num_classes)
-            answers[client.id] = Message({
-                "images": condensing.encode(images[condensed], data, self.settings.wire),
-                "labels": real.label[group][condensed].to(torch.uint8),
-                # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at some only
-                "prototypes/logits": prototypes, "prototypes/samples": client.class_counts})
+            answers[client.id] = Message(
+                {
+                    "images": condensing.encode(images[condensed], data, self.settings.wire),
+                    "labels": real.label[group][condensed].to(torch.uint8),
+                    # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at
+                    # some only
+                    "prototypes/logits": prototypes,
+                    "prototypes/samples": client.class_counts,
+                }
+            )
         return answers
 
-    def _probabilities(self, clients: Sequence[Client], real: RealData, logits: torch.Tensor) -> torch.Tensor:
+    def _probabilities(
+        self, clients: Sequence[Client], real: RealData, logits: torch.Tensor
+    ) -> torch.Tensor:
         """P_w (Eq. 5-8), (N,); in its first round a client has no previous model."""
         settings, label, owner = self.settings, real.label[real.group], real.owner[real.group]
         previous = logits.clone()
         for position, client in enumerate(clients):
             if client.memory:
                 before = client.task.model_from(_below("previous/", client.memory))
-                previous[owner == position] = client.task.outputs(before, real.images[owner == position])
+                previous[owner == position] = client.task.outputs(
+                    before, real.images[owner == position]
+                )
         # err_t(x) = L_ce(y, alpha M_t(x) + (1 - alpha) M_{t-1}(x))
         error = condensation.smoothed_error(logits, previous, label, settings.alpha, settings.blend)
         # w(x) = 1 / (1 + exp(-err + b)), P_w(x) = w(x) / sum w
         weights = condensation.importance(error, settings.b)
-        return condensation.selection_probabilities(weights, real.group, real.groups, settings.selection)
+        return condensation.selection_probabilities(
+            weights, real.group, real.groups, settings.selection
+        )
 
     def _remember(self, client: Client, model: nn.Module, images: torch.Tensor) -> None:
-        """M_{t-1} of the next round, and the images to go on with where `warm_start` asks for them."""
+        """M_{t-1} of the next round, and the images to go on with where `warm_start` asks for
+        them.
+        """
         client.memory = {f"previous/{name}": value for name, value in pack(model).items()}
         if self.settings.warm_start:
             client.memory["images"] = images
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Learn from the uploads; in round 0 there is no earlier knowledge and so no contrastive term (Eq. 14)."""
+        """Learn from the uploads; in round 0 there is no earlier knowledge and so no contrastive
+        term (Eq. 14).
+        """
         settings, task, number_ = self.settings, state.task, state.meta["round"]
         before = Knowledge.of(state)
         contrast = None
         if before is not None and not settings.wo_lrc and settings.contrast:
             contrast = self._contrast(state, before, uploads, rng)
         knowledge = Knowledge.extended(before, *condensing.collect(uploads), number_)
-        model = condensing.learn(task, state, knowledge.since(number_ + 1 - settings.keep_rounds), settings, rng,
-                                 contrast, settings.server_augmentation)
+        model = condensing.learn(
+            task,
+            state,
+            knowledge.since(number_ + 1 - settings.keep_rounds),
+            settings,
+            rng,
+            contrast,
+            settings.server_augmentation,
+        )
         tensors = pack(model) | knowledge.tensors()
         if contrast is not None:
-            tensors |= {f"projector/{name}": value for name, value in contrast.projector.state_dict().items()}
+            tensors |= {
+                f"projector/{name}": value
+                for name, value in contrast.projector.state_dict().items()
+            }
         fade = FADE if settings.fading_contrast else 1.0
-        return State(task, tensors, {"round": number_ + 1, "contrast": state.meta["contrast"] * fade})
+        return State(
+            task, tensors, {"round": number_ + 1, "contrast": state.meta["contrast"] * fade}
+        )
 
     @torch.no_grad()
-    def _contrast(self, state: State, before: Knowledge, uploads: Mapping[int, Message], rng: Rng) -> server.Contrast:
+    def _contrast(
+        self, state: State, before: Knowledge, uploads: Mapping[int, Message], rng: Rng
+    ) -> server.Contrast:
         """The prototypes, hard negatives and projector of this round (Eq. 12-15)."""
         settings, task, classes = self.settings, state.task, state.task.dataset.num_classes
         samples = torch.stack([upload.tensors["prototypes/samples"] for upload in uploads.values()])
         # p_c^t = sum_k |T_{c,k}| p_c^{k,t} / |T_c|
         logits = server.aggregate_prototypes(
-            torch.stack([upload.tensors["prototypes/logits"] for upload in uploads.values()]), samples)
+            torch.stack([upload.tensors["prototypes/logits"] for upload in uploads.values()]),
+            samples,
+        )
         # HN(c) = argtopK_{j != c} p_c[j]
-        negatives = server.hard_negatives(logits, settings.negatives, samples.sum(0) > 0, settings.own_negative)
+        negatives = server.hard_negatives(
+            logits, settings.negatives, samples.sum(0) > 0, settings.own_negative
+        )
         # f_c^t = mean of psi^{t-1}(s) over all earlier rounds
         model = task.model_from(state.tensors).eval()
-        features = torch.cat([model.embed(condensing.inputs(task, images))
-                              for images in before.images.split(at_once(before.images))])
+        features = torch.cat(
+            [
+                model.embed(condensing.inputs(task, images))
+                for images in before.images.split(at_once(before.images))
+            ]
+        )
         prototypes, present = server.feature_prototypes(
-            features.float(), before.labels, classes, normalise=settings.contrast_form == "released")
-        projector = server.Projector(prototypes.shape[1], rng.at("projector")).to(task.runtime.device)
+            features.float(), before.labels, classes, normalise=settings.contrast_form == "released"
+        )
+        projector = server.Projector(prototypes.shape[1], rng.at("projector")).to(
+            task.runtime.device
+        )
         learnt = _below("projector/", state.tensors)
         if learnt and settings.projector == "kept":
             projector.load_state_dict(learnt)
         return server.Contrast(
-            projector=projector, prototypes=prototypes, negatives=negatives, temperature=settings.temperature,
-            present=present, weight=state.meta["contrast"], fade=FADE if settings.fading_contrast else 1.0,
-            form=settings.contrast_form, similarity=settings.similarity,
-            projector_training=settings.projector_training)
+            projector=projector,
+            prototypes=prototypes,
+            negatives=negatives,
+            temperature=settings.temperature,
+            present=present,
+            weight=state.meta["contrast"],
+            fade=FADE if settings.fading_contrast else 1.0,
+            form=settings.contrast_form,
+            similarity=settings.similarity,
+            projector_training=settings.projector_training,
+        )
 
     def model(self, state: State) -> nn.Module:
         """The global model."""
@@ -267,4 +407,8 @@ class FedVCK(Algorithm):
 
 
 def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,13 +1,15 @@
 """GDD-FL: one-shot federated learning by generalizable dataset distillation.
 
-Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with Generalizable Dataset
-Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1, Sec. 2.2 to 3.2. Its code could not be had.
+Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with
+Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1, Sec. 2.2 to 3.2. Its code
+could not be had.
 
-It is DM with a second loss, towards real images whose statistics are shifted at random. Where the paper is silent or
-contradicts itself:
+It is DM with a second loss, towards real images whose statistics are shifted at random. Where the
+paper is silent or contradicts itself:
 
 * Sec. 2.2 prints one objective, with U_p only; Algorithm 1 adds the one without. The sum is taken.
-* "300 epochs" are 300 iterations: both the text's epoch and the algorithm's iteration draw one random network.
+* "300 epochs" are 300 iterations: both the text's epoch and the algorithm's iteration draw one
+  random network.
 * The momentum of SGD is not given; DM's is taken. So are DM's augmentations.
 * How U_p is meant, and where it acts: see `core.condensation.shift`.
 """
@@ -43,8 +45,10 @@ class Settings(dm.Settings):
 
     def __attrs_post_init__(self) -> None:
         if self.shift_layer > self.encoder_depth:
-            raise InputError(f"shift_layer must be at most the number of blocks, {self.encoder_depth}, "
-                             f"not {self.shift_layer}")
+            raise InputError(
+                f"shift_layer must be at most the number of blocks, {self.encoder_depth}, "
+                f"not {self.shift_layer}"
+            )
 
     @classmethod
     def released(cls) -> Self:
@@ -53,11 +57,15 @@ class Settings(dm.Settings):
 
 
 class GDDFL(dm.DM):
-    """Condensed images match the real ones as they are (L_{S,T}) and with statistics shifted at random (L_U)."""
+    """Condensed images match the real ones as they are (L_{S,T}) and with statistics shifted at
+    random (L_U).
+    """
 
     Settings = Settings
 
-    def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> ShiftedProblem:
+    def problem(
+        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
+    ) -> ShiftedProblem:
         """What is matched: O_c^S with O_c^T and with O_c^U."""
         settings: Settings = self.settings
         shift = Shift(settings.shift, settings.shift_probability, settings.shift_layer)

@@ -1,16 +1,20 @@
 """MOON: model-contrastive federated learning.
 
-Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 and 4, Algorithm 1; code: QinbinLi/MOON.
+Li, He, Song. Model-Contrastive Federated Learning. CVPR 2021, Eq. 3 and 4, Algorithm 1; code:
+QinbinLi/MOON.
 
-The paper puts a projection head of two linear layers between encoder and last layer, 256 numbers wide at its end. It
-is part of the network: it is trained, sent, averaged and tested with it, and the ledger counts it. As in the authors'
-code the hidden layer is as wide as the features, which the paper leaves open. Behind FedVCK's ConvNet (2,048 features)
-that is 4.7 million parameters more, 15 times the network. FedVCK's Tables 5 and 9 print for MOON the upload of FedAvg
-to the last digit, so nothing of the kind was sent there; NIID-Bench (Li, Diao, Chen, He, ICDE 2022), whose settings
-the baselines share, has no head by default. `projection: 0` is that form: the features themselves are compared.
+The paper puts a projection head of two linear layers between encoder and last layer, 256 numbers
+wide at its end. It is part of the network: it is trained, sent, averaged and tested with it, and
+the ledger counts it. As in the authors' code the hidden layer is as wide as the features, which the
+paper leaves open. Behind FedVCK's ConvNet (2,048 features) that is 4.7 million parameters more, 15
+times the network. FedVCK's Tables 5 and 9 print for MOON the upload of FedAvg to the last digit, so
+nothing of the kind was sent there; NIID-Bench (Li, Diao, Chen, He, ICDE 2022), whose settings the
+baselines share, has no head by default. `projection: 0` is that form: the features themselves are
+compared.
 
-The frozen networks are in evaluation mode, as in the code; the paper does not say. A client that takes part for the
-first time has no w^{t-1}, and its contrastive term is left out, as in the first round of the code.
+The frozen networks are in evaluation mode, as in the code; the paper does not say. A client that
+takes part for the first time has no w^{t-1}, and its contrastive term is left out, as in the first
+round of the code.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ from core.rng import Rng
 class Settings(fedavg.Settings):
     """Local training, and the contrastive term."""
 
-    #: mu, the weight of the contrastive term: 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet; tuned over 0.1, 1, 5, 10
+    #: mu, the weight of the contrastive term: 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet;
+    #: tuned over 0.1, 1, 5, 10
     mu: float = attrs.field(default=1.0, validator=number(0))
     #: tau
     temperature: float = attrs.field(default=0.5, validator=number(0, above=True))
@@ -45,7 +50,8 @@ class Settings(fedavg.Settings):
 
 
 class Projected(Classifier):
-    """A network with a projection head between its features and its last layer; `embed` gives the projected features.
+    """A network with a projection head between its features and its last layer; `embed` gives the
+    projected features.
 
     The weights of the head are not set: call `initialise` or load them.
     """
@@ -73,7 +79,8 @@ class Projected(Classifier):
 
 
 class MOON(fedavg.FedAvg):
-    """Clients keep their features near those of the global model and away from those of their own last model.
+    """Clients keep their features near those of the global model and away from those of their own
+    last model.
 
     l = l_sup + mu l_con; all else is FedAvg.
     """
@@ -93,21 +100,34 @@ class MOON(fedavg.FedAvg):
         if not self.settings.projection:
             return super().network(task, tensors)
         model = self._projected(task, Rng(0))
-        models.load(model, {name.split("/", 1)[1]: value for name, value in fedavg.weights(tensors).items()})
+        models.load(
+            model, {name.split("/", 1)[1]: value for name, value in fedavg.weights(tensors).items()}
+        )
         return model
 
     def _projected(self, task: Task, rng: Rng) -> Projected:
         return Projected(task.new_model(rng), self.settings.projection, task.runtime.device)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """The loss of the data and mu times the contrastive term, from a client's second round on."""
-        supervised, task, settings = super().objective(client, received, rng), client.task, self.settings
+        """The loss of the data and mu times the contrastive term, from a client's second round
+        on.
+        """
+        supervised, task, settings = (
+            super().objective(client, received, rng),
+            client.task,
+            self.settings,
+        )
         previous = take("previous/", client.memory)
         if not previous:
             return supervised
-        frozen = [self.network(task, tensors).eval().requires_grad_(False) for tensors in (received.tensors, previous)]
+        frozen = [
+            self.network(task, tensors).eval().requires_grad_(False)
+            for tensors in (received.tensors, previous)
+        ]
 
-        def objective(model: Classifier, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        def objective(
+            model: Classifier, images: torch.Tensor, labels: torch.Tensor
+        ) -> torch.Tensor:
             inputs = task.inputs(images)
             with task.runtime.autocast():
                 # z = R_{w_i^t}(x), z_glob = R_{w^t}(x), z_prev = R_{w_i^{t-1}}(x)
@@ -116,7 +136,9 @@ class MOON(fedavg.FedAvg):
                 with torch.no_grad():
                     z_glob, z_prev = (network.embed(inputs) for network in frozen)  # type: ignore[operator]
             # l = l_sup(w_i^t; (x, y)) + mu l_con(w_i^t; w_i^{t-1}; w^t; x)
-            return task.loss(outputs, labels) + settings.mu * contrast(z, z_glob, z_prev, settings.temperature)
+            return task.loss(outputs, labels) + settings.mu * contrast(
+                z, z_glob, z_prev, settings.temperature
+            )
 
         return objective  # type: ignore[return-value]
 
@@ -127,11 +149,16 @@ class MOON(fedavg.FedAvg):
         return answer
 
 
-def contrast(z: torch.Tensor, z_glob: torch.Tensor, z_prev: torch.Tensor, temperature: float) -> torch.Tensor:
-    """l_con = -log(exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau))) (Eq. 3).
+def contrast(
+    z: torch.Tensor, z_glob: torch.Tensor, z_prev: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """l_con = -log(exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau)))
+    (Eq. 3).
 
     The mean over samples of features (N, D), in float32 or wider; sim is the cosine.
     """
-    z, z_glob, z_prev = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in (z, z_glob, z_prev))
+    z, z_glob, z_prev = (
+        each.to(torch.promote_types(each.dtype, torch.float32)) for each in (z, z_glob, z_prev)
+    )
     nearer = F.cosine_similarity(z, z_prev) - F.cosine_similarity(z, z_glob)
     return F.softplus(nearer / temperature).mean()

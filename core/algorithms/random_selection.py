@@ -1,9 +1,10 @@
-"""Random selection: so many real images of every class, chosen at random from the data of all clients.
+"""Random selection: so many real images of every class, chosen at random from the data of all
+clients.
 
-"R.S.@10" and "R.S.@100" of GDD-FL (MICCAI 2023, Table 1), which gives them among the results of centralized training:
-so many images in all, not per client. The choice is the same as a draw from the union, but no client shows its data:
-clients tell how many images of each class they have, the server draws how many of those are wanted from whom, and each
-client sends that many random ones.
+"R.S.@10" and "R.S.@100" of GDD-FL (MICCAI 2023, Table 1), which gives them among the results of
+centralized training: so many images in all, not per client. The choice is the same as a draw from
+the union, but no client shows its data: clients tell how many images of each class they have, the
+server draws how many of those are wanted from whom, and each client sends that many random ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from core.rng import Rng
 
 @attrs.frozen(kw_only=True)
 class Settings(OneShotSettings):
-    """Hyper-parameters of the selection and of the server's training; `images_per_class` counts over all clients."""
+    """Hyper-parameters of the selection and of the server's training; `images_per_class` counts
+    over all clients.
+    """
 
 
 class RandomSelection(OneShot):
@@ -35,34 +38,49 @@ class RandomSelection(OneShot):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
-            counts = [ledger.count("up", Message({"counts": client.class_counts})) for client in clients]
-            shares = quotas(torch.stack([message.tensors["counts"].cpu() for message in counts]),
-                            self.settings.images_per_class, rng.at("quotas"))
-            wanted = {str(client.id): share for client, share in zip(clients, shares.tolist(), strict=True)}
+            counts = [
+                ledger.count("up", Message({"counts": client.class_counts})) for client in clients
+            ]
+            shares = quotas(
+                torch.stack([message.tensors["counts"].cpu() for message in counts]),
+                self.settings.images_per_class,
+                rng.at("quotas"),
+            )
+            wanted = {
+                str(client.id): share
+                for client, share in zip(clients, shares.tolist(), strict=True)
+            }
             state = attrs.evolve(state, meta=state.meta | {"wanted": wanted})
         return super().round(state, clients, ledger, rng)
 
-    def speak(self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
-              ) -> dict[int, Message]:
+    def speak(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
         """Random images of each class, as many as are wanted."""
         answers = {}
         for client, rng in zip(clients, rngs, strict=True):
             wanted = torch.tensor(messages[client.id].meta["wanted"], device=client.labels.device)
-            order = torch.randperm(len(client), generator=rng.at("order").generator()).to(client.labels.device)
+            order = torch.randperm(len(client), generator=rng.at("order").generator()).to(
+                client.labels.device
+            )
             order = order[client.labels[order].argsort(stable=True)]
             labels = client.labels[order]
             first = client.class_counts.cumsum(0) - client.class_counts
             rank = torch.arange(len(order), device=labels.device) - first[labels]
             kept = rank < wanted[labels]
-            answers[client.id] = Message({"images": client.images[order[kept]], "labels": labels[kept].to(torch.uint8)})
+            answers[client.id] = Message(
+                {"images": client.images[order[kept]], "labels": labels[kept].to(torch.uint8)}
+            )
         return answers
 
 
 def quotas(counts: torch.Tensor, images: int, rng: Rng) -> torch.Tensor:
-    """How many of the `images` of each class come from each client when they are drawn from all, (K, C) int64.
+    """How many of the `images` of each class come from each client when they are drawn from all,
+    (K, C) int64.
 
     Args:
-        counts: (K, C) images of each client and class. A class with fewer than `images` gives all it has.
+        counts: (K, C) images of each client and class. A class with fewer than `images` gives all
+            it has.
     """
     shares = torch.zeros_like(counts)
     for label, column in enumerate(counts.T):

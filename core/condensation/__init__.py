@@ -1,5 +1,6 @@
-"""Condensation of data sets: matching losses, latent statistics, selection of real samples, siamese augmentation, and
-bi-level condensation."""
+"""Condensation of data sets: matching losses, latent statistics, selection of real samples, siamese
+augmentation, and bi-level condensation.
+"""
 
 from core.condensation.augment import Augmentation, augment, draw_augmentation, siamese_augment
 from core.condensation.bilevel import (

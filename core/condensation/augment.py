@@ -1,18 +1,19 @@
 """Differentiable siamese augmentation (Zhao and Bilen 2021), for whole batches at once.
 
-Real and condensed images that are compared get the same random transform, and gradients flow back through it. One draw
-picks ONE of the strategy's transforms, all with equal odds, with the parameters of the official code:
+Real and condensed images that are compared get the same random transform, and gradients flow back
+through it. One draw picks ONE of the strategy's transforms, all with equal odds, with the
+parameters of the official code:
 
-    color     x + b with b in [-0.5, 0.5]; then saturation: distance from the mean of the pixel's channels times s in
-              [0, 2]; then contrast: distance from the image's mean times c in [0.5, 1.5]
-    crop      a shift by whole pixels, up to 1/8 of the side in each direction
-    cutout    a square of half the side set to 0, its centre anywhere in the image (so that part of it may lie outside)
-    flip      left to right, with probability 1/2
-    scale     width and height each by 1/s with s in [1/1.2, 1.2], about the centre
-    rotate    by up to 15 degrees either way, about the centre
+    color     x + b with b in [-0.5, 0.5]; then saturation: distance from the mean of the pixel's
+              channels times s in [0, 2]; then contrast: distance from the image's mean times c in
+              [0.5, 1.5]
+    crop      a shift by whole pixels, up to 1/8 of the side in each direction cutout    a square of
+    half the side set to 0, its centre anywhere in the image (so that part of it may lie outside)
+    flip      left to right, with probability 1/2 scale     width and height each by 1/s with s in
+    [1/1.2, 1.2], about the centre rotate    by up to 15 degrees either way, about the centre
 
-All ranges are uniform. Images are normalised, so what comes in from outside is 0, the mean colour. FedVCK and FedDM
-use "color_crop_cutout_flip_scale_rotate" in their released code.
+All ranges are uniform. Images are normalised, so what comes in from outside is 0, the mean colour.
+FedVCK and FedDM use "color_crop_cutout_flip_scale_rotate" in their released code.
 """
 
 from __future__ import annotations
@@ -40,15 +41,19 @@ SCALE, ROTATE = 1.2, math.radians(15)
 
 @attrs.frozen(eq=False)
 class Augmentation:
-    """K draws of a strategy, for images of size x size. A transform that a draw did not pick has identity values."""
+    """K draws of a strategy, for images of size x size. A transform that a draw did not pick has
+    identity values.
+    """
 
     strategy: str
     size: int
     #: (K, 3): what is added (brightness), saturation, contrast
     colour: torch.Tensor
-    #: (K, 4): first row, last row, first column, last column of what is cut out, both ends included; last < first: none
+    #: (K, 4): first row, last row, first column, last column of what is cut out, both ends
+    #: included; last < first: none
     cutout: torch.Tensor
-    #: (K, 2, 3): from column and row of an output pixel, counted from the centre, to those of its source
+    #: (K, 2, 3): from column and row of an output pixel, counted from the centre, to those of its
+    #: source
     affine: torch.Tensor
     #: (K,) bool: whether the affine map is not the identity
     moved: torch.Tensor
@@ -60,8 +65,8 @@ class Augmentation:
     def of(cls, uniform: torch.Tensor, strategy: str, size: int) -> Augmentation:
         """The draws that belong to uniform numbers (K, 4) in [0, 1).
 
-        Who draws many at once, or from several generators, draws the numbers and calls this once. Raises InputError
-        for an unknown transform.
+        Who draws many at once, or from several generators, draws the numbers and calls this once.
+        Raises InputError for an unknown transform.
         """
         parts = parts_of(strategy)
         which = (uniform[:, 0] * len(parts)).long().clamp(max=max(len(parts) - 1, 0))
@@ -70,18 +75,29 @@ class Augmentation:
         for position, name in enumerate(parts):
             picked[name] = picked[name] | (which == position)
         flipped = picked["flip"] & (a < 0.5)
-        return cls(strategy, size, _colour(picked, a, b, c), _cutout(picked, a, b, size),
-                   _affine(picked, flipped, a, b, size), picked["crop"] | flipped | picked["scale"] | picked["rotate"])
+        return cls(
+            strategy,
+            size,
+            _colour(picked, a, b, c),
+            _cutout(picked, a, b, size),
+            _affine(picked, flipped, a, b, size),
+            picked["crop"] | flipped | picked["scale"] | picked["rotate"],
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[Augmentation]) -> Augmentation:
         """The draws of all parts, one after the other; all of one strategy and size."""
-        return cls(parts[0].strategy, parts[0].size,
-                   *(torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS))
+        return cls(
+            parts[0].strategy,
+            parts[0].size,
+            *(torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS),
+        )
 
     def select(self, index: torch.Tensor) -> Augmentation:
         """The draws of the given numbers, (n,) int64, in that order."""
-        return Augmentation(self.strategy, self.size, *(getattr(self, name)[index] for name in _TENSORS))
+        return Augmentation(
+            self.strategy, self.size, *(getattr(self, name)[index] for name in _TENSORS)
+        )
 
 
 _TENSORS = ("colour", "cutout", "affine", "moved")
@@ -102,21 +118,27 @@ def parts_of(strategy: str) -> tuple[str, ...]:
 
 
 def draw_augmentation(
-    strategy: str, draws: int, size: int, generator: torch.Generator, device: torch.device | str = "cpu",
+    strategy: str,
+    draws: int,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
 ) -> Augmentation:
     """`draws` independent draws of a strategy, for images of size x size pixels.
 
-    The numbers are drawn where the generator is, then moved to `device`: a CPU generator gives the same draws for
-    every device. Raises InputError for an unknown transform.
+    The numbers are drawn where the generator is, then moved to `device`: a CPU generator gives the
+    same draws for every device. Raises InputError for an unknown transform.
     """
     uniform = torch.rand(draws, UNIFORMS, generator=generator, device=generator.device)
     return Augmentation.of(uniform.to(device), strategy, size)
 
 
 def augment(images: torch.Tensor, augmentation: Augmentation, index: torch.Tensor) -> torch.Tensor:
-    """Images (N, C, size, size), each transformed by the draw whose number stands in `index` (N,) int64.
+    """Images (N, C, size, size), each transformed by the draw whose number stands in `index` (N,)
+    int64.
 
-    Differentiable in the images; keeps shape, dtype and memory format. Without transforms the images themselves.
+    Differentiable in the images; keeps shape, dtype and memory format. Without transforms the
+    images themselves.
     """
     parts = parts_of(augmentation.strategy)
     if "color" in parts:
@@ -125,45 +147,78 @@ def augment(images: torch.Tensor, augmentation: Augmentation, index: torch.Tenso
         images = images * _mask(augmentation).to(images.dtype)[index]
     if GEOMETRIC.intersection(parts):
         wide = at_least_float32(images)
-        sampled = F.grid_sample(wide, _grid(augmentation).to(wide.dtype)[index], align_corners=False).to(images.dtype)
+        sampled = F.grid_sample(
+            wide, _grid(augmentation).to(wide.dtype)[index], align_corners=False
+        ).to(images.dtype)
         # in this order the result has the memory format of the images
         images = torch.where(~augmentation.moved[index].view(-1, 1, 1, 1), images, sampled)
     return images
 
 
 def siamese_augment(images: torch.Tensor, strategy: str, rng: Rng) -> torch.Tensor:
-    """All images (N, C, H, W), H = W, under one draw, which depends on `rng` alone: two batches are treated alike."""
+    """All images (N, C, H, W), H = W, under one draw, which depends on `rng` alone: two batches are
+    treated alike.
+    """
     if not parts_of(strategy):
         return images
     augmentation = draw_augmentation(strategy, 1, images.shape[-1], rng.generator(), images.device)
-    return augment(images, augmentation, torch.zeros(len(images), dtype=torch.int64, device=images.device))
+    return augment(
+        images, augmentation, torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    )
 
 
-def _colour(picked: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+def _colour(
+    picked: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> torch.Tensor:
     on = picked["color"]
-    return torch.stack([torch.where(on, (a - 0.5) * BRIGHTNESS, 0.0), torch.where(on, b * SATURATION, 1.0),
-                        torch.where(on, c + CONTRAST, 1.0)], 1)
+    return torch.stack(
+        [
+            torch.where(on, (a - 0.5) * BRIGHTNESS, 0.0),
+            torch.where(on, b * SATURATION, 1.0),
+            torch.where(on, c + CONTRAST, 1.0),
+        ],
+        1,
+    )
 
 
-def _cutout(picked: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor, size: int) -> torch.Tensor:
+def _cutout(
+    picked: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor, size: int
+) -> torch.Tensor:
     side = _rounded(size * CUTOUT)
     centres = size + 1 - side % 2
     ends = []
     for uniform in (a, b):
         first = _whole(uniform, centres) - side // 2
-        ends += [torch.where(picked["cutout"], first, 0), torch.where(picked["cutout"], first + side - 1, -1)]
+        ends += [
+            torch.where(picked["cutout"], first, 0),
+            torch.where(picked["cutout"], first + side - 1, -1),
+        ]
     return torch.stack(ends, 1)
 
 
-def _affine(picked: dict[str, torch.Tensor], flipped: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
-            size: int) -> torch.Tensor:
+def _affine(
+    picked: dict[str, torch.Tensor],
+    flipped: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    size: int,
+) -> torch.Tensor:
     reach = _rounded(size * CROP)
     angle = torch.where(picked["rotate"], (2 * a - 1) * ROTATE, 0.0)
-    across, down = (torch.where(picked["scale"], 1 / SCALE + u * (SCALE - 1 / SCALE), 1.0) for u in (a, b))
-    right, below = (torch.where(picked["crop"], _whole(u, 2 * reach + 1) - reach, 0).to(a.dtype) for u in (a, b))
+    across, down = (
+        torch.where(picked["scale"], 1 / SCALE + u * (SCALE - 1 / SCALE), 1.0) for u in (a, b)
+    )
+    right, below = (
+        torch.where(picked["crop"], _whole(u, 2 * reach + 1) - reach, 0).to(a.dtype) for u in (a, b)
+    )
     across = torch.where(flipped, -1.0, across)
-    return torch.stack([torch.stack([angle.cos() * across, -angle.sin(), right], 1),
-                        torch.stack([angle.sin(), angle.cos() * down, below], 1)], 1)
+    return torch.stack(
+        [
+            torch.stack([angle.cos() * across, -angle.sin(), right], 1),
+            torch.stack([angle.sin(), angle.cos() * down, below], 1),
+        ],
+        1,
+    )
 
 
 def _rounded(length: float) -> int:
@@ -176,10 +231,14 @@ def _whole(uniform: torch.Tensor, values: int) -> torch.Tensor:
 
 
 def _coloured(images: torch.Tensor, colour: torch.Tensor) -> torch.Tensor:
-    """Brightness, saturation and contrast one after the other, put together as one sum of three terms."""
+    """Brightness, saturation and contrast one after the other, put together as one sum of three
+    terms.
+    """
     brightness, saturation, contrast = colour.view(-1, 3, 1, 1, 1).unbind(1)
     pixel = images.mean(1, keepdim=True)
-    rest = contrast * (1 - saturation) * pixel + ((1 - contrast) * pixel.mean((2, 3), keepdim=True) + brightness)
+    rest = contrast * (1 - saturation) * pixel + (
+        (1 - contrast) * pixel.mean((2, 3), keepdim=True) + brightness
+    )
     return contrast * saturation * images + rest
 
 
@@ -192,12 +251,16 @@ def _mask(augmentation: Augmentation) -> torch.Tensor:
 
 
 def _grid(augmentation: Augmentation) -> torch.Tensor:
-    """Where each output pixel is taken from, (K, size, size, 2), in the coordinates of `grid_sample`.
+    """Where each output pixel is taken from, (K, size, size, 2), in the coordinates of
+    `grid_sample`.
 
     Written out, since `affine_grid` multiplies matrices, which a GPU may do in less than float32.
     """
     size = augmentation.size
-    place = torch.arange(size, device=augmentation.affine.device, dtype=augmentation.affine.dtype) - (size - 1) / 2
+    place = (
+        torch.arange(size, device=augmentation.affine.device, dtype=augmentation.affine.dtype)
+        - (size - 1) / 2
+    )
     to_column, to_row, shift = augmentation.affine[..., None, None].unbind(2)
     source = to_column * place + to_row * place[:, None] + shift
     return source.permute(0, 2, 3, 1) * (2 / size)

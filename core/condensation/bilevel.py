@@ -1,16 +1,19 @@
-"""Bi-level condensation: images on which a network learns what it would learn from real ones (FedMK, Eq. 3-8).
+"""Bi-level condensation: images on which a network learns what it would learn from real ones
+(FedMK, Eq. 3-8).
 
-Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. The inner loop takes gradient steps on the made-up
-images, the meta knowledge; the outer loop moves the images down the loss that the network then has on real data, and
-its gradient goes through the inner steps.
+Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. The inner loop takes gradient
+steps on the made-up images, the meta knowledge; the outer loop moves the images down the loss that
+the network then has on real data, and its gradient goes through the inner steps.
 
-The paper is silent on what batch normalisation does in the outer loss. A network that was trained on knowledge is
-tested with the statistics of knowledge, so by default real images are normalised by the statistics of the knowledge
-of the inner step, and the gradient knows it (`statistics="knowledge"`); `"batch"` is plain training mode.
+The paper is silent on what batch normalisation does in the outer loss. A network that was trained
+on knowledge is tested with the statistics of knowledge, so by default real images are normalised by
+the statistics of the knowledge of the inner step, and the gradient knows it
+(`statistics="knowledge"`); `"batch"` is plain training mode.
 
-All clients run as one program: `torch.func.vmap` over stacked weights, or over shared ones as long as these are the
-same for all. That pays where many small kernels cost more to start than to run: on a GPU, and on a CPU with small
-batches. On a CPU with large ones the same function runs client by client; the numbers are the same.
+All clients run as one program: `torch.func.vmap` over stacked weights, or over shared ones as long
+as these are the same for all. That pays where many small kernels cost more to start than to run: on
+a GPU, and on a CPU with small batches. On a CPU with large ones the same function runs client by
+client; the numbers are the same.
 """
 
 from __future__ import annotations
@@ -30,21 +33,26 @@ from core.models import Classifier
 from core.rng import Rng
 
 Weights = dict[str, torch.Tensor]
-#: from a network's weights, a client's knowledge (M, ...) and whatever else the loss looks at to a scalar
+#: from a network's weights, a client's knowledge (M, ...) and whatever else the loss looks at to a
+#: scalar
 Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 
-#: images per client, made-up and real ones, up to which vmap pays on a CPU (`python -m core bench bilevel`)
+#: images per client, made-up and real ones, up to which vmap pays on a CPU (`python -m core bench
+#: bilevel`)
 SMALL = 256
 STATISTICS = ("knowledge", "batch")
 
 
 def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
-    """phi = 1 / (1 + exp(-tau * l)) of each sample's loss, (N,); in [1/2, 1), as a loss is not negative (Eq. 7)."""
+    """phi = 1 / (1 + exp(-tau * l)) of each sample's loss, (N,); in [1/2, 1), as a loss is not
+    negative (Eq. 7).
+    """
     return torch.sigmoid(tau * loss)
 
 
 def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """N / (classes that occur * samples of the class) of each label (N,): every class weighs the same, the mean is 1.
+    """N / (classes that occur * samples of the class) of each label (N,): every class weighs the
+    same, the mean is 1.
 
     FedMK compares with it in Table 6 and gives no formula; this is the usual one.
     """
@@ -56,8 +64,8 @@ def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
 class BilevelStep:
     """What one step gives for K clients.
 
-    `gradient` of the outer loss with respect to the knowledge, (K, M, ...); `loss`, the outer loss, (K,); `weights`
-    after the inner steps, (K, ...) each. None of them carries a graph.
+    `gradient` of the outer loss with respect to the knowledge, (K, M, ...); `loss`, the outer loss,
+    (K,); `weights` after the inner steps, (K, ...) each. None of them carries a graph.
     """
 
     gradient: torch.Tensor
@@ -65,8 +73,12 @@ class BilevelStep:
     weights: Weights
 
 
-def descend(loss: Loss, weights: Weights, knowledge: torch.Tensor, data: Any, lr: float, steps: int) -> Weights:
-    """w*: the weights after `steps` plain gradient steps down `loss`, as a differentiable function of `knowledge`."""
+def descend(
+    loss: Loss, weights: Weights, knowledge: torch.Tensor, data: Any, lr: float, steps: int
+) -> Weights:
+    """w*: the weights after `steps` plain gradient steps down `loss`, as a differentiable function
+    of `knowledge`.
+    """
     for _ in range(steps):
         # w <- w - eta grad_w L(w, D^)   (Eq. 5)
         slope = grad(loss)(weights, knowledge, data)
@@ -75,41 +87,66 @@ def descend(loss: Loss, weights: Weights, knowledge: torch.Tensor, data: Any, lr
 
 
 def bilevel_step(
-    inner: Loss, outer: Loss, weights: Weights, knowledge: torch.Tensor, data: Mapping[str, torch.Tensor], *,
-    lr: float, steps: int = 1, shared: bool = False, batched: bool | None = None,
+    inner: Loss,
+    outer: Loss,
+    weights: Weights,
+    knowledge: torch.Tensor,
+    data: Mapping[str, torch.Tensor],
+    *,
+    lr: float,
+    steps: int = 1,
+    shared: bool = False,
+    batched: bool | None = None,
 ) -> BilevelStep:
     """The gradient grad_D^ L(w*(D^), D) of Eq. 6 for K clients, through the inner steps.
 
     Args:
         inner: L(w, D^), from the weights, the knowledge and the data of one client to a scalar.
         outer: L(w*, D), with the same arguments.
-        weights: named tensors (K, ...), one set per client; with `shared` one set without that dimension for all.
+        weights: named tensors (K, ...), one set per client; with `shared` one set without that
+            dimension for all.
         knowledge: (K, M, ...).
         data: what the losses look at beside that: named tensors (K, ...).
         lr: eta; steps: inner steps.
-        batched: all clients by vmap, or one after the other; None: what is faster, see the head of this file.
+        batched: all clients by vmap, or one after the other; None: what is faster, see the head of
+            this file.
     """
 
-    def objective(knowledge: torch.Tensor, weights: Weights, data: Any) -> tuple[torch.Tensor, Weights]:
+    def objective(
+        knowledge: torch.Tensor, weights: Weights, data: Any
+    ) -> tuple[torch.Tensor, Weights]:
         adapted = descend(inner, weights, knowledge, data, lr, steps)
         return outer(adapted, knowledge, data), adapted
 
     one = grad_and_value(objective, has_aux=True)
     if batched is None:
-        seen = knowledge.shape[1] + max((value.shape[1] for value in data.values() if value.ndim > 2), default=0)
+        seen = knowledge.shape[1] + max(
+            (value.shape[1] for value in data.values() if value.ndim > 2), default=0
+        )
         batched = knowledge.is_cuda or seen <= SMALL
     if batched:
-        gradient, (loss, adapted) = vmap(one, in_dims=(0, None if shared else 0, 0))(knowledge, weights, dict(data))
+        gradient, (loss, adapted) = vmap(one, in_dims=(0, None if shared else 0, 0))(
+            knowledge, weights, dict(data)
+        )
         return BilevelStep(gradient, loss, adapted)
-    each = [one(knowledge[k], weights if shared else {name: weight[k] for name, weight in weights.items()},
-                {name: value[k] for name, value in data.items()}) for k in range(len(knowledge))]
+    each = [
+        one(
+            knowledge[k],
+            weights if shared else {name: weight[k] for name, weight in weights.items()},
+            {name: value[k] for name, value in data.items()},
+        )
+        for k in range(len(knowledge))
+    ]
     return BilevelStep(
-        torch.stack([gradient for gradient, _ in each]), torch.stack([loss for _, (loss, _) in each]),
-        {name: torch.stack([adapted[name] for _, (_, adapted) in each]) for name in weights})
+        torch.stack([gradient for gradient, _ in each]),
+        torch.stack([loss for _, (loss, _) in each]),
+        {name: torch.stack([adapted[name] for _, (_, adapted) in each]) for name in weights},
+    )
 
 
 class KnowledgeNetwork(nn.Module):
-    """A copy of a network as a function of its weights, whose batch normalisation can look at some images only.
+    """A copy of a network as a function of its weights, whose batch normalisation can look at some
+    images only.
 
     It keeps no running statistics, so it can be differentiated twice, and by vmap.
     """
@@ -121,14 +158,20 @@ class KnowledgeNetwork(nn.Module):
         for name, layer in list(self.model.named_modules()):
             if isinstance(layer, nn.BatchNorm2d):
                 parent, _, attribute = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), attribute, _LeadingNorm(layer, self._lead))
+                setattr(
+                    self.model.get_submodule(parent), attribute, _LeadingNorm(layer, self._lead)
+                )
 
     def weights(self) -> Weights:
         """The weights of the network, by the names of its parameters, detached."""
         return {name: value.detach() for name, value in self.model.named_parameters()}
 
-    def logits(self, weights: Weights, images: torch.Tensor, lead: int | None = None) -> torch.Tensor:
-        """Logits (N, C) of images (N, ...); the first `lead` of them give the statistics of normalisation (all)."""
+    def logits(
+        self, weights: Weights, images: torch.Tensor, lead: int | None = None
+    ) -> torch.Tensor:
+        """Logits (N, C) of images (N, ...); the first `lead` of them give the statistics of
+        normalisation (all).
+        """
         self._lead.rows = lead
         return functional_call(self.model, weights, (images,))
 
@@ -158,8 +201,9 @@ class _LeadingNorm(nn.Module):
 def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:
     """The inner and the outer loss of a classifier, for `bilevel_step`.
 
-    Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,) of a batch of real
-    images. The inner loss is the mean cross-entropy on the knowledge, the outer one that on the real images, weighted.
+    Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,)
+    of a batch of real images. The inner loss is the mean cross-entropy on the knowledge, the outer
+    one that on the real images, weighted.
     """
 
     def inner(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
@@ -182,8 +226,8 @@ def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> 
 class Extraction:
     """Hyper-parameters of a client's extraction of knowledge in a round.
 
-    FedMK prints none of them. The defaults come from a few rounds on held-out training images of MNIST, `horizon` and
-    `statistics` from the book's table `fedmk/tuning`.
+    FedMK prints none of them. The defaults come from a few rounds on held-out training images of
+    MNIST, `horizon` and `statistics` from the book's table `fedmk/tuning`.
     """
 
     #: outer iterations
@@ -198,18 +242,22 @@ class Extraction:
     inner_batch: int = attrs.field(default=64, validator=whole(1))
     #: real images in an outer step
     real_batch: int = attrs.field(default=64, validator=whole(1))
-    #: iterations after which the inner steps start at the received model w^c again; in between they go on from where
-    #: those of the last iteration ended. 1: every iteration starts at w^c, as in Eq. 3; as many as iterations: w^c
-    #: moves all the time, as Eq. 5 can be read
+    #: iterations after which the inner steps start at the received model w^c again; in between they
+    #: go on from where those of the last iteration ended. 1: every iteration starts at w^c, as in
+    #: Eq. 3; as many as iterations: w^c moves all the time, as Eq. 5 can be read
     horizon: int = attrs.field(default=50, validator=whole(1))
     #: what real images are normalised by
-    statistics: str = attrs.field(default="knowledge", validator=one_of("kind of statistics", *STATISTICS))
+    statistics: str = attrs.field(
+        default="knowledge", validator=one_of("kind of statistics", *STATISTICS)
+    )
 
 
 @attrs.frozen(eq=False)
 class Source:
-    """One client: its real images (N, C, H, W) uint8 with labels (N,) and weights phi (N,), the knowledge (M, C, H, W)
-    float32 that it starts from with labels (M,), and the stream that its batches are drawn from."""
+    """One client: its real images (N, C, H, W) uint8 with labels (N,) and weights phi (N,), the
+    knowledge (M, C, H, W) float32 that it starts from with labels (M,), and the stream that its
+    batches are drawn from.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -220,10 +268,14 @@ class Source:
 
 
 def extract(
-    model: Classifier, sources: Sequence[Source], settings: Extraction, prepare: Callable[[torch.Tensor], torch.Tensor],
+    model: Classifier,
+    sources: Sequence[Source],
+    settings: Extraction,
+    prepare: Callable[[torch.Tensor], torch.Tensor],
     batched: bool | None = None,
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Extract the knowledge of clients that start from the same model: Eq. 5 and 8, again and again.
+    """Extract the knowledge of clients that start from the same model: Eq. 5 and 8, again and
+    again.
 
     A client's batches come from its own stream, so it gets the same knowledge alone as in company.
 
@@ -231,40 +283,65 @@ def extract(
         prepare: from uint8 images to network inputs.
         batched: see `bilevel_step`.
 
-    Returns: every client's knowledge (M, C, H, W), and the outer loss of every iteration, (iterations, clients).
+    Returns: every client's knowledge (M, C, H, W), and the outer loss of every iteration,
+    (iterations, clients).
     """
     network = KnowledgeNetwork(model)
     inner, outer = network_losses(network, settings.statistics)
     real, made = _batches(sources, settings)
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(source, name) for source in sources])
-        for name in ("images", "labels", "weights", "knowledge", "knowledge_labels"))
+        for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
+    )
     losses = []
     for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
         if iteration % settings.horizon == 0:
             weights, shared = network.weights(), True
-        data = {"knowledge_labels": knowledge_labels[mine], "labels": labels[here], "weights": phi[here],
-                "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape)}
-        step = bilevel_step(inner, outer, weights, knowledge[mine], data, lr=settings.inner_lr,
-                            steps=settings.inner_steps, shared=shared, batched=batched)
+        data = {
+            "knowledge_labels": knowledge_labels[mine],
+            "labels": labels[here],
+            "weights": phi[here],
+            "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape),
+        }
+        step = bilevel_step(
+            inner,
+            outer,
+            weights,
+            knowledge[mine],
+            data,
+            lr=settings.inner_lr,
+            steps=settings.inner_steps,
+            shared=shared,
+            batched=batched,
+        )
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
-        knowledge.index_add_(0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr)
+        knowledge.index_add_(
+            0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr
+        )
         losses.append(step.loss)
         weights, shared = step.weights, False
     return list(knowledge.split([len(source.knowledge) for source in sources])), torch.stack(losses)
 
 
 def _batches(sources: Sequence[Source], settings: Extraction) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all clients."""
+    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all
+    clients.
+    """
     found: list[torch.Tensor] = []
-    for purpose, size, tensor in (("real", settings.real_batch, "labels"),
-                                  ("knowledge", settings.inner_batch, "knowledge_labels")):
+    for purpose, size, tensor in (
+        ("real", settings.real_batch, "labels"),
+        ("knowledge", settings.inner_batch, "knowledge_labels"),
+    ):
         first, rows = 0, []
         for source in sources:
             number_ = len(getattr(source, tensor))
             draws = source.rng.at(purpose).generator()
-            order = torch.cat([torch.randperm(number_, generator=draws)
-                               for _ in range(-(-settings.iterations * size // number_))])
+            order = torch.cat(
+                [
+                    torch.randperm(number_, generator=draws)
+                    for _ in range(-(-settings.iterations * size // number_))
+                ]
+            )
             rows.append(first + order[: settings.iterations * size].view(settings.iterations, size))
             first += number_
         found.append(torch.stack(rows).to(sources[0].labels.device))

@@ -1,8 +1,9 @@
 """Condensation of all clients' knowledge as one batch.
 
-The encoder is shared and frozen within a round, so the condensed images of all clients can be embedded together: the
-convolutions are common to all, only the statistics of the normalisation layers differ from client to client. A *group*
-is one class of one client; groups are ordered by client, then by class.
+The encoder is shared and frozen within a round, so the condensed images of all clients can be
+embedded together: the convolutions are common to all, only the statistics of the normalisation
+layers differ from client to client. A *group* is one class of one client; groups are ordered by
+client, then by class.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from core.rng import Rng
 def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     """Validator: a strategy of siamese augmentation."""
     if not isinstance(value, str):
-        raise InputError(f"{attribute.name} must be a text such as 'color_flip' or 'none', not {value!r}")
+        raise InputError(
+            f"{attribute.name} must be a text such as 'color_flip' or 'none', not {value!r}"
+        )
     parts_of(value)
 
 
@@ -47,29 +50,38 @@ class Condensation:
     real_batch: int = attrs.field(default=256, validator=whole(1))
     #: real images per class that a client looks at in a round; None: all
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    kernel: str = attrs.field(default="linear", validator=one_of("kernel", "linear", "inner", "gaussian"))
-    #: where the real side of each iteration comes from: a fresh `minibatch`, a batch of stored features
-    #: (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
+    kernel: str = attrs.field(
+        default="linear", validator=one_of("kernel", "linear", "inner", "gaussian")
+    )
+    #: where the real side of each iteration comes from: a fresh `minibatch`, a batch of stored
+    #: features (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
     estimator: str = attrs.field(
-        default="minibatch", validator=one_of("estimator", "minibatch", "feature_bank", "expectation"))
+        default="minibatch",
+        validator=one_of("estimator", "minibatch", "feature_bank", "expectation"),
+    )
     #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)
     #: draws (of augmentations, of disturbed weights) that a bank or an expectation holds
     pool: int = attrs.field(default=8, validator=whole(1))
     #: bound of the gradient's norm per client; None: no bound
-    clip_norm: float | None = attrs.field(default=None, validator=attrs.validators.optional(number(0, above=True)))
+    clip_norm: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(number(0, above=True))
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.estimator == "expectation" and self.kernel == "gaussian":
-            raise InputError("estimator 'expectation' needs a linear kernel: with 'gaussian' take 'feature_bank'")
+            raise InputError(
+                "estimator 'expectation' needs a linear kernel: with 'gaussian' take 'feature_bank'"
+            )
 
 
 @attrs.frozen(eq=False)
 class RealData:
     """The real images of a batched program, sorted by group.
 
-    `images` (N, C, H, W) uint8; `group` (N,) ascending; `probabilities` (N,) sum to one in each group (Eq. 8);
-    `owner` (G,) is the position of each group's client among the clients of the program, `label` (G,) its class.
+    `images` (N, C, H, W) uint8; `group` (N,) ascending; `probabilities` (N,) sum to one in each
+    group (Eq. 8); `owner` (G,) is the position of each group's client among the clients of the
+    program, `label` (G,) its class.
     """
 
     images: torch.Tensor
@@ -93,7 +105,9 @@ class Target:
 
 
 class Draws:
-    """Random draws per group that depend on the client's own stream only, so that a client draws the same alone."""
+    """Random draws per group that depend on the client's own stream only, so that a client draws
+    the same alone.
+    """
 
     def __init__(self, rngs: Sequence[Rng], owner: torch.Tensor) -> None:
         self.rngs, self.device = rngs, owner.device
@@ -105,29 +119,41 @@ class Draws:
 
     def uniform(self, count: int, *purpose: str | int) -> torch.Tensor:
         """(G, count) uniform numbers."""
-        return torch.cat([torch.rand(size, count, generator=generator, device=self.device)
-                          for size, generator in self._each(*purpose)])
+        return torch.cat(
+            [
+                torch.rand(size, count, generator=generator, device=self.device)
+                for size, generator in self._each(*purpose)
+            ]
+        )
 
     def normal(self, count: int, *purpose: str | int) -> torch.Tensor:
         """(G, count) standard normal numbers."""
-        return torch.cat([torch.randn(size, count, generator=generator, device=self.device)
-                          for size, generator in self._each(*purpose)])
+        return torch.cat(
+            [
+                torch.randn(size, count, generator=generator, device=self.device)
+                for size, generator in self._each(*purpose)
+            ]
+        )
 
     def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation:
         """One augmentation per group."""
-        return Augmentation.concatenate([
-            draw_augmentation(strategy, count, size, generator, self.device)
-            for count, generator in self._each(*purpose)])
+        return Augmentation.concatenate(
+            [
+                draw_augmentation(strategy, count, size, generator, self.device)
+                for count, generator in self._each(*purpose)
+            ]
+        )
 
 
 @attrs.frozen(eq=False)
 class Problem:
     """Everything that stays fixed during the iterations of one round.
 
-    `prepare` turns uint8 images into network inputs. Condensed images are normalised by the statistics of the current
-    real batch; with `free` by those of their own batch; with `moving`, which starts the average, by a running average
-    that takes a tenth of every real batch. `sliding` lets consecutive batches share all images but one. `head` appends
-    logits to the features (FedDM matches both). `disturb` moves the encoder's weights to draw number so-and-so.
+    `prepare` turns uint8 images into network inputs. Condensed images are normalised by the
+    statistics of the current real batch; with `free` by those of their own batch; with `moving`,
+    which starts the average, by a running average that takes a tenth of every real batch. `sliding`
+    lets consecutive batches share all images but one. `head` appends logits to the features (FedDM
+    matches both). `disturb` moves the encoder's weights to draw number so-and-so.
     """
 
     encoder: LatentEncoder
@@ -148,10 +174,15 @@ class Problem:
         return len(self.draws.rngs)
 
     def embed(
-        self, inputs: torch.Tensor, owner: torch.Tensor, statistics: LatentStatistics | None,
+        self,
+        inputs: torch.Tensor,
+        owner: torch.Tensor,
+        statistics: LatentStatistics | None,
         clients: int | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """What is matched, (N, D) float32, and the statistics that were used; `owner` counts up to `clients` (all)."""
+        """What is matched, (N, D) float32, and the statistics that were used; `owner` counts up to
+        `clients` (all).
+        """
         with self.autocast():
             features, used = self.encoder(inputs, owner, statistics, clients or self.clients)
             if self.head:
@@ -164,20 +195,26 @@ class Problem:
         return self.settings.pool if self.settings.augmentation != "none" or self.disturb else 1
 
     def entry(self, step: int) -> int:
-        """The number of the augmentation and of the disturbance of a step: a new one, or one of those stored."""
+        """The number of the augmentation and of the disturbance of a step: a new one, or one of
+        those stored.
+        """
         return step if self.settings.estimator == "minibatch" else step % self.entries
 
     def augmented(self, entry: int) -> Augmentation | None:
         """One siamese augmentation per group, or None."""
         if self.settings.augmentation == "none":
             return None
-        return self.draws.augmentation(self.settings.augmentation, self.real.images.shape[-1], "augment", entry)
+        return self.draws.augmentation(
+            self.settings.augmentation, self.real.images.shape[-1], "augment", entry
+        )
 
     @torch.no_grad()
     def batch(
         self, purpose: str, step: int, augmentation: Augmentation | None
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per client."""
+        """Features (G, B, D) of a batch drawn by P_w from every group, and its statistics per
+        client.
+        """
         rows, features, statistics = self.rows(purpose, step), [], []
         for clients, groups in self.blocks([self.settings.real_batch] * self.real.groups):
             found, used = self.block(rows[groups], clients, groups, step, augmentation)
@@ -186,23 +223,35 @@ class Problem:
         return torch.cat(features).view(*rows.shape, -1), LatentStatistics.concatenate(statistics)
 
     def block(
-        self, rows: torch.Tensor, clients: slice, groups: slice, step: int, augmentation: Augmentation | None
+        self,
+        rows: torch.Tensor,
+        clients: slice,
+        groups: slice,
+        step: int,
+        augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """Features (g * B, D) of the real images `rows` (g, B) of some groups, and the statistics of their clients."""
+        """Features (g * B, D) of the real images `rows` (g, B) of some groups, and the statistics
+        of their clients.
+        """
         real, some = self.real, rows.flatten()
         inputs = _augment(self.prepare(real.images[some]), augmentation, real.group[some])
         owner = real.owner[real.group[some]] - clients.start
         return self.embed(inputs, owner, None, clients.stop - clients.start)
 
-    def loss(self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """L of every group, (G,), with the real features (G, n, D), the condensed ones (G, m, D) and the weights of
-        these, (G, m), 0 for a gap."""
+    def loss(
+        self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """L of every group, (G,), with the real features (G, n, D), the condensed ones (G, m, D)
+        and the weights of these, (G, m), 0 for a gap.
+        """
         # L = sum_c K_BB + K_SS - 2 K_BS, for every client
         return mmd(target, features, self.settings.kernel, y_weights=weights)
 
     def blocks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        """Runs of clients, and their groups, whose images are embedded at once: as many as `at_once` says, or one
-        client, whose images may share statistics. `counts` are the images of each group."""
+        """Runs of clients, and their groups, whose images are embedded at once: as many as
+        `at_once` says, or one client, whose images may share statistics. `counts` are the images of
+        each group.
+        """
         most = at_once(self.real.images)
         groups = list(itertools.accumulate(self.draws.sizes, initial=0))
         before = list(itertools.accumulate(counts, initial=0))
@@ -222,11 +271,20 @@ class Problem:
             # a window over a sequence in which each block of B draws follows the last
             block, shift = divmod(step, count)
             uniform = torch.cat([self.draws.uniform(count, purpose, block + i) for i in (0, 1)], 1)
-            return draw(real.probabilities, real.group, real.groups, uniform[:, shift:shift + count].contiguous())
-        return draw(real.probabilities, real.group, real.groups, self.draws.uniform(count, purpose, step))
+            return draw(
+                real.probabilities,
+                real.group,
+                real.groups,
+                uniform[:, shift : shift + count].contiguous(),
+            )
+        return draw(
+            real.probabilities, real.group, real.groups, self.draws.uniform(count, purpose, step)
+        )
 
 
-def _augment(images: torch.Tensor, augmentation: Augmentation | None, group: torch.Tensor) -> torch.Tensor:
+def _augment(
+    images: torch.Tensor, augmentation: Augmentation | None, group: torch.Tensor
+) -> torch.Tensor:
     return images if augmentation is None else augment(images, augmentation, group)
 
 
@@ -245,10 +303,13 @@ def _minibatch(problem: Problem) -> RealSide:
 
 
 @torch.no_grad()
-def _embed_all(problem: Problem, entry: int) -> tuple[torch.Tensor, LatentStatistics, Augmentation | None]:
+def _embed_all(
+    problem: Problem, entry: int
+) -> tuple[torch.Tensor, LatentStatistics, Augmentation | None]:
     """Features (N, D) of all real images under one augmentation per group.
 
-    The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed for all images.
+    The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed
+    for all images.
     """
     if problem.disturb:
         problem.disturb(entry)
@@ -263,7 +324,9 @@ def _embed_all(problem: Problem, entry: int) -> tuple[torch.Tensor, LatentStatis
 
 
 def _feature_bank(problem: Problem) -> RealSide:
-    """Batches of stored features: the encoder is frozen, so an image's features need not be computed twice."""
+    """Batches of stored features: the encoder is frozen, so an image's features need not be
+    computed twice.
+    """
     bank = [_embed_all(problem, entry) for entry in range(problem.entries)]
 
     def side(step: int) -> tuple[Target, Augmentation | None]:
@@ -274,7 +337,9 @@ def _feature_bank(problem: Problem) -> RealSide:
 
 
 def _expectation(problem: Problem) -> RealSide:
-    """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches estimate."""
+    """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches
+    estimate.
+    """
     real, targets = problem.real, []
     for entry in range(problem.entries):
         features, statistics, augmentation = _embed_all(problem, entry)
@@ -285,20 +350,29 @@ def _expectation(problem: Problem) -> RealSide:
 
 
 REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
-    "minibatch": _minibatch, "feature_bank": _feature_bank, "expectation": _expectation}
+    "minibatch": _minibatch,
+    "feature_bank": _feature_bank,
+    "expectation": _expectation,
+}
 
 
 def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
-    """Condensed images per group, (G,): p times its real images, rounded up, and at least `min_images`."""
-    # in float64, less its rounding: in float32 0.3 of 50 images would be a little above 15, and so 16
+    """Condensed images per group, (G,): p times its real images, rounded up, and at least
+    `min_images`.
+    """
+    # in float64, less its rounding: in float32 0.3 of 50 images would be a little above 15, and so
+    # 16
     return torch.ceil(sizes.double() * settings.share - 1e-9).long().clamp(min=settings.min_images)
 
 
 def condense(
-    problem: Problem, start: torch.Tensor, group: torch.Tensor,
+    problem: Problem,
+    start: torch.Tensor,
+    group: torch.Tensor,
     watch: Callable[[int, torch.Tensor], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimise the condensation loss (Eq. 3; Eq. 9 with P_w) over the condensed images of all groups at once.
+    """Minimise the condensation loss (Eq. 3; Eq. 9 with P_w) over the condensed images of all
+    groups at once.
 
     Args:
         start: (M, C, H, W) initial images as network inputs; group: (M,) ascending, their groups.
@@ -324,7 +398,8 @@ def condense(
         statistics = None if problem.free else moving or target.statistics
         for block in blocks:
             images.grad[block.rows], trace[step, block.groups] = block.descend(
-                problem, images[block.rows], target.features[block.groups], statistics, augmentation)
+                problem, images[block.rows], target.features[block.groups], statistics, augmentation
+            )
         if settings.clip_norm is not None:
             _clip(images.grad, owner, problem.clients, settings.clip_norm)
         optimiser.step()
@@ -333,10 +408,11 @@ def condense(
 
 @attrs.frozen(eq=False)
 class _Block:
-    """The condensed images of a few clients, which are embedded at once: clients have nothing to do with each other.
+    """The condensed images of a few clients, which are embedded at once: clients have nothing to do
+    with each other.
 
-    `group` (M,) and `owner` (M,) of its images, the owner counted from its first client; `slots` and `weights`: see
-    `_slots`.
+    `group` (M,) and `owner` (M,) of its images, the owner counted from its first client; `slots`
+    and `weights`: see `_slots`.
     """
 
     clients: slice
@@ -348,15 +424,27 @@ class _Block:
     weights: torch.Tensor
 
     def descend(
-        self, problem: Problem, images: torch.Tensor, target: torch.Tensor, statistics: LatentStatistics | None,
+        self,
+        problem: Problem,
+        images: torch.Tensor,
+        target: torch.Tensor,
+        statistics: LatentStatistics | None,
         augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The gradient of the loss with respect to the images (M, C, H, W), and the loss of every group (g,)."""
+        """The gradient of the loss with respect to the images (M, C, H, W), and the loss of every
+        group (g,).
+        """
         images = images.requires_grad_()
         given = None if statistics is None else statistics[self.clients]
-        features, _ = problem.embed(_augment(images, augmentation, self.group), self.owner, given,
-                                    self.clients.stop - self.clients.start)
-        padded = features.new_zeros(self.weights.numel(), features.shape[1]).index_copy(0, self.slots, features)
+        features, _ = problem.embed(
+            _augment(images, augmentation, self.group),
+            self.owner,
+            given,
+            self.clients.stop - self.clients.start,
+        )
+        padded = features.new_zeros(self.weights.numel(), features.shape[1]).index_copy(
+            0, self.slots, features
+        )
         loss = problem.loss(target, padded.view(*self.weights.shape, -1), self.weights)
         (gradient,) = torch.autograd.grad(loss.sum(), [images])
         return gradient, loss.detach()
@@ -369,13 +457,23 @@ def _blocks(problem: Problem, group: torch.Tensor) -> list[_Block]:
     for clients, groups in problem.blocks(counts.tolist()):
         rows = slice(first[groups.start], first[groups.stop])
         some = group[rows]
-        found.append(_Block(clients, groups, rows, some, problem.real.owner[some] - clients.start,
-                            *_slots(some - groups.start, groups.stop - groups.start)))
+        found.append(
+            _Block(
+                clients,
+                groups,
+                rows,
+                some,
+                problem.real.owner[some] - clients.start,
+                *_slots(some - groups.start, groups.stop - groups.start),
+            )
+        )
     return found
 
 
 def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places (M,) of the images in a (G, m) table with a row per group, and its weights: 1 for an image, else 0."""
+    """Places (M,) of the images in a (G, m) table with a row per group, and its weights: 1 for an
+    image, else 0.
+    """
     sizes = torch.bincount(group, minlength=groups)
     first = sizes.cumsum(0) - sizes
     longest = int(sizes.max())

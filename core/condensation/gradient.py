@@ -1,17 +1,19 @@
 """Condensation by gradient matching: DC, and DSA with siamese augmentation.
 
-Zhao, Mopuri, Bilen. Dataset Condensation with Gradient Matching. ICLR 2021, Eq. 9 and 10, Algorithm 1.
-Zhao, Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021.
+Zhao, Mopuri, Bilen. Dataset Condensation with Gradient Matching. ICLR 2021, Eq. 9 and 10, Algorithm
+1. Zhao, Bilen. Dataset Condensation with Differentiable Siamese Augmentation. ICML 2021.
 
-An image is good when a network learns from it what it would learn from the real images: the gradients of the weights
-agree, layer by layer and output by output. What the papers leave open follows the authors' code: only tensors with more
-than one axis are compared (no biases, no scales of normalisation layers), and 1e-6 keeps the cosine finite.
+An image is good when a network learns from it what it would learn from the real images: the
+gradients of the weights agree, layer by layer and output by output. What the papers leave open
+follows the authors' code: only tensors with more than one axis are compared (no biases, no scales
+of normalisation layers), and 1e-6 keeps the cosine finite.
 
-All groups (one class of one client) are one batched program. Weights are common to all clients when an iteration begins
-and differ from client to client once each has trained on its own images, so gradients are taken by `torch.func.vmap`
-over weights, images and labels together. How many images one such call takes depends on the device: a CPU computes
-convolutions of many small networks more slowly than one after the other. Gradients stay in float32: bfloat16 would cost
-the cosines their last digits, and on a CPU it is not faster for second derivatives.
+All groups (one class of one client) are one batched program. Weights are common to all clients when
+an iteration begins and differ from client to client once each has trained on its own images, so
+gradients are taken by `torch.func.vmap` over weights, images and labels together. How many images
+one such call takes depends on the device: a CPU computes convolutions of many small networks more
+slowly than one after the other. Gradients stay in float32: bfloat16 would cost the cosines their
+last digits, and on a CPU it is not faster for second derivatives.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Tensors = Mapping[str, torch.Tensor]
 AT_ONCE = {"cpu": 8, "cuda": 256}
 #: keeps the cosine of a gradient that is zero finite
 EPS = 1e-6
-#: images per class: how often images and network take turns, and the network's steps in between (the authors' code)
+#: images per class: how often images and network take turns, and the network's steps in between
+#: (the authors' code)
 LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
 
 
@@ -61,7 +64,9 @@ class GradientMatching:
 
 @attrs.frozen(eq=False)
 class GradientProblem:
-    """Everything that stays fixed: a network without batch statistics, whose weights `networks` redraws, and data."""
+    """Everything that stays fixed: a network without batch statistics, whose weights `networks`
+    redraws, and data.
+    """
 
     network: nn.Module
     real: RealData
@@ -74,27 +79,42 @@ class GradientProblem:
     def weights(self, step: int) -> dict[str, torch.Tensor]:
         """theta_0 of an iteration, one copy per client: (K, ...) by name."""
         initialise(self.network, self.networks.at("network", step))
-        return {name: value.detach().expand(len(self.draws.rngs), *value.shape).clone()
-                for name, value in self.network.named_parameters()}
+        return {
+            name: value.detach().expand(len(self.draws.rngs), *value.shape).clone()
+            for name, value in self.network.named_parameters()
+        }
 
     def augmentation(self, *purpose: str | int) -> Augmentation:
         """One draw per group."""
-        return self.draws.augmentation(self.settings.augmentation, self.real.images.shape[-1], *purpose)
+        return self.draws.augmentation(
+            self.settings.augmentation, self.real.images.shape[-1], *purpose
+        )
 
     def chunks(self, images: int) -> Iterator[slice]:
         """Runs of groups whose gradients are taken at once, where each has so many images."""
         size = max(1, AT_ONCE[self.real.images.device.type] // images)
-        return (slice(first, min(first + size, self.real.groups)) for first in range(0, self.real.groups, size))
+        return (
+            slice(first, min(first + size, self.real.groups))
+            for first in range(0, self.real.groups, size)
+        )
 
     def gradients(
         self, weights: Tensors, images: torch.Tensor, augmentation: Augmentation, groups: slice
     ) -> dict[str, torch.Tensor]:
-        """Gradients (g, ...) by name, of images (g, n, C, H, W), each group by its client's weights (K, ...)."""
-        index = torch.arange(groups.start, groups.stop, device=images.device).repeat_interleave(images.shape[1])
+        """Gradients (g, ...) by name, of images (g, n, C, H, W), each group by its client's weights
+        (K, ...).
+        """
+        index = torch.arange(groups.start, groups.stop, device=images.device).repeat_interleave(
+            images.shape[1]
+        )
         inputs = augment(images.flatten(0, 1), augmentation, index).view_as(images)
         owner = self.real.owner[groups]
-        return class_gradients(self.network, {name: value[owner] for name, value in weights.items()}, inputs,
-                               self.real.label[groups])
+        return class_gradients(
+            self.network,
+            {name: value[owner] for name, value in weights.items()},
+            inputs,
+            self.real.label[groups],
+        )
 
 
 def class_gradients(
@@ -104,13 +124,18 @@ def class_gradients(
 
     Args:
         network: gives the structure; it must treat images one by one (no batch normalisation).
-        weights: (G, ...) by name; inputs: (G, n, C, H, W); labels: (G,) int64, the class of all n images.
+        weights: (G, ...) by name; inputs: (G, n, C, H, W); labels: (G,) int64, the class of all n
+            images.
 
     Returns: (G, ...) by name; differentiable in the inputs.
     """
 
-    def loss(weights: dict[str, torch.Tensor], inputs: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(functional_call(network, weights, (inputs,)), label.expand(len(inputs)))
+    def loss(
+        weights: dict[str, torch.Tensor], inputs: torch.Tensor, label: torch.Tensor
+    ) -> torch.Tensor:
+        return F.cross_entropy(
+            functional_call(network, weights, (inputs,)), label.expand(len(inputs))
+        )
 
     return vmap(grad(loss))(dict(weights), inputs, labels)
 
@@ -119,7 +144,8 @@ def gradient_distance(real: Tensors, condensed: Tensors) -> torch.Tensor:
     """D of every group, (G,): the sum over layers and outputs of 1 - cosine (DC, Eq. 9 and 10).
 
     Args:
-        real, condensed: gradients (G, outputs, ...) by name; those of shape (G, n), biases and scales, do not count.
+        real, condensed: gradients (G, outputs, ...) by name; those of shape (G, n), biases and
+            scales, do not count.
     """
     layers = []
     for name, value in real.items():
@@ -132,13 +158,17 @@ def gradient_distance(real: Tensors, condensed: Tensors) -> torch.Tensor:
     return torch.stack(layers).sum(0)
 
 
-def match_gradients(problem: GradientProblem, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimise the distance of gradients over the condensed images of all groups at once (DC, Algorithm 1).
+def match_gradients(
+    problem: GradientProblem, start: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimise the distance of gradients over the condensed images of all groups at once (DC,
+    Algorithm 1).
 
     Args:
         start: (G, m, C, H, W) initial images as network inputs.
 
-    Returns: the images, of the same shape, and the distance of every iteration's last match, (iterations, G).
+    Returns: the images, of the same shape, and the distance of every iteration's last match,
+    (iterations, G).
     """
     settings, images = problem.settings, start.clone()
     optimiser = torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
@@ -182,7 +212,9 @@ def _real_gradients(
     parts = []
     for groups in problem.chunks(count):
         inputs = problem.prepare(real.images[rows[groups].flatten()])
-        parts.append(problem.gradients(weights, inputs.unflatten(0, (-1, count)), augmentation, groups))
+        parts.append(
+            problem.gradients(weights, inputs.unflatten(0, (-1, count)), augmentation, groups)
+        )
     return _joined(parts)
 
 
@@ -190,7 +222,8 @@ def _real_gradients(
 def _trained(
     problem: GradientProblem, weights: Tensors, images: torch.Tensor, step: int, match: int
 ) -> dict[str, torch.Tensor]:
-    """theta after some steps of every client's network on all its condensed images, (K, ...) by name.
+    """theta after some steps of every client's network on all its condensed images, (K, ...) by
+    name.
 
     The authors' code takes batches of 256, which hold all images of a client here.
     """
@@ -199,10 +232,15 @@ def _trained(
     weights = dict(weights)
     for turn in range(problem.settings.network_steps):
         augmentation = problem.augmentation("train", step, match, turn)
-        found = _joined([problem.gradients(weights, images[groups], augmentation, groups)
-                         for groups in problem.chunks(images.shape[1])])
+        found = _joined(
+            [
+                problem.gradients(weights, images[groups], augmentation, groups)
+                for groups in problem.chunks(images.shape[1])
+            ]
+        )
         for name, value in weights.items():
-            # all groups have as many images: the mean over a client's groups is the mean over its images
+            # all groups have as many images: the mean over a client's groups is the mean over its
+            # images
             mean = torch.zeros_like(value).index_add_(0, owner, found[name])
             mean /= groups_of.view(-1, *[1] * (value.ndim - 1))
             # theta <- theta - eta grad L(S)

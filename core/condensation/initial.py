@@ -14,23 +14,28 @@ AVERAGED = 5
 
 
 def initial_images(
-    kind: str, images: torch.Tensor, group: torch.Tensor, counts: torch.Tensor,
-    normalise: Callable[[torch.Tensor], torch.Tensor], generator: torch.Generator,
+    kind: str,
+    images: torch.Tensor,
+    group: torch.Tensor,
+    counts: torch.Tensor,
+    normalise: Callable[[torch.Tensor], torch.Tensor],
+    generator: torch.Generator,
 ) -> torch.Tensor:
-    """Images to start condensation from, as network inputs: counts.sum() images, those of group 0 first.
+    """Images to start condensation from, as network inputs: counts.sum() images, those of group 0
+    first.
 
     Args:
-        kind: "noise", every value from N(0, 1), which FedVCK prints, so that no pixel comes from a real image;
-            "real", random real images of the group: none twice until all have been used;
-            "real_average", each the mean of five random real images of the group: five different ones where the group
-            has as many.
+        kind: "noise", every value from N(0, 1), which FedVCK prints, so that no pixel comes from a
+            real image; "real", random real images of the group: none twice until all have been
+            used; "real_average", each the mean of five random real images of the group: five
+            different ones where the group has as many.
         images: real images (N, C, H, W) uint8; group: (N,) int64, ascending, their groups.
         counts: (G,) int64, condensed images per group.
         normalise: from uint8 images to network inputs, as `Dataset.normalise`.
         generator: numbers are drawn where it is, then moved to the device of the images.
 
-    Returns: (counts.sum(), C, H, W) float32. Raises InputError for an unknown kind, and for a group without real
-    images, unless they start from noise.
+    Returns: (counts.sum(), C, H, W) float32. Raises InputError for an unknown kind, and for a group
+    without real images, unless they start from noise.
     """
     if kind not in KINDS:
         raise unknown("initialisation of condensed images", kind, KINDS)
@@ -61,11 +66,15 @@ def _shuffled(group: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _different(sizes: torch.Tensor, number: int, generator: torch.Generator) -> torch.Tensor:
-    """(M, number) whole numbers below `sizes` (M,), all different in a row; with repetition where sizes are too small.
+    """(M, number) whole numbers below `sizes` (M,), all different in a row; with repetition where
+    sizes are too small.
 
-    The k-th pick is one of the size - k places that are left, and moves up by one for every earlier pick at or before.
+    The k-th pick is one of the size - k places that are left, and moves up by one for every earlier
+    pick at or before.
     """
-    uniform = torch.rand(len(sizes), number, generator=generator, device=generator.device, dtype=torch.float64)
+    uniform = torch.rand(
+        len(sizes), number, generator=generator, device=generator.device, dtype=torch.float64
+    )
     uniform, enough = uniform.to(sizes.device), sizes >= number
     picks = sizes.new_empty(len(sizes), 0)
     for k in range(number):

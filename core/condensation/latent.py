@@ -1,4 +1,6 @@
-"""Latent distribution constraints: condensed images are normalised by the statistics of real ones (FedVCK, Eq. 4)."""
+"""Latent distribution constraints: condensed images are normalised by the statistics of real ones
+(FedVCK, Eq. 4).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from core.models import Classifier
 class LatentStatistics:
     """Means and variances of the maps that enter each batch normalisation, per group and channel.
 
-    One tensor (G, channels) per layer, in the order in which the network lists its layers; float32. Empty for a
-    network without batch normalisation. A group is whatever shares statistics: a client, or one class of one client.
+    One tensor (G, channels) per layer, in the order in which the network lists its layers; float32.
+    Empty for a network without batch normalisation. A group is whatever shares statistics: a
+    client, or one class of one client.
     """
 
     means: tuple[torch.Tensor, ...]
@@ -34,47 +37,63 @@ class LatentStatistics:
 
     @classmethod
     def running(cls, model: nn.Module, groups: int = 1) -> LatentStatistics:
-        """The running statistics of a network's layers, the same for every group: what evaluation mode uses.
+        """The running statistics of a network's layers, the same for every group: what evaluation
+        mode uses.
 
         Raises InputError when a layer keeps none.
         """
         layers = [layer for _, layer in _batch_norms(model)]
         if any(layer.running_mean is None for layer in layers):
             raise InputError("a batch normalisation of this model keeps no running statistics")
-        return cls(tuple(_repeated(layer.running_mean, groups) for layer in layers),
-                   tuple(_repeated(layer.running_var, groups) for layer in layers))
+        return cls(
+            tuple(_repeated(layer.running_mean, groups) for layer in layers),
+            tuple(_repeated(layer.running_var, groups) for layer in layers),
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[LatentStatistics]) -> LatentStatistics:
         """The groups of all parts, one after the other."""
-        return cls(tuple(torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)),
-                   tuple(torch.cat(each) for each in zip(*(part.variances for part in parts), strict=True)))
+        return cls(
+            tuple(torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)),
+            tuple(
+                torch.cat(each) for each in zip(*(part.variances for part in parts), strict=True)
+            ),
+        )
 
     def __getitem__(self, groups: slice | torch.Tensor) -> LatentStatistics:
-        """The rows of some groups: a run of them, or any, (n,) int64, in that order; one may come more than once."""
-        return LatentStatistics(tuple(mean[groups] for mean in self.means),
-                                tuple(variance[groups] for variance in self.variances))
+        """The rows of some groups: a run of them, or any, (n,) int64, in that order; one may come
+        more than once.
+        """
+        return LatentStatistics(
+            tuple(mean[groups] for mean in self.means),
+            tuple(variance[groups] for variance in self.variances),
+        )
 
     def blend(self, new: LatentStatistics, share: float) -> LatentStatistics:
         """(1 - share) of these and `share` of the new ones: one step of a running average.
 
-        FedVCK's released code uses the running statistics of batch normalisation, which take 0.1 of each batch (and
-        divide its variance by n - 1 in place of n).
+        FedVCK's released code uses the running statistics of batch normalisation, which take 0.1 of
+        each batch (and divide its variance by n - 1 in place of n).
         """
         return LatentStatistics(
             tuple(torch.lerp(a, b, share) for a, b in zip(self.means, new.means, strict=True)),
-            tuple(torch.lerp(a, b, share) for a, b in zip(self.variances, new.variances, strict=True)))
+            tuple(
+                torch.lerp(a, b, share) for a, b in zip(self.variances, new.variances, strict=True)
+            ),
+        )
 
 
 class LatentEncoder(nn.Module):
     """A frozen copy of a network whose batch normalisation takes its statistics per group.
 
-    A plain batch normalisation would mix all images of a batch. Here several groups (clients, for example) share one
-    batch, and each is normalised by the statistics of its own images, or by fixed ones, exactly as if it were embedded
-    alone. Other layers stay as they are. The weights take no gradient; images may.
+    A plain batch normalisation would mix all images of a batch. Here several groups (clients, for
+    example) share one batch, and each is normalised by the statistics of its own images, or by
+    fixed ones, exactly as if it were embedded alone. Other layers stay as they are. The weights
+    take no gradient; images may.
 
     Args:
-        model: any network of `core.models`; it is copied, so that later changes to it have no effect here.
+        model: any network of `core.models`; it is copied, so that later changes to it have no
+            effect here.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -83,23 +102,32 @@ class LatentEncoder(nn.Module):
         self._pass = _Pass()
         for position, (name, layer) in enumerate(list(_batch_norms(self.model))):
             parent, _, attribute = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), attribute, GroupwiseNorm(layer, position, self._pass))
+            setattr(
+                self.model.get_submodule(parent),
+                attribute,
+                GroupwiseNorm(layer, position, self._pass),
+            )
 
     def forward(
-        self, images: torch.Tensor, group: torch.Tensor, statistics: LatentStatistics | None = None, groups: int = 1,
+        self,
+        images: torch.Tensor,
+        group: torch.Tensor,
+        statistics: LatentStatistics | None = None,
+        groups: int = 1,
         weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """Features (N, D) of normalised images (N, C, H, W), and the statistics that were used.
 
         Args:
             group: (N,) int64, the row of the statistics that belongs to each image; in any order.
-            statistics: fixed statistics (the right side of Eq. 4); None: those of this batch, which then depend on the
-                images (gradients flow through them).
+            statistics: fixed statistics (the right side of Eq. 4); None: those of this batch, which
+                then depend on the images (gradients flow through them).
             groups: G, the number of groups; only read when the statistics are those of the batch.
-            weights: (N,), not negative: each image's weight in the statistics of the batch; None: all alike. An image
-                of weight 0 is embedded but not counted.
+            weights: (N,), not negative: each image's weight in the statistics of the batch; None:
+                all alike. An image of weight 0 is embedded but not counted.
 
-        The mean and variance of a group without images are 0. Statistics are float32 even under autocast.
+        The mean and variance of a group without images are 0. Statistics are float32 even under
+        autocast.
         """
         self._pass.start(group, groups, weights, statistics)
         features = self.model.embed(images)
@@ -111,7 +139,9 @@ class LatentEncoder(nn.Module):
 
 
 class GroupwiseNorm(nn.Module):
-    """Batch normalisation with statistics per group, as one scale and one shift per image and channel."""
+    """Batch normalisation with statistics per group, as one scale and one shift per image and
+    channel.
+    """
 
     def __init__(self, layer: nn.BatchNorm2d, position: int, current: _Pass) -> None:
         super().__init__()
@@ -126,13 +156,17 @@ class GroupwiseNorm(nn.Module):
         mean, variance = current.statistics_of(self.position, maps)
         scale = (variance + self.eps).rsqrt() * self.weight
         shift = self.bias - mean * scale
-        scale, shift = (each.to(maps.dtype)[current.group][:, :, None, None] for each in (scale, shift))
+        scale, shift = (
+            each.to(maps.dtype)[current.group][:, :, None, None] for each in (scale, shift)
+        )
         return torch.addcmul(shift, maps, scale)
 
 
 @attrs.define(eq=False)
 class _Pass:
-    """What the normalisation layers of an encoder need to know of the batch that runs through it."""
+    """What the normalisation layers of an encoder need to know of the batch that runs through
+    it.
+    """
 
     group: Any = None
     groups: int = 0
@@ -140,9 +174,20 @@ class _Pass:
     given: LatentStatistics | None = None
     of_batch: dict[int, tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=dict)
 
-    def start(self, group: torch.Tensor, groups: int, weights: torch.Tensor | None,
-              given: LatentStatistics | None) -> None:
-        self.group, self.groups, self.weights, self.given, self.of_batch = group, groups, weights, given, {}
+    def start(
+        self,
+        group: torch.Tensor,
+        groups: int,
+        weights: torch.Tensor | None,
+        given: LatentStatistics | None,
+    ) -> None:
+        self.group, self.groups, self.weights, self.given, self.of_batch = (
+            group,
+            groups,
+            weights,
+            given,
+            {},
+        )
 
     def statistics_of(self, position: int, maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance (G, channels) of a layer: given ones, or those of its input."""
@@ -154,22 +199,30 @@ class _Pass:
     def found(self) -> LatentStatistics:
         layers = [self.of_batch[position] for position in sorted(self.of_batch)]
         self.of_batch = {}  # they hold on to the graph of the pass
-        return LatentStatistics(tuple(mean for mean, _ in layers), tuple(variance for _, variance in layers))
+        return LatentStatistics(
+            tuple(mean for mean, _ in layers), tuple(variance for _, variance in layers)
+        )
 
 
 def group_moments(
-    maps: torch.Tensor, group: torch.Tensor, groups: int, weights: torch.Tensor | None = None,
+    maps: torch.Tensor,
+    group: torch.Tensor,
+    groups: int,
+    weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and biased variance of maps (N, C, H, W) over the samples and positions of each group, (G, C) each.
+    """Mean and biased variance of maps (N, C, H, W) over the samples and positions of each group,
+    (G, C) each.
 
-    Sums run in float32 (float64 for float64), and those of a group are put together in float64. A group without
-    samples has mean and variance 0.
+    Sums run in float32 (float64 for float64), and those of a group are put together in float64. A
+    group without samples has mean and variance 0.
     """
     with torch.autocast(maps.device.type, enabled=False):
         dtype = torch.promote_types(maps.dtype, torch.float32)
         mean = maps.mean((2, 3), dtype=dtype)
         # one pass over the maps, without a copy of their squares
-        square = torch.linalg.vector_norm(maps, dim=(2, 3), dtype=dtype).square() / (maps.shape[2] * maps.shape[3])
+        square = torch.linalg.vector_norm(maps, dim=(2, 3), dtype=dtype).square() / (
+            maps.shape[2] * maps.shape[3]
+        )
         moments = class_means(torch.cat([mean, square], 1).double(), group, groups, weights)
         mean, square = moments.chunk(2, 1)
         variance = (square - mean.square()).clamp_min(0)
@@ -177,7 +230,9 @@ def group_moments(
 
 
 def _batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.BatchNorm2d]]:
-    return ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d))
+    return (
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)
+    )
 
 
 def _repeated(values: torch.Tensor | None, groups: int) -> torch.Tensor:

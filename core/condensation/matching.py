@@ -12,32 +12,40 @@ MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 def mmd(
-    x: torch.Tensor, y: torch.Tensor, kernel: str = "linear", x_weights: torch.Tensor | None = None,
-    y_weights: torch.Tensor | None = None, bandwidth: float | torch.Tensor | None = None,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    kernel: str = "linear",
+    x_weights: torch.Tensor | None = None,
+    y_weights: torch.Tensor | None = None,
+    bandwidth: float | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Squared maximum mean discrepancy, biased: K_XX + K_YY - 2 K_XY (FedVCK, Eq. 3).
 
-    K_XY is the mean of k(x_i, y_j) over all pairs, pairs of a sample with itself included. With weights it is
-    sum_ij u_i v_j k(x_i, y_j), where u and v are the weights divided by their sum: the importance-weighted expectation
-    of Eq. 10. A sample of weight 0 is not there, which is how groups of different sizes stand in one tensor.
+    K_XY is the mean of k(x_i, y_j) over all pairs, pairs of a sample with itself included. With
+    weights it is sum_ij u_i v_j k(x_i, y_j), where u and v are the weights divided by their sum:
+    the importance-weighted expectation of Eq. 10. A sample of weight 0 is not there, which is how
+    groups of different sizes stand in one tensor.
 
-    Kernels:
-        "linear" and "inner": k(a, b) = <a, b>. FedVCK names a linear and an inner-product kernel, but a linear kernel
-            is the inner product, and the released code has this one only under the name "linear" (its other kernels
-            are polynomial, Gaussian and Laplace). So the two names are one kernel. The MMD is then the squared
-            distance of the means (Eq. 2), and is computed as such, without the n x m matrix.
-        "gaussian": k(a, b) = sum_m exp(-|a - b|^2 / (m h)) for m = 1/4, 1/2, 1, 2, 4, as in M3D (Zhang et al. 2024),
-            which FedVCK refers to, and in the released code. The bandwidth h is, where not given, the mean of
-            |a - b|^2 over all pairs of two different samples of X and Y together, of weight above 0; it is taken as
-            a constant: no gradient flows through it.
+    Kernels: "linear" and "inner": k(a, b) = <a, b>. FedVCK names a linear and an inner-product
+        kernel, but a linear kernel
+            is the inner product, and the released code has this one only under the name "linear"
+            (its other kernels are polynomial, Gaussian and Laplace). So the two names are one
+            kernel. The MMD is then the squared distance of the means (Eq. 2), and is computed as
+            such, without the n x m matrix.
+        "gaussian": k(a, b) = sum_m exp(-|a - b|^2 / (m h)) for m = 1/4, 1/2, 1, 2, 4, as in M3D
+            (Zhang et al. 2024), which FedVCK refers to, and in the released code. The bandwidth h
+            is, where not given, the mean of |a - b|^2 over all pairs of two different samples of X
+            and Y together, of weight above 0; it is taken as a constant: no gradient flows through
+            it.
 
     Args:
         x: features (..., n, D); y: (..., m, D); all finite, also those of weight 0.
-        x_weights: (..., n), y_weights: (..., m), not negative; None: all alike. A side whose weights are all 0 has
-            mean 0.
+        x_weights: (..., n), y_weights: (..., m), not negative; None: all alike. A side whose
+            weights are all 0 has mean 0.
         bandwidth: h, a number or (...,).
 
-    Returns: (...,), in float32 even under autocast (float64 for float64). Raises InputError for an unknown kernel.
+    Returns: (...,), in float32 even under autocast (float64 for float64). Raises InputError for an
+    unknown kernel.
     """
     if kernel not in KERNELS:
         raise unknown("kernel", kernel, KERNELS)
@@ -49,7 +57,10 @@ def mmd(
 
 
 def class_means(
-    features: torch.Tensor, group: torch.Tensor, groups: int, weights: torch.Tensor | None = None,
+    features: torch.Tensor,
+    group: torch.Tensor,
+    groups: int,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean feature of each group, (G, D); a group without samples has mean 0.
 
@@ -92,14 +103,19 @@ def _mean(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
 
 
 def _gaussian(
-    x: torch.Tensor, y: torch.Tensor, x_weights: torch.Tensor | None, y_weights: torch.Tensor | None,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    x_weights: torch.Tensor | None,
+    y_weights: torch.Tensor | None,
     bandwidth: float | torch.Tensor | None,
 ) -> torch.Tensor:
     samples = torch.cat([x, y], -2)
     # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
     samples = samples - samples.detach().mean(-2, keepdim=True)
     squares = samples.square().sum(-1)
-    distances = squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
+    distances = (
+        squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
+    )
     distances = distances.clamp_min(0)
     shares_x, shares_y = _shares(x, x_weights), _shares(y, y_weights)
     if bandwidth is None:

@@ -1,4 +1,6 @@
-"""Model-guided selection: real samples that the model gets wrong are drawn more often (FedVCK, Eq. 5-8)."""
+"""Model-guided selection: real samples that the model gets wrong are drawn more often (FedVCK, Eq.
+5-8).
+"""
 
 from __future__ import annotations
 
@@ -15,52 +17,67 @@ RULES = ("share", "softmax")
 
 
 def importance(loss: torch.Tensor, b: float) -> torch.Tensor:
-    """w = 1 / (1 + exp(-err + b)), in (0, 1), of each sample's prediction error (FedVCK, Eq. 5). Any shape."""
+    """w = 1 / (1 + exp(-err + b)), in (0, 1), of each sample's prediction error (FedVCK, Eq. 5).
+    Any shape.
+    """
     return torch.sigmoid(at_least_float32(loss) - b)
 
 
 def smoothed_error(
-    current: torch.Tensor, previous: torch.Tensor | None, labels: torch.Tensor, alpha: float,
+    current: torch.Tensor,
+    previous: torch.Tensor | None,
+    labels: torch.Tensor,
+    alpha: float,
     blend: str = "probabilities",
 ) -> torch.Tensor:
-    """Cross-entropy of a model blended with the model of the round before, per sample (FedVCK, Eq. 7).
+    """Cross-entropy of a model blended with the model of the round before, per sample (FedVCK, Eq.
+    7).
 
     Args:
-        current: logits (N, C) of M_t; previous: logits (N, C) of M_{t-1}, or None where there is none: then this is
-            Eq. 6, the error of the current model alone.
+        current: logits (N, C) of M_t; previous: logits (N, C) of M_{t-1}, or None where there is
+            none: then this is Eq. 6, the error of the current model alone.
         labels: (N,) int64.
-        alpha: weight of the current model, in [0, 1]; the paper does not print it, the released code has 0.5.
-        blend: "probabilities", as printed: M(x) has its softmax, since Eq. 11 calls the model without it f; "logits",
-            as released.
+        alpha: weight of the current model, in [0, 1]; the paper does not print it, the released
+            code has 0.5.
+        blend: "probabilities", as printed: M(x) has its softmax, since Eq. 11 calls the model
+            without it f; "logits", as released.
 
     Returns: (N,) float32 (float64 for float64). Raises InputError for another alpha or blend.
     """
     if blend not in BLENDS:
         raise unknown("blend of two models", blend, BLENDS)
     if not 0 <= alpha <= 1:
-        raise InputError(f"alpha, the weight of the current model, must be in [0, 1], not {alpha!r}")
+        raise InputError(
+            f"alpha, the weight of the current model, must be in [0, 1], not {alpha!r}"
+        )
     current = at_least_float32(current)
     if previous is None:
         return F.cross_entropy(current, labels, reduction="none")
     previous = at_least_float32(previous)
     if blend == "logits":
         return F.cross_entropy(alpha * current + (1 - alpha) * previous, labels, reduction="none")
-    # log(alpha p + (1 - alpha) q), from log p and log q: a probability that underflows still has a finite error
-    logs = [_log(weight) - F.cross_entropy(logits, labels, reduction="none")
-            for weight, logits in ((alpha, current), (1 - alpha, previous))]
+    # log(alpha p + (1 - alpha) q), from log p and log q: a probability that underflows still has a
+    # finite error
+    logs = [
+        _log(weight) - F.cross_entropy(logits, labels, reduction="none")
+        for weight, logits in ((alpha, current), (1 - alpha, previous))
+    ]
     return -torch.logaddexp(*logs)
 
 
 def selection_probabilities(
-    weights: torch.Tensor, group: torch.Tensor | None = None, groups: int = 1, rule: str = "share",
+    weights: torch.Tensor,
+    group: torch.Tensor | None = None,
+    groups: int = 1,
+    rule: str = "share",
 ) -> torch.Tensor:
     """Probability of each sample to be drawn from its group (FedVCK, Eq. 8).
 
     Args:
         weights: (N,) importances, positive.
         group: (N,) int64 in 0..groups-1; None: all samples are one group.
-        rule: "share", w / sum w, as printed; "softmax", exp(w) / sum exp(w), as released: with w in (0, 1) no
-            probability is more than e times another.
+        rule: "share", w / sum w, as printed; "softmax", exp(w) / sum exp(w), as released: with w in
+            (0, 1) no probability is more than e times another.
 
     Returns: (N,), the sum of each group is one. Raises InputError for another rule.
     """
@@ -76,13 +93,16 @@ def selection_probabilities(
     return weights / totals[group]
 
 
-def draw(probabilities: torch.Tensor, group: torch.Tensor, groups: int, uniform: torch.Tensor) -> torch.Tensor:
+def draw(
+    probabilities: torch.Tensor, group: torch.Tensor, groups: int, uniform: torch.Tensor
+) -> torch.Tensor:
     """Rows drawn from every group, with replacement, by the inverse of the distribution function.
 
     Args:
         probabilities: (N,), not negative; only their ratios within a group matter.
         group: (N,) int64, ascending; every group 0..groups-1 has a row of positive probability.
-        uniform: (G, count) numbers in [0, 1): each becomes one row, so who draws them decides the random stream.
+        uniform: (G, count) numbers in [0, 1): each becomes one row, so who draws them decides the
+            random stream.
 
     Returns: (G, count) int64 positions in `probabilities`; row g belongs to group g.
     """

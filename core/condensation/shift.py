@@ -1,17 +1,20 @@
 """Shifts of a batch's feature statistics by an uncertain amount (GDD-FL).
 
-Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with Generalizable Dataset
-Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1.
+Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with
+Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1.
 
 Where the paper is silent or unclear:
 
-* The line after Eq. 2 prints x^ = mu^ (x - mu) / sigma + sigma^. Mean and deviation are the other way round in the
-  uncertainty modelling it follows, x^ = sigma^ (x - mu) / sigma + mu^ (DSU: Li et al., Uncertainty Modeling for
-  Out-of-Distribution Generalization, ICLR 2022). The default is DSU's form; "as_printed" is the other.
-* mu(x_i) and sigma(x_i) are those of one sample and channel over its positions, and epsilon is drawn for every sample
-  and channel, as in DSU. The batch x is one class of one client: Algorithm 1 treats every class by itself.
+* The line after Eq. 2 prints x^ = mu^ (x - mu) / sigma + sigma^. Mean and deviation are the other
+  way round in the uncertainty modelling it follows, x^ = sigma^ (x - mu) / sigma + mu^ (DSU: Li et
+  al., Uncertainty Modeling for Out-of-Distribution Generalization, ICLR 2022). The default is DSU's
+  form; "as_printed" is the other.
+* mu(x_i) and sigma(x_i) are those of one sample and channel over its positions, and epsilon is
+  drawn for every sample and channel, as in DSU. The batch x is one class of one client: Algorithm 1
+  treats every class by itself.
 * U_p changes the whole batch with probability p, as in DSU.
-* Eq. 1 and 2 speak of features, Algorithm 1 applies U_p to images before the encoder. Both can be had.
+* Eq. 1 and 2 speak of features, Algorithm 1 applies U_p to images before the encoder. Both can be
+  had.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ EPS = 1e-6
 
 
 def moments(features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean mu(x_i) and standard deviation sigma(x_i) over the positions of maps (..., C, H, W): (..., C, 1, 1) each."""
+    """Mean mu(x_i) and standard deviation sigma(x_i) over the positions of maps (..., C, H, W):
+    (..., C, 1, 1) each.
+    """
     mean = features.mean((-2, -1), keepdim=True)
     variance = (features - mean).square().mean((-2, -1), keepdim=True)
     return mean, (variance + EPS).sqrt()
 
 
 def uncertainty(statistic: torch.Tensor) -> torch.Tensor:
-    """Deviation Sigma of a statistic (..., B, C, 1, 1) over the B samples of a batch, (..., 1, C, 1, 1) (Eq. 1)."""
+    """Deviation Sigma of a statistic (..., B, C, 1, 1) over the B samples of a batch, (..., 1, C,
+    1, 1) (Eq. 1).
+    """
     # Sigma^2(x) = 1/|x| sum_i (mu(x_i) - E[mu(x)])^2
     centred = statistic - statistic.mean(-4, keepdim=True)
     return centred.square().mean(-4, keepdim=True).sqrt()
@@ -53,7 +60,8 @@ def shifted(features: torch.Tensor, noise: torch.Tensor, form: str = "dsu") -> t
         noise: epsilon_mu and epsilon_sigma, (2, ..., B, C), standard normal numbers.
         form: "dsu" or "as_printed".
 
-    Returns: the same shape and dtype; computed in float32 or wider. Raises InputError for an unknown form.
+    Returns: the same shape and dtype; computed in float32 or wider. Raises InputError for an
+    unknown form.
     """
     if form not in FORMS:
         raise unknown("form of the shift", form, FORMS)
@@ -61,7 +69,8 @@ def shifted(features: torch.Tensor, noise: torch.Tensor, form: str = "dsu") -> t
         x = at_least_float32(features)
         epsilon_mu, epsilon_sigma = noise.to(x.dtype)[..., None, None]
         mu, sigma = moments(x)
-        # mu^(x) = mu(x) + epsilon_mu Sigma_mu(x), sigma^(x) = sigma(x) + epsilon_sigma Sigma_sigma(x)
+        # mu^(x) = mu(x) + epsilon_mu Sigma_mu(x), sigma^(x) = sigma(x) + epsilon_sigma
+        # Sigma_sigma(x)
         mu_hat = mu + epsilon_mu * uncertainty(mu)
         sigma_hat = sigma + epsilon_sigma * uncertainty(sigma)
         normalised = (x - mu) / sigma
@@ -75,7 +84,8 @@ def shifted(features: torch.Tensor, noise: torch.Tensor, form: str = "dsu") -> t
 def uncertain_shift(
     features: torch.Tensor, p: float, rng: Rng | torch.Generator, form: str = "dsu"
 ) -> torch.Tensor:
-    """U_p of one batch: its statistics shifted at random with probability p, else the batch as it is (Eq. 1, 2).
+    """U_p of one batch: its statistics shifted at random with probability p, else the batch as it
+    is (Eq. 1, 2).
 
     Args:
         features: (B, C, H, W), floating point: images or the maps of an inner layer.
@@ -86,20 +96,26 @@ def uncertain_shift(
     Returns: the same shape and dtype. Raises InputError for another p, form or shape.
     """
     if features.ndim != 4:
-        raise InputError(f"a batch to shift has the shape (B, C, H, W), not {tuple(features.shape)}")
+        raise InputError(
+            f"a batch to shift has the shape (B, C, H, W), not {tuple(features.shape)}"
+        )
     if not 0 <= p <= 1:
         raise InputError(f"p, the probability of a shift, must lie in [0, 1], not {p!r}")
     if form not in FORMS:
         raise unknown("form of the shift", form, FORMS)
     generator = rng.generator() if isinstance(rng, Rng) else rng
     chosen = torch.rand((), generator=generator, device=generator.device).to(features.device) < p
-    noise = torch.randn(2, *features.shape[:2], generator=generator, device=generator.device).to(features.device)
+    noise = torch.randn(2, *features.shape[:2], generator=generator, device=generator.device).to(
+        features.device
+    )
     return torch.where(chosen, shifted(features, noise, form), features)
 
 
 @attrs.frozen
 class Shift:
-    """What a condensation shifts: in which form, how often, and where: 0 the image, n the maps after block n."""
+    """What a condensation shifts: in which form, how often, and where: 0 the image, n the maps
+    after block n.
+    """
 
     form: str
     p: float
@@ -108,18 +124,26 @@ class Shift:
 
 @attrs.frozen(eq=False)
 class ShiftedProblem(Problem):
-    """Matching of the real images as they are and, beside that, under U_p: both losses of Algorithm 1.
+    """Matching of the real images as they are and, beside that, under U_p: both losses of Algorithm
+    1.
 
-    The features of a real batch are those of x followed by those of U_p(x), (G, B, 2D). It needs fresh batches: the
-    uncertainty is that of a batch.
+    The features of a real batch are those of x followed by those of U_p(x), (G, B, 2D). It needs
+    fresh batches: the uncertainty is that of a batch.
     """
 
     shift: Shift = attrs.field(default=Shift("dsu", 0.5, 0))
 
     def block(
-        self, rows: torch.Tensor, clients: slice, groups: slice, step: int, augmentation: Augmentation | None
+        self,
+        rows: torch.Tensor,
+        clients: slice,
+        groups: slice,
+        step: int,
+        augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of the batches of some groups."""
+        """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of the batches of some
+        groups.
+        """
         plain, used = super().block(rows, clients, groups, step, augmentation)
         group = self.real.group[rows.flatten()]
         inputs = self.prepare(self.real.images[rows.flatten()])
@@ -137,12 +161,15 @@ class ShiftedProblem(Problem):
                 handle.remove()
         return torch.cat([plain, moved], 1), used
 
-    def loss(self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         """L_U + L_{S,T} of every group, (G,): line 9 to 11 of Algorithm 1."""
         plain, moved = target.chunk(2, -1)
         # L_{S,T} = || O_c^T - O_c^S ||^2, L_U = || O_c^U - O_c^S ||^2
-        return (mmd(moved, features, self.settings.kernel, y_weights=weights)
-                + mmd(plain, features, self.settings.kernel, y_weights=weights))
+        return mmd(moved, features, self.settings.kernel, y_weights=weights) + mmd(
+            plain, features, self.settings.kernel, y_weights=weights
+        )
 
 
 @attrs.frozen(eq=False)
@@ -162,7 +189,9 @@ class _Change:
         noise = self.draws.normal(2 * batch * channels, "shift", self.step)[self.groups]
         noise = noise.view(number, 2, batch, channels).transpose(0, 1)
         each = maps.unflatten(0, (number, batch))
-        return torch.where(chosen[..., None, None, None], shifted(each, noise, self.shift.form), each).flatten(0, 1)
+        return torch.where(
+            chosen[..., None, None, None], shifted(each, noise, self.shift.form), each
+        ).flatten(0, 1)
 
     def at(self, network: torch.nn.Module) -> torch.utils.hooks.RemovableHandle:
         """Put it behind a block of a ConvNet until the handle is removed."""

@@ -8,17 +8,20 @@ import torch
 
 
 def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """Normalised float images (N, C, H, W) as uint8: the nearest grey level, and 0 or 255 beyond the range.
+    """Normalised float images (N, C, H, W) as uint8: the nearest grey level, and 0 or 255 beyond
+    the range.
 
-    `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image that lies in the range
-    comes back within half a grey level.
+    `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image
+    that lies in the range comes back within half a grey level.
     """
     levels = (images * _per_channel(std, images) + _per_channel(mean, images)) * 255
     return levels.round().clamp(0, 255).to(torch.uint8)
 
 
 def from_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """uint8 images (N, C, H, W) as normalised float32, (x / 255 - mean) / std: the inverse of `to_wire`."""
+    """uint8 images (N, C, H, W) as normalised float32, (x / 255 - mean) / std: the inverse of
+    `to_wire`.
+    """
     levels = images.float() / 255
     return (levels - _per_channel(mean, levels)) / _per_channel(std, levels)
 

@@ -13,8 +13,9 @@ from torch.nn.functional import avg_pool2d
 from core.data.dataset import Dataset, Split, fingerprint_of
 from core.errors import InputError
 
-#: mean and standard deviation, of pixels in [0, 1], that map [0, 1] to [-1, 1]. FedVCK's released settings use 0.5 for
-#: all sets but CIFAR-10; here it holds for the medical sets, the grey sets and any set without published statistics.
+#: mean and standard deviation, of pixels in [0, 1], that map [0, 1] to [-1, 1]. FedVCK's released
+#: settings use 0.5 for all sets but CIFAR-10; here it holds for the medical sets, the grey sets and
+#: any set without published statistics.
 HALF = 0.5
 
 
@@ -28,31 +29,45 @@ def as_images(array: np.ndarray, source: str) -> torch.Tensor:
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
-        raise InputError(f"{source} must have shape (N, H, W) or (N, H, W, 1 or 3), not {array.shape}")
+        raise InputError(
+            f"{source} must have shape (N, H, W) or (N, H, W, 1 or 3), not {array.shape}"
+        )
     if array.shape[1] != array.shape[2] or array.shape[1] == 0:
-        raise InputError(f"{source} must hold square images, not {array.shape[1]} by {array.shape[2]} pixels")
-    return torch.from_numpy(np.array(array.transpose(0, 3, 1, 2), order="C"))  # a copy: the source may be read-only
+        raise InputError(
+            f"{source} must hold square images, not {array.shape[1]} by {array.shape[2]} pixels"
+        )
+    return torch.from_numpy(
+        np.array(array.transpose(0, 3, 1, 2), order="C")
+    )  # a copy: the source may be read-only
 
 
-def as_labels(array: np.ndarray, source: str, count: int, classes: int | None = None) -> torch.Tensor:
+def as_labels(
+    array: np.ndarray, source: str, count: int, classes: int | None = None
+) -> torch.Tensor:
     """Whole numbers (N,) or (N, 1), as int64 (N,).
 
-    Raises InputError when they are not whole numbers, not one per image (`count`), negative, or, with `classes` given,
-    not below it.
+    Raises InputError when they are not whole numbers, not one per image (`count`), negative, or,
+    with `classes` given, not below it.
     """
     array = np.asarray(array)
     if array.ndim == 2 and array.shape[1] > 1:
-        raise InputError(f"{source} holds {array.shape[1]} labels per image; only one class per image is supported")
+        raise InputError(
+            f"{source} holds {array.shape[1]} labels per image; only one class per image is supported"
+        )
     if array.ndim == 2:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(f"{source} must hold whole numbers, one per image, not {array.dtype} of shape {array.shape}")
+        raise InputError(
+            f"{source} must hold whole numbers, one per image, not {array.dtype} of shape {array.shape}"
+        )
     if len(array) != count:
         raise InputError(f"{source} holds {len(array)} values for {count} images")
     if count and array.min() < 0:
         raise InputError(f"{source} holds the negative number {array.min()}")
     if count and classes is not None and array.max() >= classes:
-        raise InputError(f"{source} holds class {array.max()}, but the classes are numbered 0 to {classes - 1}")
+        raise InputError(
+            f"{source} holds class {array.max()}, but the classes are numbered 0 to {classes - 1}"
+        )
     return torch.from_numpy(array.astype(np.int64))
 
 
@@ -73,7 +88,8 @@ def assemble(
 ) -> Dataset:
     """Put splits together; `mean` and `std` default to 0.5 in each channel.
 
-    Raises InputError, naming `source`, when a needed split is empty or image shapes differ between splits.
+    Raises InputError, naming `source`, when a needed split is empty or image shapes differ between
+    splits.
     """
     val = empty_like(train) if val is None else val
     for word, split in (("train", train), ("test", test)):
@@ -99,7 +115,8 @@ def assemble(
 
 
 def halved(dataset: Dataset, name: str) -> Dataset:
-    """The data set at half its size: every pixel is the mean of 2x2 pixels, rounded. `name` is its new name.
+    """The data set at half its size: every pixel is the mean of 2x2 pixels, rounded. `name` is its
+    new name.
 
     Raises InputError where the size is odd.
     """
@@ -112,5 +129,11 @@ def halved(dataset: Dataset, name: str) -> Dataset:
         return attrs.evolve(split, images=torch.cat(blocks))
 
     train, val, test = half(dataset.train), half(dataset.val), half(dataset.test)
-    return attrs.evolve(dataset, name=name, train=train, val=val, test=test,
-                        fingerprint=fingerprint_of(train, val, test))
+    return attrs.evolve(
+        dataset,
+        name=name,
+        train=train,
+        val=val,
+        test=test,
+        fingerprint=fingerprint_of(train, val, test),
+    )

@@ -1,12 +1,14 @@
 """Unlabelled images for distillation, from another data set than the task's.
 
-FedDF, FedMD and FedKD need public images beside the clients' own. Their papers take CIFAR-100 for CIFAR-10 and ImageNet
-for CIFAR-100. Any data set that `load` knows can serve; its labels are thrown away. Two more need no download:
+FedDF, FedMD and FedKD need public images beside the clients' own. Their papers take CIFAR-100 for
+CIFAR-10 and ImageNet for CIFAR-100. Any data set that `load` knows can serve; its labels are thrown
+away. Two more need no download:
 
-- `photographs`: windows cut out of the two photographs that come with scikit-learn, each stretched to the full range of
-  values, after Asano and Saeed (Extrapolating from a Single Image to a Thousand Classes using Distillation, ICLR 2023);
-- `framed_digits`: scikit-learn's digits drawn as MNIST's are, on 20 of 28 pixels with a black frame, at twice the
-  contrast, because enlarging 8x8 pixels blurs the strokes.
+- `photographs`: windows cut out of the two photographs that come with scikit-learn, each stretched
+  to the full range of values, after Asano and Saeed (Extrapolating from a Single Image to a
+  Thousand Classes using Distillation, ICLR 2023);
+- `framed_digits`: scikit-learn's digits drawn as MNIST's are, on 20 of 28 pixels with a black
+  frame, at twice the contrast, because enlarging 8x8 pixels blurs the strokes.
 """
 
 from __future__ import annotations
@@ -38,27 +40,33 @@ _CHUNK = 2_000
 
 
 def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch.Tensor:
-    """The training images of the data set `name` in the form of a task's images, uint8 (N, C, S, S) on the CPU.
+    """The training images of the data set `name` in the form of a task's images, uint8 (N, C, S, S)
+    on the CPU.
 
-    Images are resized with antialiasing; colour becomes grey by luma, grey becomes colour by repetition. Equal
-    arguments give equal images, in the order of the source. The result is shared between calls: do not change it in
-    place.
+    Images are resized with antialiasing; colour becomes grey by luma, grey becomes colour by
+    repetition. Equal arguments give equal images, in the order of the source. The result is shared
+    between calls: do not change it in place.
 
     Args:
         name: `photographs`, `framed_digits`, or a name that `load` takes.
-        task: the data set that is learned. None of its images may come back, so its own name is refused.
+        task: the data set that is learned. None of its images may come back, so its own name is
+            refused.
         root: the data folder, as in `load`.
 
     Raises InputError when the set is unknown or missing, or is the task's own.
     """
     if name != PHOTOGRAPHS and _source(name) == _source(task.name):
-        raise InputError(f"auxiliary data must be another data set than the task's, {task.name}, not {name!r}; "
-                         f"{PHOTOGRAPHS!r} is always at hand")
+        raise InputError(
+            f"auxiliary data must be another data set than the task's, {task.name}, not {name!r}; "
+            f"{PHOTOGRAPHS!r} is always at hand"
+        )
     return _prepared(name, task.channels, task.size, data_root(root))
 
 
 def _source(name: str) -> str:
-    """A name without what says size or kind of labels: `pneumoniamnist_224` holds the images of `pneumoniamnist`."""
+    """A name without what says size or kind of labels: `pneumoniamnist_224` holds the images of
+    `pneumoniamnist`.
+    """
     return "digits" if name == FRAMED_DIGITS else re.sub(r"_(\d+|coarse)$", "", name)
 
 
@@ -72,8 +80,12 @@ def _prepared(name: str, channels: int, size: int, root: Path) -> torch.Tensor:
 
 
 def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
-    """uint8 images (N, C, H, H) with another side and number of channels (1 or 3): uint8 (N, channels, size, size)."""
-    return torch.cat([_resized(chunk.float(), channels, (size, size)) for chunk in images.split(_CHUNK)])
+    """uint8 images (N, C, H, H) with another side and number of channels (1 or 3): uint8 (N,
+    channels, size, size).
+    """
+    return torch.cat(
+        [_resized(chunk.float(), channels, (size, size)) for chunk in images.split(_CHUNK)]
+    )
 
 
 def _resized(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> torch.Tensor:
@@ -85,16 +97,22 @@ def _resized(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> tor
 
 
 def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
-    """Images at 20/28 of the size in the middle of a black frame, with twice their contrast about the middle grey."""
+    """Images at 20/28 of the size in the middle of a black frame, with twice their contrast about
+    the middle grey.
+    """
     side = max(1, round(size * 20 / 28))
-    small = (2 * resized(images, channels, side).float() - 127.5).round().clamp(0, 255).to(torch.uint8)
+    small = (
+        (2 * resized(images, channels, side).float() - 127.5).round().clamp(0, 255).to(torch.uint8)
+    )
     before = (size - side) // 2
     after = size - side - before
     return functional.pad(small, (before, after, before, after))
 
 
 def _windows(channels: int, size: int) -> torch.Tensor:
-    """Windows at every quarter of their side, of both photographs at all scales; `WINDOWS` of them at random."""
+    """Windows at every quarter of their side, of both photographs at all scales; `WINDOWS` of them
+    at random.
+    """
     found = []
     for photograph in _photographs():
         height, width = photograph.shape[-2:]
@@ -105,13 +123,19 @@ def _windows(channels: int, size: int) -> torch.Tensor:
             cut = small.unfold(2, size, step).unfold(3, size, step)  # (1, C, rows, columns, S, S)
             found.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))
     windows = torch.cat(found)
-    chosen = torch.randperm(len(windows), generator=Rng(0).at("photographs", size).generator())[:WINDOWS]
+    chosen = torch.randperm(len(windows), generator=Rng(0).at("photographs", size).generator())[
+        :WINDOWS
+    ]
     return _stretched(windows[chosen])
 
 
 def _stretched(images: torch.Tensor) -> torch.Tensor:
-    """Every image with its darkest value moved to 0 and its brightest to 255: most windows are flat otherwise."""
-    dark, bright = (edge(images.float(), (1, 2, 3), keepdim=True) for edge in (torch.amin, torch.amax))
+    """Every image with its darkest value moved to 0 and its brightest to 255: most windows are flat
+    otherwise.
+    """
+    dark, bright = (
+        edge(images.float(), (1, 2, 3), keepdim=True) for edge in (torch.amin, torch.amax)
+    )
     return ((images - dark) * (255 / (bright - dark).clamp_min(1))).round().to(torch.uint8)
 
 
@@ -122,6 +146,7 @@ def _photographs() -> list[torch.Tensor]:
 
         images = load_sample_images().images
     except ImportError:
-        raise InputError("the photographs of scikit-learn need the package pillow; install it with: pip install pillow"
-                         ) from None
+        raise InputError(
+            "the photographs of scikit-learn need the package pillow; install it with: pip install pillow"
+        ) from None
     return [torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() for image in images]

@@ -16,7 +16,8 @@ from core.errors import InputError
 Files = tuple[str, ...]
 
 HAM10000_BY_HAND = (
-    "pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the module core.data.npz describes"
+    "pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the "
+    "module core.data.npz describes"
 )
 
 
@@ -29,14 +30,17 @@ class Source:
     sizes: tuple[int, ...]
     origin: str
     licence: str
-    #: by size, one or more sets of paths under the data folder: one of them complete means that the data are there
+    #: by size, one or more sets of paths under the data folder: one of them complete means that the
+    #: data are there
     layouts: Callable[[int], tuple[Files, ...]]
     read: Callable[[Path, int], Dataset]
-    #: downloads the set, or prepares what was downloaded by hand; None where there is nothing to do for a program
+    #: downloads the set, or prepares what was downloaded by hand; None where there is nothing to do
+    #: for a program
     fetch: Callable[[Path, int], None] | None = None
     #: how the set is had where no program can download it
     by_hand: str = ""
-    #: whether `fetch` has something to do even where the data are there: it packs a folder of images into one file
+    #: whether `fetch` has something to do even where the data are there: it packs a folder of
+    #: images into one file
     packs: bool = False
 
     def title(self, size: int) -> str:
@@ -45,7 +49,9 @@ class Source:
 
     def lacks(self, root: Path, size: int) -> str | None:
         """The first path that is missing under `root`; None when the data are there."""
-        missing = [[path for path in files if not (root / path).exists()] for files in self.layouts(size)]
+        missing = [
+            [path for path in files if not (root / path).exists()] for files in self.layouts(size)
+        ]
         return None if not all(missing) else missing[0][0]
 
     def has(self, root: Path, size: int) -> bool:
@@ -58,7 +64,9 @@ class Source:
 
 
 def _torchvision(kind: str, *variants: dict[str, str | bool]) -> Callable[[Path, int], None]:
-    """Downloads through the class `kind` of torchvision.datasets, once per table of keyword arguments."""
+    """Downloads through the class `kind` of torchvision.datasets, once per table of keyword
+    arguments.
+    """
 
     def fetch(root: Path, size: int) -> None:
         try:
@@ -90,7 +98,9 @@ def _natural(
     def either(root: Path, size: int) -> Dataset:
         if any(all((root / path).exists() for path in files) for files in native):
             return read(root, size)
-        return load_npz(root / f"{source.title(size)}.npz", source.title(size), classes, mean, std, size)
+        return load_npz(
+            root / f"{source.title(size)}.npz", source.title(size), classes, mean, std, size
+        )
 
     source = Source(
         name=name,
@@ -135,7 +145,9 @@ def _fetch_imagenette(root: Path, size: int) -> None:
 
 
 def _melanoma(root: Path, size: int) -> Dataset:
-    return melanoma.melanoma_or_not(_ham10000(root, size), f"ham10000_melanoma_{size}", root / "ham10000_64.npz")
+    return melanoma.melanoma_or_not(
+        _ham10000(root, size), f"ham10000_melanoma_{size}", root / "ham10000_64.npz"
+    )
 
 
 def _ham10000(root: Path, size: int) -> Dataset:

@@ -1,7 +1,8 @@
-"""CIFAR-10 and CIFAR-100 in the official python batches, as torchvision lays them out (Krizhevsky 2009).
+"""CIFAR-10 and CIFAR-100 in the official python batches, as torchvision lays them out (Krizhevsky
+2009).
 
-The batches are Python pickles. They are read by an unpickler that can build NumPy arrays and plain containers and
-nothing else, so that a file that was tampered with is refused and not run.
+The batches are Python pickles. They are read by an unpickler that can build NumPy arrays and plain
+containers and nothing else, so that a file that was tampered with is refused and not run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 def _reconstruct(subtype: Any, shape: Any, code: Any) -> np.ndarray:
-    # NumPy builds an empty array first and fills it from its state; only plain arrays of no elements are made here
+    # NumPy builds an empty array first and fills it from its state; only plain arrays of no
+    # elements are made here
     if subtype is not _NDARRAY or shape != (0,):
         raise pickle.UnpicklingError("only plain arrays are allowed")
     return np.ndarray((0,), dtype="u1")
@@ -63,11 +65,15 @@ class ArrayUnpickler(pickle.Unpickler):
         try:
             return self.allowed[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed") from None
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which is not allowed"
+            ) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The table in a batch file, with its keys as text. Raises InputError when it cannot be read safely."""
+    """The table in a batch file, with its keys as text. Raises InputError when it cannot be read
+    safely.
+    """
     try:
         with path.open("rb") as file:
             table = ArrayUnpickler(file, encoding="bytes").load()
@@ -75,10 +81,15 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is missing; remove its folder and get the set again") from None
     except Exception as error:  # a damaged pickle can raise nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path} cannot be read as a CIFAR batch ({reason}); get it again") from None
+        raise InputError(
+            f"{path} cannot be read as a CIFAR batch ({reason}); get it again"
+        ) from None
     if not isinstance(table, dict):
         raise InputError(f"{path} is not a CIFAR batch: it holds a {type(table).__name__}")
-    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in table.items()}
+    return {
+        key.decode("latin1") if isinstance(key, bytes) else str(key): value
+        for key, value in table.items()
+    }
 
 
 def _batch(path: Path, key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +99,12 @@ def _batch(path: Path, key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
         if need not in table:
             raise InputError(f"{path} has no {need!r}; it holds: {', '.join(table)}")
     pixels = table["data"]
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+    if (
+        not isinstance(pixels, np.ndarray)
+        or pixels.dtype != np.uint8
+        or pixels.ndim != 2
+        or pixels.shape[1] != 3072
+    ):
         raise InputError(f"{path}: data must be uint8 of shape (N, 3072)")
     labels = table[key]
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
@@ -113,10 +129,11 @@ def load_cifar10(root: Path) -> Dataset:
 
 
 def load_cifar100(root: Path, coarse: bool) -> Dataset:
-    """50,000 and 10,000 colour images of 32x32 pixels in 100 classes, or, `coarse`, in their 20 superclasses.
+    """50,000 and 10,000 colour images of 32x32 pixels in 100 classes, or, `coarse`, in their 20
+    superclasses.
 
-    Read from the official batches or, where these are absent, from `cifar100.npz` in the MedMNIST layout with fine
-    labels. FedMK uses the coarse labels, FedIOD the fine ones.
+    Read from the official batches or, where these are absent, from `cifar100.npz` in the MedMNIST
+    layout with fine labels. FedMK uses the coarse labels, FedIOD the fine ones.
     """
     name, classes = ("cifar100_coarse", SUPERCLASSES) if coarse else ("cifar100", FINE)
     folder = root / FOLDER100
@@ -128,5 +145,7 @@ def load_cifar100(root: Path, coarse: bool) -> Dataset:
     fine = load_npz(path, name, FINE, MEAN100, STD100, size=32)
     if not coarse:
         return fine
-    train, val, test = (Split(s.images, COARSE_OF_FINE[s.labels]) for s in (fine.train, fine.val, fine.test))
+    train, val, test = (
+        Split(s.images, COARSE_OF_FINE[s.labels]) for s in (fine.train, fine.val, fine.test)
+    )
     return assemble(name, train, val, test, classes, MEAN100, STD100, path)

@@ -1,12 +1,26 @@
-"""The class names of CIFAR-10 and CIFAR-100, and which superclass each fine class of CIFAR-100 belongs to."""
+"""The class names of CIFAR-10 and CIFAR-100, and which superclass each fine class of CIFAR-100
+belongs to.
+"""
 
 from __future__ import annotations
 
 import torch
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 
-#: from the table on the CIFAR page (Krizhevsky 2009); superclasses and fine classes are numbered alphabetically
+#: from the table on the CIFAR page (Krizhevsky 2009); superclasses and fine classes are numbered
+#: alphabetically
 GROUPS = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
     "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),

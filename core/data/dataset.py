@@ -15,7 +15,9 @@ from core.rng import Rng
 
 def _images(instance: Any, attribute: attrs.Attribute, value: torch.Tensor) -> None:
     if value.dtype != torch.uint8 or value.ndim != 4:
-        raise InputError(f"images must be uint8 of shape (N, C, H, W), not {value.dtype} of {tuple(value.shape)}")
+        raise InputError(
+            f"images must be uint8 of shape (N, C, H, W), not {value.dtype} of {tuple(value.shape)}"
+        )
     if value.shape[2] != value.shape[3]:
         raise InputError(f"images must be square, not {value.shape[2]} by {value.shape[3]} pixels")
 
@@ -52,8 +54,9 @@ class Split:
 class Dataset:
     """A data set in memory.
 
-    `val` has length 0 where the source has no validation split. `fingerprint` is the SHA-256 of all arrays with their
-    shapes and dtypes (`fingerprint_of`): equal fingerprints mean equal data in equal order.
+    `val` has length 0 where the source has no validation split. `fingerprint` is the SHA-256 of all
+    arrays with their shapes and dtypes (`fingerprint_of`): equal fingerprints mean equal data in
+    equal order.
     """
 
     name: str
@@ -87,8 +90,8 @@ class Dataset:
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
         """(x / 255 - mean) / std per channel.
 
-        Takes uint8 (N, C, H, W) and returns float32 of the same shape on the same device. Raises InputError for
-        another dtype or number of channels.
+        Takes uint8 (N, C, H, W) and returns float32 of the same shape on the same device. Raises
+        InputError for another dtype or number of channels.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
             raise InputError(
@@ -98,27 +101,37 @@ class Dataset:
         return self.standardise(images.float().div_(255))
 
     def standardise(self, images: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std per channel, of floating-point images (N, C, H, W) in [0, 1]; gradients pass through."""
+        """(x - mean) / std per channel, of floating-point images (N, C, H, W) in [0, 1]; gradients
+        pass through.
+        """
         mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
         return (images - mean) / std
 
 
 def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
-    """The data set with a validation split: its own, or a random tenth of the training set where it has none.
+    """The data set with a validation split: its own, or a random tenth of the training set where it
+    has none.
 
-    The training set keeps its rows, because partitions count them; `held_out` says which must not be handed out.
+    The training set keeps its rows, because partitions count them; `held_out` says which must not
+    be handed out.
     """
     if len(dataset.val):
         return dataset
     train = dataset.train
-    rows = torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values
+    rows = (
+        torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values
+    )
     centre = None if train.centre is None else train.centre[rows]
-    return attrs.evolve(dataset, val=Split(train.images[rows], train.labels[rows], centre), held_out=rows)
+    return attrs.evolve(
+        dataset, val=Split(train.images[rows], train.labels[rows], centre), held_out=rows
+    )
 
 
 def fingerprint_of(*splits: Split) -> str:
-    """SHA-256, in hexadecimal, of the images, labels and centres of `splits` in order, with shapes and dtypes."""
+    """SHA-256, in hexadecimal, of the images, labels and centres of `splits` in order, with shapes
+    and dtypes.
+    """
     digest = hashlib.sha256()
     for split in splits:
         for tensor in (split.images, split.labels, split.centre):
@@ -126,5 +139,7 @@ def fingerprint_of(*splits: Split) -> str:
                 digest.update(b"none;")
                 continue
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)};".encode())
-            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data.cast("B") if tensor.numel() else b"")
+            digest.update(
+                np.ascontiguousarray(tensor.cpu().numpy()).data.cast("B") if tensor.numel() else b""
+            )
     return digest.hexdigest()

@@ -15,8 +15,8 @@ VAL_SHARE, TEST_SHARE = 0.1, 0.2
 def load_digits() -> Dataset:
     """The digits with a fixed split, stratified by class: about 70% train, 10% val, 20% test.
 
-    The grey values 0 to 16 of the source are scaled to 0 to 255 and rounded, so that they fit the 8-bit images of the
-    other sets.
+    The grey values 0 to 16 of the source are scaled to 0 to 255 and rounded, so that they fit the
+    8-bit images of the other sets.
     """
     from sklearn.datasets import load_digits as embedded
 
@@ -25,7 +25,9 @@ def load_digits() -> Dataset:
     labels = bunch.target.astype(np.int64)
     where: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
     for label in range(10):
-        index = Rng(0).at("digits", "split", label).numpy().permutation(np.flatnonzero(labels == label))
+        index = (
+            Rng(0).at("digits", "split", label).numpy().permutation(np.flatnonzero(labels == label))
+        )
         val, test = round(len(index) * VAL_SHARE), round(len(index) * TEST_SHARE)
         where["val"].append(index[:val])
         where["test"].append(index[val : val + test])
@@ -33,6 +35,10 @@ def load_digits() -> Dataset:
     splits = {}
     for name, parts in where.items():
         index = np.sort(np.concatenate(parts))
-        splits[name] = Split(as_images(pixels[index], "digits"), as_labels(labels[index], "digits", len(index), 10))
+        splits[name] = Split(
+            as_images(pixels[index], "digits"), as_labels(labels[index], "digits", len(index), 10)
+        )
     names = tuple(str(digit) for digit in range(10))
-    return assemble("digits", splits["train"], splits["val"], splits["test"], names, None, None, "digits")
+    return assemble(
+        "digits", splits["train"], splits["val"], splits["test"], names, None, None, "digits"
+    )

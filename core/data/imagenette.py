@@ -1,7 +1,9 @@
-"""Imagenette at 64x64 (Howard 2019): from `imagenette_64.npz`, or from the images as torchvision lays them out.
+"""Imagenette at 64x64 (Howard 2019): from `imagenette_64.npz`, or from the images as torchvision
+lays them out.
 
 In the folders `imagenette2`, `imagenette2-320` or `imagenette2-160` lie `train/<class>/*.JPEG` and
-`val/<class>/*.JPEG`; classes and files are taken in alphabetical order, the order that FedVCK's split files count in.
+`val/<class>/*.JPEG`; classes and files are taken in alphabetical order, the order that FedVCK's
+split files count in.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def packed(root: Path, size: int) -> Path:
 
 
 def layouts(size: int) -> tuple[tuple[str, ...], ...]:
-    """What is looked for, relative to the data folder: the packed file or one of torchvision's folders."""
+    """What is looked for, relative to the data folder: the packed file or one of torchvision's
+    folders.
+    """
     return ((f"imagenette_{size}.npz",), *((f"{name}/train", f"{name}/val") for name in FOLDERS))
 
 
@@ -57,7 +61,9 @@ def _decode(path: Path, size: int) -> np.ndarray:
             image = image.resize((shape[0], shape[1]), Image.Resampling.BILINEAR)
             return np.asarray(image.crop((left, top, left + size, top + size)))
     except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as an image ({error}); get the set again") from None
+        raise InputError(
+            f"{path} cannot be read as an image ({error}); get the set again"
+        ) from None
 
 
 def _split(folder: Path, size: int) -> Split:
@@ -65,7 +71,9 @@ def _split(folder: Path, size: int) -> Split:
         raise InputError(f"there is no folder {folder}; get the set again")
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     if found != list(CLASSES):
-        raise InputError(f"{folder} should hold the folders {', '.join(CLASSES)}, but holds: {', '.join(found)}")
+        raise InputError(
+            f"{folder} should hold the folders {', '.join(CLASSES)}, but holds: {', '.join(found)}"
+        )
     images, labels = [], []
     for label, wnid in enumerate(CLASSES):
         paths = sorted(path for path in (folder / wnid).iterdir() if path.suffix.lower() == ".jpeg")
@@ -78,10 +86,11 @@ def _split(folder: Path, size: int) -> Split:
 
 
 def load_imagenette(root: Path, size: int) -> Dataset:
-    """9,469 and 3,925 colour images, 10 classes; the source's `val` is the test split, as in FedVCK.
+    """9,469 and 3,925 colour images, 10 classes; the source's `val` is the test split, as in
+    FedVCK.
 
-    Decoding the folders takes about half a minute; `core.data.get` packs them once. Raises InputError when PIL is
-    absent and needed, or a file is broken.
+    Decoding the folders takes about half a minute; `core.data.get` packs them once. Raises
+    InputError when PIL is absent and needed, or a file is broken.
     """
     names = tuple(CLASSES.values())
     if packed(root, size).is_file():
@@ -89,14 +98,18 @@ def load_imagenette(root: Path, size: int) -> Dataset:
     try:
         import PIL  # noqa: F401
     except ImportError:
-        raise InputError("decoding Imagenette needs the package pillow; install it with: pip install pillow") from None
+        raise InputError(
+            "decoding Imagenette needs the package pillow; install it with: pip install pillow"
+        ) from None
     folder = next((root / name for name in FOLDERS if (root / name).is_dir()), root / FOLDERS[0])
     train, test = _split(folder / "train", size), _split(folder / "val", size)
     return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)
 
 
 def pack(root: Path, size: int) -> None:
-    """Decode the folders once and keep the result as `imagenette_<size>.npz`; does nothing where it is there."""
+    """Decode the folders once and keep the result as `imagenette_<size>.npz`; does nothing where it
+    is there.
+    """
     target = packed(root, size)
     if target.is_file():
         return

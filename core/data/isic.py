@@ -1,13 +1,14 @@
 """ISIC 2020 as the challenge ships it: a CSV file of diagnoses and a folder of JPEG files.
 
-Rotemberg et al. A patient-centric dataset of images and metadata for identifying melanomas using clinical context.
-Scientific Data 8, 34, 2021, doi:10.34970/2020-ds01. 33,126 images of the training set, 584 of them malignant; the
-labels of the test set are not public.
+Rotemberg et al. A patient-centric dataset of images and metadata for identifying melanomas using
+clinical context. Scientific Data 8, 34, 2021, doi:10.34970/2020-ds01. 33,126 images of the training
+set, 584 of them malignant; the labels of the test set are not public.
 
-GDD-FL (MICCAI 2023, Sec. 3.1) divides the training set into 26,500, 3,312 and 3,314 images and resizes them to 224x224.
-It does not say how: here the split is random, with the same share of malignant images in each part, and each image is
-resized as a whole, so that its sides may change in proportion. Nor does it say whether the images of a patient stay
-together; sizes that fit to the last image speak against it, and here they do not.
+GDD-FL (MICCAI 2023, Sec. 3.1) divides the training set into 26,500, 3,312 and 3,314 images and
+resizes them to 224x224. It does not say how: here the split is random, with the same share of
+malignant images in each part, and each image is resized as a whole, so that its sides may change in
+proportion. Nor does it say whether the images of a patient stay together; sizes that fit to the
+last image speak against it, and here they do not.
 """
 
 from __future__ import annotations
@@ -36,14 +37,22 @@ CLASSES = ("benign", "malignant")
 OFFICIAL = (33_126, 584)
 #: images for training, validation and test in GDD-FL
 PARTS = (26_500, 3_312, 3_314)
-HOW = (f"download ISIC_2020_Training_JPEG.zip and {TABLES[0]} from https://challenge2020.isic-archive.com, put both "
-       f"into the folder {FOLDER} of the data folder, unpack the zip file there, then run: "
-       "python -m core data get isic2020")
+HOW = (
+    f"download ISIC_2020_Training_JPEG.zip and {TABLES[0]} from "
+    "https://challenge2020.isic-archive.com, put both "
+    f"into the folder {FOLDER} of the data folder, unpack the zip file there, then run: "
+    "python -m core data get isic2020"
+)
 
 
 def layouts(size: int) -> tuple[tuple[str, ...], ...]:
-    """What is looked for, relative to the data folder: a table and a folder of images, or the packed file."""
-    return (*((f"{FOLDER}/{table}", f"{FOLDER}/{images}") for table in TABLES for images in IMAGES), (packed(size),))
+    """What is looked for, relative to the data folder: a table and a folder of images, or the
+    packed file.
+    """
+    return (
+        *((f"{FOLDER}/{table}", f"{FOLDER}/{images}") for table in TABLES for images in IMAGES),
+        (packed(size),),
+    )
 
 
 def packed(size: int) -> str:
@@ -52,7 +61,8 @@ def packed(size: int) -> str:
 
 
 def load_isic(root: Path, size: int) -> Dataset:
-    """The three splits of GDD-FL; from the packed file where it is there, else by decoding all JPEG files.
+    """The three splits of GDD-FL; from the packed file where it is there, else by decoding all JPEG
+    files.
 
     Raises InputError when a table or an image is missing, broken or not official.
     """
@@ -60,9 +70,13 @@ def load_isic(root: Path, size: int) -> Dataset:
     if (root / packed(size)).is_file():
         return load_npz(root / packed(size), name, CLASSES, size=size)
     folder = root / FOLDER
-    table = next((folder / table for table in TABLES if (folder / table).is_file()), folder / TABLES[0])
+    table = next(
+        (folder / table for table in TABLES if (folder / table).is_file()), folder / TABLES[0]
+    )
     names, labels = read_table(table)
-    images = next((folder / images for images in IMAGES if (folder / images).is_dir()), folder / IMAGES[0])
+    images = next(
+        (folder / images for images in IMAGES if (folder / images).is_dir()), folder / IMAGES[0]
+    )
     pixels = decode([images / f"{name}.jpg" for name in names], size)
     train, val, test = (Split(pixels[rows], labels[rows]) for rows in split(labels))
     return assemble(name, train, val, test, CLASSES, None, None, folder)
@@ -84,8 +98,8 @@ def pack(root: Path, size: int) -> None:
 def read_table(path: Path) -> tuple[list[str], torch.Tensor]:
     """Names of the images, in alphabetical order, and their labels (N,) int64: 1 for malignant.
 
-    Raises InputError, naming file and line, for a column that is missing, a name or label that makes no sense, a name
-    that stands twice, and for numbers that are not the official ones.
+    Raises InputError, naming file and line, for a column that is missing, a name or label that
+    makes no sense, a name that stands twice, and for numbers that are not the official ones.
     """
     found: dict[str, int] = {}
     try:
@@ -99,8 +113,10 @@ def read_table(path: Path) -> tuple[list[str], torch.Tensor]:
         raise InputError(f"{path} cannot be read as a table ({error}); get it again") from None
     counts = len(found), sum(found.values())
     if counts != OFFICIAL:
-        raise InputError(f"{path} lists {counts[0]} images, {counts[1]} of them malignant, where ISIC 2020 has "
-                         f"{OFFICIAL[0]} and {OFFICIAL[1]}; get it again")
+        raise InputError(
+            f"{path} lists {counts[0]} images, {counts[1]} of them malignant, where ISIC 2020 has "
+            f"{OFFICIAL[0]} and {OFFICIAL[1]}; get it again"
+        )
     names = sorted(found)
     return names, torch.tensor([found[name] for name in names])
 
@@ -114,24 +130,32 @@ def _entry(row: dict[str, str], where: str) -> tuple[str, int]:
     if not name.replace("_", "").isalnum():
         raise InputError(f"{where}: {name!r} is not the name of an image")
     if word not in CLASSES or target != str(CLASSES.index(word)):
-        raise InputError(f"{where}: the diagnosis is {word!r} and the target {target!r}, which do not fit together")
+        raise InputError(
+            f"{where}: the diagnosis is {word!r} and the target {target!r}, which do not fit together"
+        )
     return name, int(target)
 
 
 def split(labels: torch.Tensor) -> list[torch.Tensor]:
-    """Rows of the training, validation and test images, each ascending: random, always the same, with equal shares.
+    """Rows of the training, validation and test images, each ascending: random, always the same,
+    with equal shares.
 
     Every part gets its share of malignant images, to the nearest whole number.
     """
     rng, total = Rng(0).at("isic2020", "split"), len(labels)
-    benign, malignant = (rows[torch.randperm(len(rows), generator=rng.at(word).generator())]
-                         for label, word in enumerate(CLASSES) for rows in [(labels == label).nonzero()[:, 0]])
+    benign, malignant = (
+        rows[torch.randperm(len(rows), generator=rng.at(word).generator())]
+        for label, word in enumerate(CLASSES)
+        for rows in [(labels == label).nonzero()[:, 0]]
+    )
     ends = [sum(PARTS[:number]) for number in (1, 2, 3)]
     parts, before = [], (0, 0)
     for end in ends:
         some = round(len(malignant) * end / total)
         after = some, end - some
-        parts.append(torch.cat([malignant[before[0]:after[0]], benign[before[1]:after[1]]]).sort().values)
+        parts.append(
+            torch.cat([malignant[before[0] : after[0]], benign[before[1] : after[1]]]).sort().values
+        )
         before = after
     return parts
 
@@ -144,20 +168,27 @@ def decode(paths: Sequence[Path], size: int) -> torch.Tensor:
     try:
         from PIL import Image
     except ImportError:
-        raise InputError("decoding ISIC 2020 needs the package pillow; install it with: pip install pillow") from None
+        raise InputError(
+            "decoding ISIC 2020 needs the package pillow; install it with: pip install pillow"
+        ) from None
     pixels = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
 
     def read(row: int) -> None:
         try:
             with Image.open(paths[row]) as image:
-                # JPEG can be decoded at 1/2, 1/4 or 1/8; twice the final size is left for a smooth resize
+                # JPEG can be decoded at 1/2, 1/4 or 1/8; twice the final size is left for a smooth
+                # resize
                 image.draft("RGB", (2 * size, 2 * size))
                 small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
                 pixels[row] = torch.from_numpy(np.array(small)).permute(2, 0, 1)
         except FileNotFoundError:
-            raise InputError(f"the image {paths[row]} is missing; unpack ISIC_2020_Training_JPEG.zip again") from None
+            raise InputError(
+                f"the image {paths[row]} is missing; unpack ISIC_2020_Training_JPEG.zip again"
+            ) from None
         except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{paths[row]} cannot be read as an image ({error}); get the set again") from None
+            raise InputError(
+                f"{paths[row]} cannot be read as an image ({error}); get the set again"
+            ) from None
 
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(read, range(len(paths))):

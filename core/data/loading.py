@@ -33,16 +33,22 @@ class DatasetInfo:
 
 
 def _resolve(name: str, size: int | None) -> tuple[Source, int] | None:
-    """The known set and size that `name` and `size` ask for; None when the set is not a known one."""
+    """The known set and size that `name` and `size` ask for; None when the set is not a known
+    one.
+    """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise InputError(f"the name of a data set is made of letters, digits and underscores, not {name!r}")
+        raise InputError(
+            f"the name of a data set is made of letters, digits and underscores, not {name!r}"
+        )
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise InputError(f"size must be a whole number of pixels, not {size!r}")
     base, suffix = name, None
     if name not in SOURCES and (match := re.fullmatch(r"(.+)_(\d{1,6})", name)):
         base, suffix = match[1], int(match[2])
     if base in medical.MULTI_LABEL:
-        raise InputError(f"{base} has several labels per image, a task that this package does not cover")
+        raise InputError(
+            f"{base} has several labels per image, a task that this package does not cover"
+        )
     if base not in SOURCES:
         return None
     if suffix is not None and size is not None and suffix != size:
@@ -59,7 +65,9 @@ def _list(sizes: tuple[int, ...]) -> str:
 
 
 def _own(name: str, size: int | None, folder: Path) -> Path:
-    """The user's own file for `name`; raises InputError that lists the known names when there is none."""
+    """The user's own file for `name`; raises InputError that lists the known names when there is
+    none.
+    """
     stems = [name] if size is None else [f"{name}_{size}", name]
     for stem in stems:
         if (folder / f"{stem}.npz").is_file():
@@ -68,13 +76,16 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
     raise InputError(f"{known}; nor is there a file {folder / stems[0]}.npz")
 
 
-def load(name: str, root: str | Path | None = None, size: int | None = None, download: bool = False) -> Dataset:
+def load(
+    name: str, root: str | Path | None = None, size: int | None = None, download: bool = False
+) -> Dataset:
     """Load a data set into memory.
 
-    `name` is a name of `available()`, with or without a size in pixels at its end ("pneumoniamnist_224"), or the name
-    of an npz file in the MedMNIST layout that lies in the data folder. `root` is the data folder: by default the one
-    in the environment variable FEDCON_DATA, else `data`. `download` gets the set first where it is missing. Raises
-    InputError when the set is unknown, missing or broken.
+    `name` is a name of `available()`, with or without a size in pixels at its end
+    ("pneumoniamnist_224"), or the name of an npz file in the MedMNIST layout that lies in the data
+    folder. `root` is the data folder: by default the one in the environment variable FEDCON_DATA,
+    else `data`. `download` gets the set first where it is missing. Raises InputError when the set
+    is unknown, missing or broken.
     """
     folder = data_root(root)
     known = _resolve(name, size)
@@ -95,9 +106,11 @@ def _advice(source: Source, size: int) -> str:
 
 
 def get(name: str, root: str | Path | None = None, size: int | None = None) -> Path:
-    """Download a data set into the data folder, through medmnist or torchvision, and return that folder.
+    """Download a data set into the data folder, through medmnist or torchvision, and return that
+    folder.
 
-    What is there is kept. Raises InputError when the set is unknown, cannot be downloaded, or the download fails.
+    What is there is kept. Raises InputError when the set is unknown, cannot be downloaded, or the
+    download fails.
     """
     folder = data_root(root)
     known = _resolve(name, size)
@@ -107,7 +120,9 @@ def get(name: str, root: str | Path | None = None, size: int | None = None) -> P
     if source.fetch is None:
         if source.has(folder, pixels):
             return folder
-        raise InputError(f"{source.name} cannot be downloaded by a program; {_advice(source, pixels)}")
+        raise InputError(
+            f"{source.name} cannot be downloaded by a program; {_advice(source, pixels)}"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if source.packs or not source.has(folder, pixels):
@@ -116,25 +131,37 @@ def get(name: str, root: str | Path | None = None, size: int | None = None) -> P
         raise
     except Exception as error:  # network, disk, checksum: each library raises its own kinds
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{source.title(pixels)} could not be downloaded to {folder} ({reason})") from None
+        raise InputError(
+            f"{source.title(pixels)} could not be downloaded to {folder} ({reason})"
+        ) from None
     if not source.has(folder, pixels):
-        raise InputError(f"{source.title(pixels)} was downloaded to {folder}, but its files are not where expected")
+        raise InputError(
+            f"{source.title(pixels)} was downloaded to {folder}, but its files are not where expected"
+        )
     return folder
 
 
 def available(root: str | Path | None = None) -> list[DatasetInfo]:
-    """Every known data set, then the user's own npz files, with what is in the data folder and how to get the rest."""
+    """Every known data set, then the user's own npz files, with what is in the data folder and how
+    to get the rest.
+    """
     folder = data_root(root)
     rows = []
     for source in SOURCES.values():
         there = tuple(size for size in source.sizes if source.has(folder, size))
         how = source.how_to_get(source.sizes[0])
-        rows.append(DatasetInfo(source.name, source.sizes, source.origin, source.licence, bool(there), how, there))
+        rows.append(
+            DatasetInfo(
+                source.name, source.sizes, source.origin, source.licence, bool(there), how, there
+            )
+        )
     for path in sorted(folder.glob("*.npz")):
         try:
             mine = _resolve(path.stem, None) is None and in_layout(path)
         except InputError:
             continue
         if mine:
-            rows.append(DatasetInfo(path.stem, (), "your own file", "yours", True, f"is {path.name}", ()))
+            rows.append(
+                DatasetInfo(path.stem, (), "your own file", "yours", True, f"is {path.name}", ())
+            )
     return rows

@@ -1,7 +1,8 @@
-"""The 2D sets of MedMNIST (Yang et al. 2023, doi:10.1038/s41597-022-01721-8) at 28, 64, 128 and 224 pixels.
+"""The 2D sets of MedMNIST (Yang et al. 2023, doi:10.1038/s41597-022-01721-8) at 28, 64, 128 and 224
+pixels.
 
-The files are read here; the package medmnist is needed only to download them and, where it is installed, gives the
-class names and the official MD5 sums.
+The files are read here; the package medmnist is needed only to download them and, where it is
+installed, gives the class names and the official MD5 sums.
 """
 
 from __future__ import annotations
@@ -68,14 +69,17 @@ def _warn_if_unofficial(path: Path, official: str) -> None:
     found = digest.hexdigest()
     if found != official and (path, found) not in _warned:
         _warned.add((path, found))
-        warnings.warn(f"{path} is not the official file: its MD5 is {found}, MedMNIST's is {official}", stacklevel=5)
+        warnings.warn(
+            f"{path} is not the official file: its MD5 is {found}, MedMNIST's is {official}",
+            stacklevel=5,
+        )
 
 
 def load_medical(root: Path, name: str, size: int) -> Dataset:
     """One set at one size; mean and standard deviation 0.5, as in FedVCK.
 
-    Warns, once per file, when the MD5 is not MedMNIST's and goes on. Without the package medmnist the MD5 is not
-    looked at and classes are called by their numbers.
+    Warns, once per file, when the MD5 is not MedMNIST's and goes on. Without the package medmnist
+    the MD5 is not looked at and classes are called by their numbers.
     """
     path = root / file_of(name, size)
     info = _info(name)
@@ -91,6 +95,8 @@ def fetch_medical(root: Path, name: str, size: int) -> None:
     try:
         import medmnist
     except ImportError:
-        raise InputError(f"getting {name} needs the package medmnist; install it with: pip install medmnist") from None
+        raise InputError(
+            f"getting {name} needs the package medmnist; install it with: pip install medmnist"
+        ) from None
     kind = getattr(medmnist, medmnist.INFO[name]["python_class"])
     kind(split="train", download=True, root=str(root), size=size)

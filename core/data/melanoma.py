@@ -1,7 +1,7 @@
 """HAM10000 as melanoma against the rest: a stand-in for ISIC 2020 where that is not at hand.
 
-Tschandl, Rosendahl, Kittler 2018, doi:10.7910/DVN/DBW86T. 1,113 of 10,015 images, 11%, are melanoma (ISIC 2020: 1.8%);
-they come from four centres, which are kept.
+Tschandl, Rosendahl, Kittler 2018, doi:10.7910/DVN/DBW86T. 1,113 of 10,015 images, 11%, are melanoma
+(ISIC 2020: 1.8%); they come from four centres, which are kept.
 """
 
 from __future__ import annotations
@@ -32,5 +32,12 @@ def melanoma_or_not(ham10000: Dataset, name: str, path: Path) -> Dataset:
         return attrs.evolve(split, labels=(split.labels == label).to(torch.int64))
 
     train, val, test = two(ham10000.train), two(ham10000.val), two(ham10000.test)
-    return attrs.evolve(ham10000, name=name, train=train, val=val, test=test, classes=CLASSES,
-                        fingerprint=fingerprint_of(train, val, test))
+    return attrs.evolve(
+        ham10000,
+        name=name,
+        train=train,
+        val=val,
+        test=test,
+        classes=CLASSES,
+        fingerprint=fingerprint_of(train, val, test),
+    )

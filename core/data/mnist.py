@@ -18,7 +18,9 @@ STEMS = {"train": "train", "test": "t10k"}
 DIGITS = tuple(str(digit) for digit in range(10))
 #: what is looked for, relative to the data folder
 FILES = tuple(
-    f"MNIST/raw/{stem}-{kind}" for stem in STEMS.values() for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
+    f"MNIST/raw/{stem}-{kind}"
+    for stem in STEMS.values()
+    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte")
 )
 
 
@@ -44,7 +46,8 @@ def read_idx(path: Path) -> np.ndarray:
     shape = tuple(int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(ndim))
     if len(data) - start != math.prod(shape):
         raise InputError(
-            f"{path} holds {len(data) - start} bytes where its header announces {math.prod(shape)}; get it again"
+            f"{path} holds {len(data) - start} bytes where its header announces "
+            f"{math.prod(shape)}; get it again"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
 

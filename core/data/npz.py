@@ -1,9 +1,10 @@
 """Sets in one file `<name>.npz`, in the layout of MedMNIST.
 
-The file holds `train_images`, `train_labels`, `test_images`, `test_labels` and, optionally, `val_images` and
-`val_labels`; images are uint8 (N, H, W) or (N, H, W, 3), labels whole numbers (N,) or (N, 1). Optional too are
-`train_centre` (and `val_centre`, `test_centre`), the number of the institution each image comes from, and `classes`,
-the names of the classes. Other arrays are left alone.
+The file holds `train_images`, `train_labels`, `test_images`, `test_labels` and, optionally,
+`val_images` and `val_labels`; images are uint8 (N, H, W) or (N, H, W, 3), labels whole numbers (N,)
+or (N, 1). Optional too are `train_centre` (and `val_centre`, `test_centre`), the number of the
+institution each image comes from, and `classes`, the names of the classes. Other arrays are left
+alone.
 """
 
 from __future__ import annotations
@@ -21,10 +22,19 @@ from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
 
-#: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to which NumPy hands the
-#: header of an array that it cannot parse
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, KeyError, NotImplementedError, SyntaxError,
-           tokenize.TokenError)
+#: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to
+#: which NumPy hands the header of an array that it cannot parse
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    OSError,
+    KeyError,
+    NotImplementedError,
+    SyntaxError,
+    tokenize.TokenError,
+)
 
 NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -33,7 +43,8 @@ NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
 def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an npz file by name, read as they are asked for, without pickle.
 
-    Raises InputError, naming the file, when it is not an npz file, is cut short, or holds Python objects.
+    Raises InputError, naming the file, when it is not an npz file, is cut short, or holds Python
+    objects.
     """
     try:
         with path.open("rb") as file:
@@ -45,7 +56,9 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     except InputError:
         raise
     except _BROKEN as error:
-        raise InputError(f"{path} cannot be read as an npz file ({_reason(error)}); get it again") from None
+        raise InputError(
+            f"{path} cannot be read as an npz file ({_reason(error)}); get it again"
+        ) from None
 
 
 def _reason(error: Exception) -> str:
@@ -55,7 +68,9 @@ def _reason(error: Exception) -> str:
 
 
 def in_layout(path: Path) -> bool:
-    """Whether `path` is an npz file with the arrays of the MedMNIST layout (looks at names only)."""
+    """Whether `path` is an npz file with the arrays of the MedMNIST layout (looks at names
+    only).
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             return {f"{name}.npy" for name in NEEDED} <= set(archive.namelist())
@@ -68,13 +83,17 @@ def _classes(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[str, ...] | 
         return None
     names = arrays["classes"]
     if names.ndim != 1 or not len(names) or names.dtype.kind not in "US":
-        raise InputError(f"{path}: classes must be a list of names, not {names.dtype} of shape {names.shape}")
+        raise InputError(
+            f"{path}: classes must be a list of names, not {names.dtype} of shape {names.shape}"
+        )
     if names.dtype.kind == "S":
         names = np.char.decode(names, "utf-8")
     return tuple(str(name) for name in names)
 
 
-def _split(arrays: Mapping[str, np.ndarray], word: str, path: Path, classes: int | None) -> Split | None:
+def _split(
+    arrays: Mapping[str, np.ndarray], word: str, path: Path, classes: int | None
+) -> Split | None:
     has = [f"{word}_{what}" in arrays for what in ("images", "labels")]
     if not any(has):
         return None
@@ -114,22 +133,30 @@ def load_npz(
 ) -> Dataset:
     """The set in `path`, called `name`.
 
-    Class names are `classes`, else the file's `classes` array, else the numbers up to the largest label. Mean and
-    standard deviation default to 0.5. With `size`, images of another size are refused. Raises InputError that says
-    what is wrong and in which file.
+    Class names are `classes`, else the file's `classes` array, else the numbers up to the largest
+    label. Mean and standard deviation default to 0.5. With `size`, images of another size are
+    refused. Raises InputError that says what is wrong and in which file.
     """
     with open_npz(path) as arrays:
         for key in NEEDED:
             if key not in arrays:
-                raise InputError(f"{path} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}")
+                raise InputError(
+                    f"{path} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}"
+                )
         names = classes or _classes(arrays, path)
         count = len(names) if names else None
         train, val, test = (_split(arrays, word, path, count) for word in ("train", "val", "test"))
     assert train is not None and test is not None  # NEEDED
     if names is None:
-        tops = [int(split.labels.max()) for split in (train, val, test) if split is not None and len(split)]
+        tops = [
+            int(split.labels.max())
+            for split in (train, val, test)
+            if split is not None and len(split)
+        ]
         if max(tops, default=0) >= len(train) > 0:
-            raise InputError(f"{path}: labels go up to {max(tops)} although there are {len(train)} training images")
+            raise InputError(
+                f"{path}: labels go up to {max(tops)} although there are {len(train)} training images"
+            )
         names = tuple(str(label) for label in range(max(tops, default=0) + 1))
     if size is not None and train.images.shape[2] != size:
         raise InputError(f"{path} holds images of {train.images.shape[2]} pixels, not {size}")

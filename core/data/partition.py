@@ -1,7 +1,8 @@
 """How a training set is given to clients.
 
-Every function returns one int64 array of sample numbers per client. Every sample is given out exactly once; only
-`from_file` may leave samples out. All draws come from the seed: the same call gives the same partition again.
+Every function returns one int64 array of sample numbers per client. Every sample is given out
+exactly once; only `from_file` may leave samples out. All draws come from the seed: the same call
+gives the same partition again.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ def iid(labels: Labels, clients: int, seed: int) -> Parts:
 def dirichlet(
     labels: Labels, clients: int, alpha: float, seed: int, min_size: int = 1, cap: bool = False
 ) -> Parts:
-    """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha), plain as in Hsu et al. 2019.
+    """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha), plain as in
+    Hsu et al. 2019.
 
-    `cap`: a client that already holds N / clients samples gets nothing of the classes that follow, which evens out
-    client sizes (NIID-Bench, Li et al. 2022, arXiv:2102.02079; the splits of FedVCK are drawn so). At small alpha a
-    client may get next to nothing. Where NIID-Bench draws again until every client is large enough, which may take
-    forever, here samples drawn at random from whichever client is largest are moved until every client has
-    `min_size`; 0 allows empty clients. Raises InputError when alpha is not a positive finite number or when
-    `clients * min_size` exceeds the number of samples.
+    `cap`: a client that already holds N / clients samples gets nothing of the classes that follow,
+    which evens out client sizes (NIID-Bench, Li et al. 2022, arXiv:2102.02079; the splits of FedVCK
+    are drawn so). At small alpha a client may get next to nothing. Where NIID-Bench draws again
+    until every client is large enough, which may take forever, here samples drawn at random from
+    whichever client is largest are moved until every client has `min_size`; 0 allows empty clients.
+    Raises InputError when alpha is not a positive finite number or when `clients * min_size`
+    exceeds the number of samples.
     """
     labels = _labels(labels)
     _check(labels, clients, seed, min_size)
@@ -62,7 +65,9 @@ def dirichlet(
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
         open_ = sizes * clients < len(labels) if cap else np.ones(clients, dtype=bool)
-        cuts = np.rint(np.cumsum(_proportions(rng, float(alpha), open_)) * len(index)).astype(np.int64)[:-1]
+        cuts = np.rint(np.cumsum(_proportions(rng, float(alpha), open_)) * len(index)).astype(
+            np.int64
+        )[:-1]
         for client, part in enumerate(np.split(index, cuts)):
             parts[client].append(part)
             sizes[client] += len(part)
@@ -70,18 +75,22 @@ def dirichlet(
 
 
 def pathological(labels: Labels, clients: int, classes_per_client: int, seed: int) -> Parts:
-    """Give every client exactly `classes_per_client` classes (McMahan et al. 2017; FedMK, Table 3: 20 clients, 5 each).
+    """Give every client exactly `classes_per_client` classes (McMahan et al. 2017; FedMK, Table 3:
+    20 clients, 5 each).
 
-    Clients choose in turn, at random among the classes with the fewest owners so far, so that all classes have equally
-    many owners, give or take one. The owners of a class share its samples evenly. Raises InputError when there are
-    fewer classes than that, when a class would go to nobody, or when a class has fewer samples than owners.
+    Clients choose in turn, at random among the classes with the fewest owners so far, so that all
+    classes have equally many owners, give or take one. The owners of a class share its samples
+    evenly. Raises InputError when there are fewer classes than that, when a class would go to
+    nobody, or when a class has fewer samples than owners.
     """
     labels = _labels(labels)
     _check(labels, clients, seed, 1)
     _whole("classes_per_client", classes_per_client, 1)
     present, counts = np.unique(labels, return_counts=True)
     if classes_per_client > len(present):
-        raise InputError(f"classes_per_client is {classes_per_client}, but the samples have {len(present)} classes")
+        raise InputError(
+            f"classes_per_client is {classes_per_client}, but the samples have {len(present)} classes"
+        )
     if clients * classes_per_client < len(present):
         raise InputError(
             f"{clients} clients with {classes_per_client} classes each cannot hold all {len(present)} classes"
@@ -95,7 +104,9 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for k, label in enumerate(present):
         if counts[k] < len(owners[k]):
-            raise InputError(f"class {label} has {counts[k]} samples for {len(owners[k])} clients that should own it")
+            raise InputError(
+                f"class {label} has {counts[k]} samples for {len(owners[k])} clients that should own it"
+            )
         index = rng.permutation(np.flatnonzero(labels == label))
         for client, part in zip(owners[k], np.array_split(index, len(owners[k])), strict=True):
             parts[client].append(part)
@@ -103,12 +114,15 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
 
 
 def natural(centre: Labels | None) -> Parts:
-    """One client per institution: client i holds the samples whose centre is i, and is empty where there are none.
+    """One client per institution: client i holds the samples whose centre is i, and is empty where
+    there are none.
 
     Raises InputError when the set does not say where its samples come from.
     """
     if centre is None:
-        raise InputError("a natural partition needs the centre of each sample, which this data set does not have")
+        raise InputError(
+            "a natural partition needs the centre of each sample, which this data set does not have"
+        )
     centre = _labels(centre)
     if not len(centre) or centre.min() < 0:
         raise InputError("centres must be whole numbers from 0, one per sample")
@@ -119,13 +133,15 @@ def natural(centre: Labels | None) -> Parts:
 
 
 def from_file(path: str | Path, samples: int | None = None, labels: Labels | None = None) -> Parts:
-    """A partition written down as JSON: `{"client_idx": [[...], ...], "client_classes": [[...], ...]}`.
+    """A partition written down as JSON: `{"client_idx": [[...], ...], "client_classes": [[...],
+    ...]}`.
 
-    The layout of the FedVCK authors' split files, in whose order the sample numbers are returned. Clients may be empty
-    and samples may be left out. With `samples` given, numbers beyond it are refused. With `labels` (N,) given, each
-    client keeps the classes of its `client_classes` only, as the authors' code does: classes with few samples on a
-    client are not listed. Raises InputError, naming the file, when it is missing, not of this form, or when a sample
-    appears twice.
+    The layout of the FedVCK authors' split files, in whose order the sample numbers are returned.
+    Clients may be empty and samples may be left out. With `samples` given, numbers beyond it are
+    refused. With `labels` (N,) given, each client keeps the classes of its `client_classes` only,
+    as the authors' code does: classes with few samples on a client are not listed. Raises
+    InputError, naming the file, when it is missing, not of this form, or when a sample appears
+    twice.
     """
     path = Path(path)
     data = _read_json(path)
@@ -136,16 +152,24 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
     if len(values) and values[0] < 0:
         raise InputError(f"{path}: client_idx holds the negative number {values[0]}")
     if samples is not None and len(values) and values[-1] >= samples:
-        raise InputError(f"{path}: client_idx holds sample {values[-1]}, but there are only {samples} training samples")
+        raise InputError(
+            f"{path}: client_idx holds sample {values[-1]}, but there are only {samples} training samples"
+        )
     if len(values) and counts.max() > 1:
-        raise InputError(f"{path}: sample {values[counts.argmax()]} is given out {counts.max()} times")
+        raise InputError(
+            f"{path}: sample {values[counts.argmax()]} is given out {counts.max()} times"
+        )
     if labels is None:
         return parts
     labels = _labels(labels)
     listed = _lists(data, "client_classes", path)
     if len(listed) != len(parts):
-        raise InputError(f"{path}: client_classes lists {len(listed)} clients, client_idx {len(parts)}")
-    return [part[np.isin(labels[part], classes)] for part, classes in zip(parts, listed, strict=True)]
+        raise InputError(
+            f"{path}: client_classes lists {len(listed)} clients, client_idx {len(parts)}"
+        )
+    return [
+        part[np.isin(labels[part], classes)] for part, classes in zip(parts, listed, strict=True)
+    ]
 
 
 def _iid(split: Split, clients: int, seed: int, root: Path) -> Parts:
@@ -153,12 +177,21 @@ def _iid(split: Split, clients: int, seed: int, root: Path) -> Parts:
 
 
 def _dirichlet(
-    split: Split, clients: int, seed: int, root: Path, *, alpha: float, min_size: int = 1, cap: bool = False
+    split: Split,
+    clients: int,
+    seed: int,
+    root: Path,
+    *,
+    alpha: float,
+    min_size: int = 1,
+    cap: bool = False,
 ) -> Parts:
     return dirichlet(split.labels, clients, alpha, seed, min_size, cap)
 
 
-def _pathological(split: Split, clients: int, seed: int, root: Path, *, classes_per_client: int) -> Parts:
+def _pathological(
+    split: Split, clients: int, seed: int, root: Path, *, classes_per_client: int
+) -> Parts:
     return pathological(split.labels, clients, classes_per_client, seed)
 
 
@@ -167,7 +200,13 @@ def _natural(split: Split, clients: int, seed: int, root: Path) -> Parts:
 
 
 def _file(
-    split: Split, clients: int, seed: int, root: Path, *, file: str, listed_classes_only: bool = False
+    split: Split,
+    clients: int,
+    seed: int,
+    root: Path,
+    *,
+    file: str,
+    listed_classes_only: bool = False,
 ) -> Parts:
     if not isinstance(file, str) or not file:
         raise InputError(f"file must be the path of a split file, not {file!r}")
@@ -190,14 +229,17 @@ def split(
 ) -> Parts:
     """Give the samples of `split` to `clients` clients as `spec` says.
 
-    `spec` is `{"name": ...}` with a name of `PARTITIONS` and its keyword arguments: `{"name": "iid"}`,
-    `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`), `{"name": "pathological", "classes_per_client": 5}`,
-    `{"name": "natural"}`, `{"name": "file", "file": "splits/CIFAR10_clients10_alpha0.05.json"}`
-    (`listed_classes_only`). A file's path is relative to the data folder `root`. Raises InputError for anything
-    unknown, missing or impossible, and when a natural or written partition has another number of clients.
+    `spec` is `{"name": ...}` with a name of `PARTITIONS` and its keyword arguments: `{"name":
+    "iid"}`, `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`), `{"name": "pathological",
+    "classes_per_client": 5}`, `{"name": "natural"}`, `{"name": "file", "file":
+    "splits/CIFAR10_clients10_alpha0.05.json"}` (`listed_classes_only`). A file's path is relative
+    to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
+    when a natural or written partition has another number of clients.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-        raise InputError(f"a partition is a table with a 'name', such as {{'name': 'iid'}}, not {spec!r}")
+        raise InputError(
+            f"a partition is a table with a 'name', such as {{'name': 'iid'}}, not {spec!r}"
+        )
     name = spec["name"]
     if name not in PARTITIONS:
         raise unknown("partition", name, PARTITIONS)
@@ -215,7 +257,11 @@ def split(
     _whole("clients", clients, 1)
     parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
     if len(parts) != clients:
-        where = f"the file {given['file']}" if name == "file" else f"the {name} partition of this data set"
+        where = (
+            f"the file {given['file']}"
+            if name == "file"
+            else f"the {name} partition of this data set"
+        )
         raise InputError(f"{where} has {len(parts)} clients, but {clients} are asked for")
     return parts
 
@@ -223,7 +269,9 @@ def split(
 def _labels(labels: Labels) -> np.ndarray:
     array = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InputError(f"labels must be whole numbers of shape (N,), not {array.dtype} of shape {array.shape}")
+        raise InputError(
+            f"labels must be whole numbers of shape (N,), not {array.dtype} of shape {array.shape}"
+        )
     return array.astype(np.int64)
 
 
@@ -240,16 +288,20 @@ def _check(labels: np.ndarray, clients: int, seed: int, min_size: int) -> None:
         raise InputError("there are no samples to give out")
     if clients * min_size > len(labels):
         each = "one sample" if min_size == 1 else f"{min_size} samples"
-        raise InputError(f"{len(labels)} samples cannot give each of {clients} clients at least {each}")
+        raise InputError(
+            f"{len(labels)} samples cannot give each of {clients} clients at least {each}"
+        )
 
 
 def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> np.ndarray:
     """A draw from Dir(alpha), zero where a client is not open, summing to 1.
 
-    Where the draw leaves floating point (alpha near 0 or very large, or all of it on clients that are not open), the
-    limit takes its place: everything to one open client at small alpha, equal shares at large alpha.
+    Where the draw leaves floating point (alpha near 0 or very large, or all of it on clients that
+    are not open), the limit takes its place: everything to one open client at small alpha, equal
+    shares at large alpha.
     """
-    # NumPy's draw prefers the last clients when alpha is subnormal; at 1e-300 one client gets everything just as well
+    # NumPy's draw prefers the last clients when alpha is subnormal; at 1e-300 one client gets
+    # everything just as well
     draw = rng.dirichlet(np.full(len(open_), max(alpha, 1e-300)))
     winner = rng.choice(np.flatnonzero(open_))
     share = np.where(open_, draw, 0.0)
@@ -262,10 +314,11 @@ def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> n
 
 
 def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
-    """Move samples from the largest parts until each has `min_size`; at most `min_size * len(parts)` moves.
+    """Move samples from the largest parts until each has `min_size`; at most `min_size *
+    len(parts)` moves.
 
-    Ends because the caller made sure that there are enough samples: while one part is too small, the largest is above
-    `min_size`.
+    Ends because the caller made sure that there are enough samples: while one part is too small,
+    the largest is above `min_size`.
     """
     if all(len(part) >= min_size for part in parts):
         return parts
@@ -296,12 +349,18 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _lists(data: dict[str, Any], key: str, path: Path) -> list[list[int]]:
     """`data[key]`, checked to be a list of lists of whole numbers that fit int64."""
     value = data.get(key)
-    if not isinstance(value, list) or not value or not all(isinstance(part, list) for part in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(part, list) for part in value)
+    ):
         raise InputError(f"{path}: {key!r} must be a list with one list of numbers per client")
     for client, part in enumerate(value):
         kinds = Counter(type(item) for item in part)
         if set(kinds) - {int}:
-            raise InputError(f"{path}: {key!r} of client {client} holds something other than whole numbers")
+            raise InputError(
+                f"{path}: {key!r} of client {client} holds something other than whole numbers"
+            )
         if part and max(map(abs, part)) >= 2**63:
             raise InputError(f"{path}: {key!r} of client {client} holds a number that is too large")
     return value

@@ -22,14 +22,17 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def resize(images: torch.Tensor, size: int) -> torch.Tensor:
-    """uint8 (N, C, H, W) to (N, C, size, size): bilinear, antialiased when made smaller, rounded to 8 bits.
+    """uint8 (N, C, H, W) to (N, C, size, size): bilinear, antialiased when made smaller, rounded to
+    8 bits.
 
     What PIL's and torchvision's bilinear resize do, to within one grey level.
     """
     if images.shape[-1] == size:
         return images
     chunks = [
-        functional.interpolate(chunk.float(), (size, size), mode="bilinear", antialias=True, align_corners=False)
+        functional.interpolate(
+            chunk.float(), (size, size), mode="bilinear", antialias=True, align_corners=False
+        )
         .round_()
         .clamp_(0, 255)
         .to(torch.uint8)
@@ -49,16 +52,24 @@ def _split(folder: Path, word: str, size: int) -> Split:
     path = folder / f"{word}_X.bin"
     pixels = _bytes(path)
     if len(pixels) % (3 * SIDE * SIDE) or not len(pixels):
-        raise InputError(f"{path} holds {len(pixels)} bytes, not a multiple of {3 * SIDE * SIDE}; get it again")
+        raise InputError(
+            f"{path} holds {len(pixels)} bytes, not a multiple of {3 * SIDE * SIDE}; get it again"
+        )
     # each channel is stored column by column
-    images = torch.from_numpy(np.ascontiguousarray(pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 1, 3, 2)))
+    images = torch.from_numpy(
+        np.ascontiguousarray(pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 1, 3, 2))
+    )
     path = folder / f"{word}_y.bin"
     labels = _bytes(path).astype(np.int64) - 1  # numbered from 1 in the file
-    return Split(resize(images, size), as_labels(labels, f"{path} (less 1)", len(images), len(CLASSES)))
+    return Split(
+        resize(images, size), as_labels(labels, f"{path} (less 1)", len(images), len(CLASSES))
+    )
 
 
 def load_stl10(root: Path, size: int) -> Dataset:
-    """5,000 and 8,000 labelled colour images, 10 classes, resized from 96x96 to `size` (FedVCK uses 32)."""
+    """5,000 and 8,000 labelled colour images, 10 classes, resized from 96x96 to `size` (FedVCK uses
+    32).
+    """
     train, test = (_split(root / FOLDER, word, size) for word in ("train", "test"))
     name = "stl10" if size == 32 else f"stl10_{size}"
     return assemble(name, train, None, test, CLASSES, IMAGENET_MEAN, IMAGENET_STD, root / FOLDER)

@@ -11,7 +11,8 @@ from core.data.dataset import Dataset, Split
 from core.errors import InputError
 
 FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
-#: channel statistics of the training images, as the dataset condensation papers use them (Zhao et al. 2021)
+#: channel statistics of the training images, as the dataset condensation papers use them (Zhao et
+#: al. 2021)
 MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 
@@ -19,7 +20,9 @@ def _split(path: Path) -> Split:
     try:
         from scipy.io import loadmat
     except ImportError:
-        raise InputError("reading SVHN needs the package scipy; install it with: pip install scipy") from None
+        raise InputError(
+            "reading SVHN needs the package scipy; install it with: pip install scipy"
+        ) from None
     try:
         table = loadmat(path)
     except Exception as error:  # scipy raises many kinds on damaged files
@@ -37,6 +40,10 @@ def _split(path: Path) -> Split:
 
 
 def load_svhn(root: Path) -> Dataset:
-    """73,257 and 26,032 colour images of 32x32 pixels, 10 digits (the 531,131 extra images are not used)."""
+    """73,257 and 26,032 colour images of 32x32 pixels, 10 digits (the 531,131 extra images are not
+    used).
+    """
     train, test = (_split(root / name) for name in FILES.values())
-    return assemble("svhn", train, None, test, tuple(str(digit) for digit in range(10)), MEAN, STD, root)
+    return assemble(
+        "svhn", train, None, test, tuple(str(digit) for digit in range(10)), MEAN, STD, root
+    )

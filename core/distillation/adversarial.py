@@ -14,24 +14,30 @@ WEIGHTED = ("real", "generator")
 def generated(logits: torch.Tensor) -> torch.Tensor:
     """D_k(x), (K, N): the probability that an image was generated, the mean over patches.
 
-    Logits are (K, N, 1, h, w), positive for real. Eq. 2 has D_k small on real images and large on generated ones.
+    Logits are (K, N, 1, h, w), positive for real. Eq. 2 has D_k small on real images and large on
+    generated ones.
     """
     return torch.sigmoid(-logits.float()).mean((2, 3, 4))
 
 
 def gan_losses(
-    fake: torch.Tensor, real: torch.Tensor, weights: torch.Tensor, loss: str = "linear", weighted: str = "real"
+    fake: torch.Tensor,
+    real: torch.Tensor,
+    weights: torch.Tensor,
+    loss: str = "linear",
+    weighted: str = "real",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What discriminator k minimises, (K,), and its part of what the generator minimises, (K,).
 
     Args:
         fake, real: logits (K, N, 1, h, w) of generated and of real images; weights: pi_k, (K,).
-        loss: "linear" as printed: L_gan^k = E[pi_k D_k(x'_k)] + E[1 - D_k(G(w))], which D_k minimises and the generator
-            maximises. The discriminator's outputs lie between 0 and 1, where the paper says nothing: without a bound
-            the loss has none. "non_saturating" as released: binary cross-entropy, summed over patches; the generator
-            minimises that of its images taken for real.
-        weighted: where pi_k stands. "real": before the discriminator's term on real images, as printed. "generator":
-            before the generator's loss, as released.
+        loss: "linear" as printed: L_gan^k = E[pi_k D_k(x'_k)] + E[1 - D_k(G(w))], which D_k
+            minimises and the generator maximises. The discriminator's outputs lie between 0 and 1,
+            where the paper says nothing: without a bound the loss has none. "non_saturating" as
+            released: binary cross-entropy, summed over patches; the generator minimises that of its
+            images taken for real.
+        weighted: where pi_k stands. "real": before the discriminator's term on real images, as
+            printed. "generator": before the generator's loss, as released.
 
     Raises InputError for an unknown name.
     """
@@ -44,8 +50,10 @@ def gan_losses(
         on_real, on_fake = generated(real).mean(1), 1 - generated(fake).mean(1)
         fooled = -on_fake
     else:
-        on_real, on_fake, fooled = (functional.softplus(logits.float()).sum((2, 3, 4)).mean(1)
-                                    for logits in (-real, fake, -fake))
+        on_real, on_fake, fooled = (
+            functional.softplus(logits.float()).sum((2, 3, 4)).mean(1)
+            for logits in (-real, fake, -fake)
+        )
     if weighted == "real":
         return weights * on_real + on_fake, fooled
     return on_real + on_fake, weights * fooled

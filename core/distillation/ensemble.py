@@ -1,4 +1,6 @@
-"""How much each teacher counts for each class of each input, and the ensemble that follows (FedIOD, Eq. 7 to 9)."""
+"""How much each teacher counts for each class of each input, and the ensemble that follows (FedIOD,
+Eq. 7 to 9).
+"""
 
 from __future__ import annotations
 
@@ -10,34 +12,44 @@ CLASS_RATIOS = ("count", "share")
 
 
 def class_input_importance(
-    class_counts: torch.Tensor, generated: torch.Tensor | None = None, real: torch.Tensor | None = None, *,
+    class_counts: torch.Tensor,
+    generated: torch.Tensor | None = None,
+    real: torch.Tensor | None = None,
+    *,
     class_ratio: str = "count",
 ) -> torch.Tensor:
-    """pi_k^c(x), (K, N, C): the class ratio times the discriminator ratio, normalised over the clients (Eq. 8).
+    """pi_k^c(x), (K, N, C): the class ratio times the discriminator ratio, normalised over the
+    clients (Eq. 8).
 
-    It stands for P_k(y|x) / P(y|x) (Eq. 7): the class ratio for P_k(y) / P(y), the discriminator ratio for
-    P(x) / P_k(x), of which D_k(x) is an increasing function when D_k is what Eq. 2 makes of it, the probability that x
-    was generated. Without `generated` and `real` only the class ratio is left: the weights that Tables 6 and 7 mark
-    with *, and those of the released code, (K, 1, C).
+    It stands for P_k(y|x) / P(y|x) (Eq. 7): the class ratio for P_k(y) / P(y), the discriminator
+    ratio for P(x) / P_k(x), of which D_k(x) is an increasing function when D_k is what Eq. 2 makes
+    of it, the probability that x was generated. Without `generated` and `real` only the class ratio
+    is left: the weights that Tables 6 and 7 mark with *, and those of the released code, (K, 1, C).
 
     Args:
         class_counts: (K, C), samples of each class at each client.
-        generated: D_k(x), (K, N), not negative; real: the mean of D_k over real images of client k, (K,).
-        class_ratio: the numerator; its denominator is the same for all clients and cancels. "count": the number of
-            samples of class c, as the sentence below Eq. 8 says. "share": that number over the client's samples, the
-            expectation that the equation has; then a client with one image has as much to say as one with thousands.
+        generated: D_k(x), (K, N), not negative; real: the mean of D_k over real images of client k,
+            (K,).
+        class_ratio: the numerator; its denominator is the same for all clients and cancels.
+            "count": the number of samples of class c, as the sentence below Eq. 8 says. "share":
+            that number over the client's samples, the expectation that the equation has; then a
+            client with one image has as much to say as one with thousands.
 
-    A class that no client has gets the weight 1/K from each. Raises InputError for an unknown `class_ratio`.
+    A class that no client has gets the weight 1/K from each. Raises InputError for an unknown
+    `class_ratio`.
     """
     if class_ratio not in CLASS_RATIOS:
         raise unknown("class ratio", class_ratio, CLASS_RATIOS)
     counts = class_counts.double()
     # E_{y'_k} |y'_k = c|
-    numerator = counts if class_ratio == "count" else counts / counts.sum(1, keepdim=True).clamp_min(1)
+    numerator = (
+        counts if class_ratio == "count" else counts / counts.sum(1, keepdim=True).clamp_min(1)
+    )
     absent = numerator.sum(0) == 0
     log = torch.where(absent, 1.0, numerator).log()[:, None]
     if generated is not None and real is not None:
-        # D_k(x) / E_{x'_k} D_k(x'_k), as a difference of logarithms: it neither overflows nor is it 0 / 0
+        # D_k(x) / E_{x'_k} D_k(x'_k), as a difference of logarithms: it neither overflows nor is it
+        # 0 / 0
         ratio = _log(generated) - _log(real)[:, None]
         log = log + ratio[..., None].where(~absent, 0.0)
     # pi_k^c(x) = pi^_k^c(x) / sum_k' pi^_k'^c(x)
@@ -45,7 +57,9 @@ def class_input_importance(
 
 
 def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Tensor:
-    """A(z_1, ..., z_K, x) = sum_k pi_k(x) * z_k by element, (N, C), of (K, N, C) and (K, N or 1, C) (Eq. 9)."""
+    """A(z_1, ..., z_K, x) = sum_k pi_k(x) * z_k by element, (N, C), of (K, N, C) and (K, N or 1, C)
+    (Eq. 9).
+    """
     return (importance * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum(0)
 
 

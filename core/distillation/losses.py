@@ -1,10 +1,11 @@
 """Divergences of distillation.
 
-Equation numbers are those of FedIOD: Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann. Federated Learning via
-Input-Output Collaborative Distillation. AAAI 2024. Probabilities of K teachers stand in one tensor (K, N, C); their
-weights pi_k (K,) are not negative and sum to 1.
+Equation numbers are those of FedIOD: Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann.
+Federated Learning via Input-Output Collaborative Distillation. AAAI 2024. Probabilities of K
+teachers stand in one tensor (K, N, C); their weights pi_k (K,) are not negative and sum to 1.
 
-Everything is computed in float32 or better, also under autocast; a gradient passes through all arguments.
+Everything is computed in float32 or better, also under autocast; a gradient passes through all
+arguments.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ _LEAST, _MOST = 0.01, 0.99
 def kl_divergence(
     student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
-    """KL(q || q^), the mean over samples, with q = p_tau(teacher) and q^ = p_tau(student) (Eq. 1 and 6).
+    """KL(q || q^), the mean over samples, with q = p_tau(teacher) and q^ = p_tau(student) (Eq. 1
+    and 6).
 
-    There is no factor tau^2; a caller that mixes it with other losses multiplies it in. Eq. 6 prints
-    H(q, q^) - H(q^), which can be negative and so is no divergence. Here it is H(q, q^) - H(q).
+    There is no factor tau^2; a caller that mixes it with other losses multiplies it in. Eq. 6
+    prints H(q, q^) - H(q^), which can be negative and so is no divergence. Here it is H(q, q^) -
+    H(q).
 
-    Logits are (N, C). The difference of two almost equal distributions is lost in float32 when the temperature is
-    high, so the computation is done in float64 and the result handed back in float32 (float64 for float64).
+    Logits are (N, C). The difference of two almost equal distributions is lost in float32 when the
+    temperature is high, so the computation is done in float64 and the result handed back in float32
+    (float64 for float64).
     """
     teacher = (teacher_logits.double() / temperature).log_softmax(-1)
     student = (student_logits.double() / temperature).log_softmax(-1)
@@ -34,12 +38,14 @@ def kl_divergence(
     return divergence.to(torch.promote_types(student_logits.dtype, torch.float32))
 
 
-def mimic_loss(student_logits: torch.Tensor, ensemble: torch.Tensor, tau: float = math.inf) -> torch.Tensor:
+def mimic_loss(
+    student_logits: torch.Tensor, ensemble: torch.Tensor, tau: float = math.inf
+) -> torch.Tensor:
     """L_mimic, the mean over samples, of logits (N, C) of the student and of the ensemble.
 
-    At tau = infinity it is |z^ - z|^2, the squared error summed over classes (Eq. 10). At a finite tau it is
-    tau^2 KL (Eq. 6), which tends to |z^ - z|^2 / (2 C) of logits centred over classes as tau grows (Hinton et al.
-    2015).
+    At tau = infinity it is |z^ - z|^2, the squared error summed over classes (Eq. 10). At a finite
+    tau it is tau^2 KL (Eq. 6), which tends to |z^ - z|^2 / (2 C) of logits centred over classes as
+    tau grows (Hinton et al. 2015).
     """
     if math.isinf(tau):
         return (_real(student_logits) - _real(ensemble)).square().sum(-1).mean()
@@ -47,7 +53,9 @@ def mimic_loss(student_logits: torch.Tensor, ensemble: torch.Tensor, tau: float 
 
 
 def entropy(probabilities: torch.Tensor) -> torch.Tensor:
-    """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C). A probability of 0 adds 0."""
+    """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C). A probability of 0 adds
+    0.
+    """
     q = _real(probabilities)
     return -(q * q.clamp_min(torch.finfo(q.dtype).tiny).log()).sum(-1)
 
@@ -58,9 +66,11 @@ def confidence_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch
 
 
 def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """JSD(q_1, ..., q_K) = H(sum_k pi_k q_k) - sum_k pi_k H(q_k) in nats, (N,), of (K, N, C) and (K,) (Eq. 4).
+    """JSD(q_1, ..., q_K) = H(sum_k pi_k q_k) - sum_k pi_k H(q_k) in nats, (N,), of (K, N, C) and
+    (K,) (Eq. 4).
 
-    L_unique of Eq. 5 is minus its mean: the generator looks for inputs on which the teachers disagree.
+    L_unique of Eq. 5 is minus its mean: the generator looks for inputs on which the teachers
+    disagree.
     """
     q = _real(probabilities)
     # q- = sum_k pi_k q_k
@@ -69,10 +79,12 @@ def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.
 
 
 def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
-    """What the released code has in the place of the Jensen-Shannon divergence: 1/K sum_k KL(q- || q_k), (N,).
+    """What the released code has in the place of the Jensen-Shannon divergence: 1/K sum_k KL(q- ||
+    q_k), (N,).
 
-    Its two arguments are exchanged, its weights are uniform, and probabilities (K, N, C) below 0.01 and above 0.99 are
-    cut off. The released generator makes it small: it learns inputs on which the teachers agree.
+    Its two arguments are exchanged, its weights are uniform, and probabilities (K, N, C) below 0.01
+    and above 0.99 are cut off. The released generator makes it small: it learns inputs on which the
+    teachers agree.
     """
     q = _real(probabilities)
     mean, each = q.mean(0).clamp(_LEAST, _MOST), q.clamp(_LEAST, _MOST)
@@ -80,10 +92,11 @@ def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def balance_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """sum_k pi_k sum_c q^c log2 q^c with q the mean of q_k over the batch: not in the paper, only in the released code.
+    """sum_k pi_k sum_c q^c log2 q^c with q the mean of q_k over the batch: not in the paper, only
+    in the released code.
 
-    It is minus the entropy, in bits, of the classes that a teacher sees in the batch, so a small value keeps a
-    generator from making one class only.
+    It is minus the entropy, in bits, of the classes that a teacher sees in the batch, so a small
+    value keeps a generator from making one class only.
     """
     return -(weights * entropy(probabilities.mean(1))).sum() / math.log(2)
 

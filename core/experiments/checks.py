@@ -1,4 +1,6 @@
-"""From the YAML of a table to a `TableSpec`, with one clear sentence for everything that may be wrong in it."""
+"""From the YAML of a table to a `TableSpec`, with one clear sentence for everything that may be
+wrong in it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,24 @@ from core.experiments.profiles import Overrides
 from core.experiments.spec import FIELDS, as_list, as_mapping, check_keys, read_yaml, short
 from core.experiments.tables import Absent, Line, StandIn, TableSpec, slug
 
-_TABLE_KEYS = ("paper", "table", "title", "metric", "metrics", "priority", "seeds", "defaults", "rows", "columns",
-               "stand_ins", "profiles", "absent", "compare", "record_metrics", "note")
+_TABLE_KEYS = (
+    "paper",
+    "table",
+    "title",
+    "metric",
+    "metrics",
+    "priority",
+    "seeds",
+    "defaults",
+    "rows",
+    "columns",
+    "stand_ins",
+    "profiles",
+    "absent",
+    "compare",
+    "record_metrics",
+    "note",
+)
 _LINE_KEYS = ("name", "match", "printed", "not_testable", "needs", "note", "suffix", "metrics")
 
 
@@ -28,7 +46,9 @@ def parse(path: Path) -> TableSpec:
         if key not in data:
             raise InputError(f"{where} has no {key!r}")
     if (data["paper"], str(data["table"])) != (path.parent.name, path.stem):
-        raise InputError(f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree")
+        raise InputError(
+            f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree"
+        )
     metrics = _metrics(data, where)
     defaults = as_mapping(data.get("defaults"), f"{where}, defaults")
     check_keys(defaults, FIELDS - {"algorithm"}, f"{where}, defaults")
@@ -39,16 +59,27 @@ def parse(path: Path) -> TableSpec:
             raise InputError(f"{where}, columns: {column.name!r} has no 'dataset'")
     names = tuple(row.name for row in rows), tuple(column.name for column in columns)
     return TableSpec(
-        paper=data["paper"], table=str(data["table"]), title=_text(data["title"], f"{where}, title"), metrics=metrics,
-        rows=rows, columns=columns, seeds=_seeds(data.get("seeds", [0, 1, 2]), where), defaults=defaults,
-        stand_ins={name: _stand_in(value, f"{where}, stand_ins, {name}")
-                   for name, value in as_mapping(data.get("stand_ins"), f"{where}, stand_ins").items()},
+        paper=data["paper"],
+        table=str(data["table"]),
+        title=_text(data["title"], f"{where}, title"),
+        metrics=metrics,
+        rows=rows,
+        columns=columns,
+        seeds=_seeds(data.get("seeds", [0, 1, 2]), where),
+        defaults=defaults,
+        stand_ins={
+            name: _stand_in(value, f"{where}, stand_ins, {name}")
+            for name, value in as_mapping(data.get("stand_ins"), f"{where}, stand_ins").items()
+        },
         profiles=_profiles(data.get("profiles"), where),
-        absent=tuple(_absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []),
+        absent=tuple(
+            _absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []
+        ),
         compare=_compare(data.get("compare", "all"), names[0], where),
         record_metrics=as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
         priority=_whole(data.get("priority", 100), f"{where}, priority"),
-        note=_text(data["note"], f"{where}, note") if "note" in data else None, path=path,
+        note=_text(data["note"], f"{where}, note") if "note" in data else None,
+        path=path,
     )
 
 
@@ -87,38 +118,57 @@ def _unique(names: list[str], where: str) -> tuple[str, ...]:
         if not key:
             raise InputError(f"{where}: the name {name!r} has no letter or digit")
         if key in seen:
-            raise InputError(f"{where}: the names {seen[key]!r} and {name!r} are the same in a command")
+            raise InputError(
+                f"{where}: the names {seen[key]!r} and {name!r} are the same in a command"
+            )
         seen[key] = name
     return tuple(names)
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    seeds = [_whole(seed, f"{where}, seeds: each seed") for seed in as_list(value, f"{where}, seeds")]
+    seeds = [
+        _whole(seed, f"{where}, seeds: each seed") for seed in as_list(value, f"{where}, seeds")
+    ]
     if len(set(seeds)) < len(seeds):
         raise InputError(f"{where}, seeds: a seed stands twice in {seeds}")
     return tuple(seeds)
 
 
 def _lines(
-    value: Any, where: str, read: Callable[[dict[str, Any], str, tuple[str, ...]], Line], metrics: tuple[str, ...]
+    value: Any,
+    where: str,
+    read: Callable[[dict[str, Any], str, tuple[str, ...]], Line],
+    metrics: tuple[str, ...],
 ) -> tuple[Line, ...]:
-    lines = tuple(read(as_mapping(entry, f"{where}, each entry"), where, metrics) for entry in as_list(value, where))
+    lines = tuple(
+        read(as_mapping(entry, f"{where}, each entry"), where, metrics)
+        for entry in as_list(value, where)
+    )
     _unique([line.name for line in lines], where)
     return lines
 
 
-def _remarks(data: dict[str, Any], name: str, where: str, metrics: tuple[str, ...]) -> dict[str, Any]:
+def _remarks(
+    data: dict[str, Any], name: str, where: str, metrics: tuple[str, ...]
+) -> dict[str, Any]:
     """What rows and columns have in common."""
     where = f"{where}, {name}"
     printed = data.get("printed", True)
     if not isinstance(printed, bool):
         raise InputError(f"{where}: 'printed' must be true or false, not {printed!r}")
     return {
-        "name": name, "printed": printed, "match": as_mapping(data.get("match"), f"{where}, match"),
+        "name": name,
+        "printed": printed,
+        "match": as_mapping(data.get("match"), f"{where}, match"),
         "fields": {key: value for key, value in data.items() if key in FIELDS},
-        "metrics": _names(data["metrics"], metrics, f"metrics of {where}") if "metrics" in data else None,
-        **{key: _text(data[key], f"{where}, {key}")
-           for key in ("not_testable", "needs", "note", "suffix") if key in data},
+        "metrics": _names(data["metrics"], metrics, f"metrics of {where}")
+        if "metrics" in data
+        else None,
+        **{
+            key: _text(data[key], f"{where}, {key}")
+            for key in ("not_testable", "needs", "note", "suffix")
+            if key in data
+        },
     }
 
 
@@ -141,19 +191,36 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
     name = data.get("name") or data["dataset"] + ("" if alpha is None else f"-{alpha:g}")
     if alpha is not None and "partition" not in data:
         data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}
-    settings_of = {key: as_mapping(value, f"{where}, {name}, settings_of, {key}") for key, value in
-                   as_mapping(data.get("settings_of"), f"{where}, {name}, settings_of").items()}
-    return Line(**_remarks(data, _text(name, f"{where}, name"), where, metrics), alpha=alpha, settings_of=settings_of)
+    settings_of = {
+        key: as_mapping(value, f"{where}, {name}, settings_of, {key}")
+        for key, value in as_mapping(
+            data.get("settings_of"), f"{where}, {name}, settings_of"
+        ).items()
+    }
+    return Line(
+        **_remarks(data, _text(name, f"{where}, name"), where, metrics),
+        alpha=alpha,
+        settings_of=settings_of,
+    )
 
 
 def _alpha(data: dict[str, Any], where: str) -> float | None:
-    """The concentration that a column states as `alpha`, as `beta` (FedVCK's name) or in its partition."""
+    """The concentration that a column states as `alpha`, as `beta` (FedVCK's name) or in its
+    partition.
+    """
     if "alpha" in data and "beta" in data:
         raise InputError(f"{where}: a column has 'alpha' and 'beta', which mean the same: {data!r}")
-    alpha = data.get("alpha", data.get("beta", as_mapping(data.get("partition"), f"{where}, partition").get("alpha")))
+    alpha = data.get(
+        "alpha",
+        data.get("beta", as_mapping(data.get("partition"), f"{where}, partition").get("alpha")),
+    )
     if alpha is None:
         return None
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < float("inf"):
+    if (
+        isinstance(alpha, bool)
+        or not isinstance(alpha, (int, float))
+        or not 0 < alpha < float("inf")
+    ):
         raise InputError(f"{where}: alpha must be a positive finite number, not {alpha!r}")
     return float(alpha)
 
@@ -176,7 +243,9 @@ def _profiles(value: Any, where: str) -> dict[str, Overrides]:
         data = as_mapping(given, inside)
         apart = ("models", "algorithms", "limits")
         check_keys(data, (FIELDS - {"algorithm"}) | set(apart), inside)
-        found[name] = Overrides.read({k: v for k, v in data.items() if k not in apart}, data, inside)
+        found[name] = Overrides.read(
+            {k: v for k, v in data.items() if k not in apart}, data, inside
+        )
     return found
 
 
@@ -185,12 +254,18 @@ def _absent(value: Any, where: str, known: tuple[tuple[str, ...], ...]) -> Absen
     check_keys(data, ("rows", "columns", "metrics", "reason", "run"), where)
     if not isinstance(data.get("run", True), bool):
         raise InputError(f"{where}: 'run' must be true or false, not {data['run']!r}")
-    rows, columns, metrics = (_names(data[key], names, f"{key} of {where}") if key in data else None
-                              for key, names in zip(("rows", "columns", "metrics"), known, strict=True))
-    return Absent(rows, columns, metrics, _text(data.get("reason"), f"{where}, reason"), data.get("run", True))
+    rows, columns, metrics = (
+        _names(data[key], names, f"{key} of {where}") if key in data else None
+        for key, names in zip(("rows", "columns", "metrics"), known, strict=True)
+    )
+    return Absent(
+        rows, columns, metrics, _text(data.get("reason"), f"{where}, reason"), data.get("run", True)
+    )
 
 
 def _compare(value: Any, rows: tuple[str, ...], where: str) -> str:
     if value not in ("all", "successive", *rows):
-        raise unknown(f"way to compare rows ({where}, compare)", value, ("all", "successive", *rows))
+        raise unknown(
+            f"way to compare rows ({where}, compare)", value, ("all", "successive", *rows)
+        )
     return value

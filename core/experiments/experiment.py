@@ -32,22 +32,26 @@ def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        raise InputError(f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}") from None
+        raise InputError(
+            f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}"
+        ) from None
 
 
 def _active(instance: Experiment, attribute: attrs.Attribute, value: Any) -> None:
     if value is not None:
         whole(1)(instance, attribute, value)
         if value > instance.clients:
-            raise InputError(f"active must be at most the number of clients, {instance.clients}, not {value}")
+            raise InputError(
+                f"active must be at most the number of clients, {instance.clients}, not {value}"
+            )
 
 
 @attrs.frozen(kw_only=True)
 class Experiment:
     """One run: an algorithm on a data set, federated in one way, with one seed.
 
-    Two experiments with the same data have the same `id`; a field left at its default does not enter the id, so that
-    a field added later does not rename old runs.
+    Two experiments with the same data have the same `id`; a field left at its default does not
+    enter the id, so that a field added later does not rename old runs.
     """
 
     algorithm: str = attrs.field(validator=_name)
@@ -55,7 +59,8 @@ class Experiment:
     model: str = attrs.field(default="convnet", validator=_name)
     #: keyword arguments of the model, for example `{"width": 64}`
     model_options: dict[str, Any] = attrs.field(factory=dict, validator=_table)
-    #: how the training set is given to the clients: a name of `core.data.partition` and its keyword arguments
+    #: how the training set is given to the clients: a name of `core.data.partition` and its keyword
+    #: arguments
     partition: dict[str, Any] = attrs.field(factory=lambda: {"name": "iid"}, validator=_table)
     clients: int = attrs.field(default=10, validator=whole(1))
     #: clients that take part in a round; None: all
@@ -65,8 +70,11 @@ class Experiment:
     train_fraction: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
     #: test every so many rounds; the last round is always tested
     evaluate_every: int = attrs.field(default=1, validator=whole(1))
-    #: "test", or "val" to choose hyper-parameters: the validation split, or a tenth of the training set, held out
-    evaluate_on: str = attrs.field(default="test", validator=one_of("split to evaluate on", "test", "val"))
+    #: "test", or "val" to choose hyper-parameters: the validation split, or a tenth of the training
+    #: set, held out
+    evaluate_on: str = attrs.field(
+        default="test", validator=one_of("split to evaluate on", "test", "val")
+    )
     #: "printed": the paper's values and equations; "released": those of the authors' code
     variant: str = attrs.field(default="printed", validator=one_of("variant", *VARIANTS))
     #: hyper-parameters that differ from the algorithm's defaults
@@ -96,18 +104,27 @@ class Experiment:
     @property
     def id(self) -> str:
         """Twelve hexadecimal digits that stand for this experiment."""
-        empty = {f.name: f.default.factory() if isinstance(f.default, attrs.Factory) else f.default  # type: ignore[arg-type, union-attr]
-                 for f in attrs.fields(type(self))}
+        empty = {
+            f.name: f.default.factory() if isinstance(f.default, attrs.Factory) else f.default  # type: ignore[arg-type, union-attr]
+            for f in attrs.fields(type(self))
+        }
         stated = {key: value for key, value in self.to_dict().items() if value != empty[key]}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
     def new_algorithm(self) -> Algorithm:
-        """The algorithm with this experiment's settings. Raises InputError for unknown names and bad values."""
+        """The algorithm with this experiment's settings. Raises InputError for unknown names and
+        bad values.
+        """
         return algorithms.create(self.algorithm, self.settings, self.variant)
 
     def new_record(self, task: Task) -> Record:
         """An empty record of this experiment on this machine."""
         from core.experiments.record import Record, code_version
 
-        return Record(experiment=self, settings=attrs.asdict(self.new_algorithm().settings),
-                      fingerprint=task.dataset.fingerprint, environment=task.runtime.describe(), code=code_version())
+        return Record(
+            experiment=self,
+            settings=attrs.asdict(self.new_algorithm().settings),
+            fingerprint=task.dataset.fingerprint,
+            environment=task.runtime.describe(),
+            code=code_version(),
+        )

@@ -1,4 +1,6 @@
-"""The queue of runs that the tables still need, and the way of results from one machine to another."""
+"""The queue of runs that the tables still need, and the way of results from one machine to
+another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from core.federation import Runtime, run
 
 @attrs.frozen
 class Pending:
-    """A run that a table waits for. `cells` says which cells it fills; `missing` says why it cannot run here, if so."""
+    """A run that a table waits for. `cells` says which cells it fills; `missing` says why it cannot
+    run here, if so.
+    """
 
     experiment: Experiment
     paper: str
@@ -30,8 +34,8 @@ class Pending:
 def pending(profile: str, root: Path | None = None) -> list[Pending]:
     """Runs without a complete record, most urgent first: by table, then by seed.
 
-    Cells that cannot be tested here and algorithms that are not written yet are left out. A run that fills several
-    cells stands once.
+    Cells that cannot be tested here and algorithms that are not written yet are left out. A run
+    that fills several cells stands once.
     """
     done = records(root)
     here = _present()
@@ -44,15 +48,29 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                 if experiment.id in done:
                     continue
                 before = found.get(experiment.id)
-                cells = (*(before.cells if before else ()), f"{cell.paper}/{cell.table}/{cell.row}/{cell.column}")
-                missing = None if experiment.dataset in here else f"the data set {experiment.dataset} is not here"
-                found[experiment.id] = attrs.evolve(before, cells=cells) if before else Pending(
-                    experiment, cell.paper, cells, cell.priority, missing)
-    return sorted(found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id))
+                cells = (
+                    *(before.cells if before else ()),
+                    f"{cell.paper}/{cell.table}/{cell.row}/{cell.column}",
+                )
+                missing = (
+                    None
+                    if experiment.dataset in here
+                    else f"the data set {experiment.dataset} is not here"
+                )
+                found[experiment.id] = (
+                    attrs.evolve(before, cells=cells)
+                    if before
+                    else Pending(experiment, cell.paper, cells, cell.priority, missing)
+                )
+    return sorted(
+        found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id)
+    )
 
 
 def _present() -> set[str]:
-    """Every name, with and without a size at its end, under which a data set that is here can be loaded."""
+    """Every name, with and without a size at its end, under which a data set that is here can be
+    loaded.
+    """
     names = set()
     for info in data.available():
         names |= {f"{info.name}_{size}" for size in info.present_sizes}
@@ -70,18 +88,31 @@ def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple
 
 
 def measure(
-    experiment: Experiment, paper: str, *, out: Path | None = None, runtime: Runtime | None = None,
-    progress: bool = False, deadline: float | None = None,
+    experiment: Experiment,
+    paper: str,
+    *,
+    out: Path | None = None,
+    runtime: Runtime | None = None,
+    progress: bool = False,
+    deadline: float | None = None,
 ) -> tuple[Record, Path, bool]:
     """Run an experiment unless its record is complete already.
 
-    Returns the record, its file and whether anything was computed. An interrupted run resumes from its checkpoint.
+    Returns the record, its file and whether anything was computed. An interrupted run resumes from
+    its checkpoint.
     """
     path, checkpoint = places(experiment, paper, out)
     for known in {path, *RESULTS.glob(f"*/{experiment.id}.json")}:
         if known.exists() and (record := Record.load(known)).status == "complete":
             return record, known, False
-    record = run(experiment, runtime=runtime, record=path, checkpoint=checkpoint, progress=progress, deadline=deadline)
+    record = run(
+        experiment,
+        runtime=runtime,
+        record=path,
+        checkpoint=checkpoint,
+        progress=progress,
+        deadline=deadline,
+    )
     return record, path, True
 
 
@@ -95,12 +126,17 @@ def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -
 
 
 def run_pending(
-    profile: str, minutes: float, out: Path | None = None, runtime: Runtime | None = None, progress: bool = False,
+    profile: str,
+    minutes: float,
+    out: Path | None = None,
+    runtime: Runtime | None = None,
+    progress: bool = False,
 ) -> Iterator[tuple[Pending, Record | InputError]]:
-    """Take pending runs in order until the time is up; yield each with its record, or with the error that ended it.
+    """Take pending runs in order until the time is up; yield each with its record, or with the
+    error that ended it.
 
-    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run that failed with the
-    same code is not tried again. Raises InputError for an unknown profile.
+    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
+    that failed with the same code is not tried again. Raises InputError for an unknown profile.
     """
     deadline = time.monotonic() + 60 * minutes
     for item in pending(profile):
@@ -109,8 +145,14 @@ def run_pending(
         if time.monotonic() > deadline:
             return
         try:
-            record, _, computed = measure(item.experiment, item.paper, out=out, runtime=runtime, progress=progress,
-                                          deadline=deadline)
+            record, _, computed = measure(
+                item.experiment,
+                item.paper,
+                out=out,
+                runtime=runtime,
+                progress=progress,
+                deadline=deadline,
+            )
         except InputError as error:
             yield item, error
             continue
@@ -128,13 +170,17 @@ class Imported:
 
 
 def import_records(folder: Path, root: Path | None = None) -> Imported:
-    """Copy complete records from a folder that `run --out` filled into the book's. Records already there are kept.
+    """Copy complete records from a folder that `run --out` filled into the book's. Records already
+    there are kept.
 
-    Raises InputError when the folder holds no record or one of them is damaged; nothing is copied then.
+    Raises InputError when the folder holds no record or one of them is damaged; nothing is copied
+    then.
     """
     found = [(path, Record.load(path)) for path in sorted(folder.glob("*/*.json"))]
     if not found:
-        raise InputError(f"there are no records below {folder}; give the folder that was given to run as --out")
+        raise InputError(
+            f"there are no records below {folder}; give the folder that was given to run as --out"
+        )
     new = known = unfinished = 0
     for path, record in found:
         target = (root or RESULTS) / path.parent.name / path.name

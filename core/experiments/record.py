@@ -23,10 +23,10 @@ RESULTS = REPOSITORY / "book" / "results"
 class Record:
     """One measured run.
 
-    `rounds` holds a row per round: `round` (from 1), `metrics` (empty where the round was not tested), `up` and `down`
-    (bytes over all clients) and `seconds` by phase. `metrics` are those of the last round on the test set, as
-    fractions.
-    `bytes` are the run's totals by direction and kind of content. `status` is "running", "complete" or "failed".
+    `rounds` holds a row per round: `round` (from 1), `metrics` (empty where the round was not
+    tested), `up` and `down` (bytes over all clients) and `seconds` by phase. `metrics` are those of
+    the last round on the test set, as fractions. `bytes` are the run's totals by direction and kind
+    of content. `status` is "running", "complete" or "failed".
     """
 
     experiment: Experiment
@@ -39,7 +39,8 @@ class Record:
     metrics: dict[str, float] = attrs.field(factory=dict)
     bytes: dict[str, dict[str, int]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
-    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU; 0: not measured
+    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU; 0: not
+    #: measured
     peak_memory: int = 0
 
     def add(self, result: RoundResult) -> None:
@@ -68,7 +69,9 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """Read a record. Raises InputError, naming the file, for one that is damaged or was renamed."""
+        """Read a record. Raises InputError, naming the file, for one that is damaged or was
+        renamed.
+        """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             experiment = Experiment.from_dict(data.pop("experiment"))
@@ -79,7 +82,9 @@ class Record:
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"the record {path} is damaged: {error}") from None
         if identifier != experiment.id:
-            raise InputError(f"the record {path} says it is {identifier}, but its experiment is {experiment.id}")
+            raise InputError(
+                f"the record {path} says it is {identifier}, but its experiment is {experiment.id}"
+            )
         return record
 
 
@@ -91,7 +96,9 @@ def records(root: Path | None = None) -> dict[str, Record]:
 
 @cache
 def code_version() -> str:
-    """A hash of the package's source that runs algorithms: two records with the same hash ran the same code."""
+    """A hash of the package's source that runs algorithms: two records with the same hash ran the
+    same code.
+    """
     digest = hashlib.sha256()
     for path in sorted((REPOSITORY / "core").rglob("*.py")):
         if "report" not in path.parts:

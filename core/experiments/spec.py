@@ -14,7 +14,8 @@ import yaml
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 
-#: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and `profiles.yaml`
+#: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and
+#: `profiles.yaml`
 TABLES = Path(__file__).resolve().parents[2] / "book" / "tables"
 #: the fields of an experiment that a specification may state; seed and profile come from elsewhere
 FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
@@ -31,14 +32,24 @@ class _Loader(yaml.SafeLoader):
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise yaml.MarkedYAMLError(problem="a key is not a plain name", problem_mark=key.start_mark)
-    keys = [loader.construct_object(key) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+            raise yaml.MarkedYAMLError(
+                problem="a key is not a plain name", problem_mark=key.start_mark
+            )
+    keys = [
+        loader.construct_object(key)
+        for key, _ in node.value
+        if key.tag != "tag:yaml.org,2002:merge"
+    ]
     for key in keys:
         if keys.count(key) > 1:
-            raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"the key {key!r} stands twice", problem_mark=node.start_mark
+            )
     loader.flatten_mapping(node)
-    return {loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)
-            for key, value in node.value}
+    return {
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)
+        for key, value in node.value
+    }
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
@@ -50,7 +61,9 @@ def short(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping. Raises InputError, naming the file, when it is missing or is not one."""
+    """A YAML file that holds a mapping. Raises InputError, naming the file, when it is missing or
+    is not one.
+    """
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
@@ -61,14 +74,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{short(path)} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise InputError(
+            f"{short(path)} is not valid YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(data, dict):
         raise InputError(f"{short(path)} must hold a mapping of names to values")
     return data
 
 
 def as_mapping(value: Any, where: str) -> dict[str, Any]:
-    """`value` as a mapping with names as keys; None is an empty one. Raises InputError otherwise."""
+    """`value` as a mapping with names as keys; None is an empty one. Raises InputError
+    otherwise.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -91,10 +108,11 @@ def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) ->
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an experiment from layers, the later ones over the earlier; dictionaries merge key by key.
+    """Fields of an experiment from layers, the later ones over the earlier; dictionaries merge key
+    by key.
 
-    Two exceptions keep what does not belong together apart: another kind of partition replaces the earlier one whole,
-    and another model drops the options of the earlier one.
+    Two exceptions keep what does not belong together apart: another kind of partition replaces the
+    earlier one whole, and another model drops the options of the earlier one.
     """
     fields: dict[str, Any] = {}
     for layer in layers:
@@ -102,8 +120,10 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             fields.pop("model_options", None)
         for key, value in layer.items():
             old = fields.get(key)
-            if not isinstance(value, dict) or not isinstance(old, dict) or (
-                key == "partition" and value.get("name", old.get("name")) != old.get("name")
+            if (
+                not isinstance(value, dict)
+                or not isinstance(old, dict)
+                or (key == "partition" and value.get("name", old.get("name")) != old.get("name"))
             ):
                 fields[key] = copy.deepcopy(value)
             else:
@@ -115,33 +135,48 @@ def _deep(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     both = dict(old)
     for key, value in new.items():
         kept = both.get(key)
-        both[key] = _deep(kept, value) if isinstance(kept, dict) and isinstance(value, dict) else copy.deepcopy(value)
+        both[key] = (
+            _deep(kept, value)
+            if isinstance(kept, dict) and isinstance(value, dict)
+            else copy.deepcopy(value)
+        )
     return both
 
 
-def replaced(fields: Mapping[str, Any], layer: Mapping[str, Any], alpha: float | None) -> dict[str, Any]:
+def replaced(
+    fields: Mapping[str, Any], layer: Mapping[str, Any], alpha: float | None
+) -> dict[str, Any]:
     """`layer` over `fields`, where the layer may bring another data set.
 
-    A split file or a natural partition belongs to its data set: another data set gets a Dirichlet partition with the
-    concentration `alpha` of the original in its place, drawn with the size cap that the files were drawn with, unless
-    the layer states a partition itself.
+    A split file or a natural partition belongs to its data set: another data set gets a Dirichlet
+    partition with the concentration `alpha` of the original in its place, drawn with the size cap
+    that the files were drawn with, unless the layer states a partition itself.
     """
     partition = fields.get("partition", {}).get("name")
     moves = layer.get("dataset", fields.get("dataset")) != fields.get("dataset")
     if moves and "partition" not in layer and partition in ("file", "natural"):
-        drawn = {"name": "dirichlet", "alpha": DEFAULT_ALPHA if alpha is None else alpha, "cap": True}
+        drawn = {
+            "name": "dirichlet",
+            "alpha": DEFAULT_ALPHA if alpha is None else alpha,
+            "cap": True,
+        }
         return merged(fields, layer, {"partition": drawn})
     return merged(fields, layer)
 
 
 def applicable(layer: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """`layer` without the settings that the algorithm does not have; all are kept for one that is not written yet."""
+    """`layer` without the settings that the algorithm does not have; all are kept for one that is
+    not written yet.
+    """
     from core.algorithms import settings_fields
 
     known = settings_fields(algorithm)
     if known is None or "settings" not in layer:
         return dict(layer)
-    return {**layer, "settings": {key: value for key, value in layer["settings"].items() if key in known}}
+    return {
+        **layer,
+        "settings": {key: value for key, value in layer["settings"].items() if key in known},
+    }
 
 
 @attrs.frozen
@@ -165,7 +200,9 @@ class Published:
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
-    """The rows of a published.csv; none when there is no such file. Raises InputError when a column is missing."""
+    """The rows of a published.csv; none when there is no such file. Raises InputError when a column
+    is missing.
+    """
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -194,7 +231,9 @@ def _matches(row: Mapping[str, str], key: str, wanted: Any) -> bool:
 
 
 def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row and a column ask for together: the parts of `setting` add up, in other keys the column prevails."""
+    """What a row and a column ask for together: the parts of `setting` add up, in other keys the
+    column prevails.
+    """
     parts = [str(match["setting"]) for match in (column, row) if "setting" in match]
     return {**row, **column, **({"setting": ",".join(parts)} if parts else {})}
 
@@ -203,19 +242,29 @@ def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) 
     """The one printed number that fits; raises InputError when none or several do."""
     for key in match:
         if rows and (key not in rows[0] or key in PRINTED):
-            raise unknown(f"column to match in published.csv ({where})", key, set(rows[0]) - set(PRINTED))
-    found = [row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())]
+            raise unknown(
+                f"column to match in published.csv ({where})", key, set(rows[0]) - set(PRINTED)
+            )
+    found = [
+        row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())
+    ]
     if len(found) != 1:
-        raise InputError(f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one")
+        raise InputError(
+            f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one"
+        )
     return as_published(found[0], where)
 
 
 def as_published(row: Mapping[str, str], where: str) -> Published:
-    """A row of published.csv as a number. Raises InputError for a value that is neither a number nor OOM."""
+    """A row of published.csv as a number. Raises InputError for a value that is neither a number
+    nor OOM.
+    """
     text = row["value"]
     try:
         value = None if text == "OOM" else float(text)
         std = float(row["std"]) if row["std"] else None
     except ValueError:
-        raise InputError(f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number") from None
+        raise InputError(
+            f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"
+        ) from None
     return Published(value, text, std, row["unit"], row["better"], row["note"])

@@ -1,9 +1,10 @@
 """The grid of runs behind each published table: `book/tables/<paper>/<table>.yaml` as objects.
 
-A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first), `seeds`, `defaults`
-(fields of an `Experiment`), `rows` and `columns`. Every row and column has a `match`; the two together pick one printed
-number out of `published.csv`. Where they are needed: `stand_ins` (a data set at hand for one that is not), `profiles`
-(what a profile changes in this table), `absent` (cells without a printed number), `compare` (which rows are compared),
+A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first),
+`seeds`, `defaults` (fields of an `Experiment`), `rows` and `columns`. Every row and column has a
+`match`; the two together pick one printed number out of `published.csv`. Where they are needed:
+`stand_ins` (a data set at hand for one that is not), `profiles` (what a profile changes in this
+table), `absent` (cells without a printed number), `compare` (which rows are compared),
 `record_metrics` (the name in a record of a metric in print) and `note`.
 """
 
@@ -45,7 +46,9 @@ def slug(text: str) -> str:
 
 @attrs.frozen(eq=False)
 class Line:
-    """A row or a column of a table: a name, the fields of an experiment that it states, and what is said about it."""
+    """A row or a column of a table: a name, the fields of an experiment that it states, and what is
+    said about it.
+    """
 
     name: str
     fields: dict[str, Any]
@@ -58,7 +61,8 @@ class Line:
     #: what must be written before it can be run
     needs: str | None = None
     note: str | None = None
-    #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test sets
+    #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test
+    #: sets
     suffix: str = ""
     #: the metrics that this row or column has; None: all
     metrics: tuple[str, ...] | None = None
@@ -78,7 +82,9 @@ class StandIn:
 
 @attrs.frozen(eq=False)
 class Absent:
-    """Cells of the grid for which the paper prints no number; None stands for all rows, columns or metrics."""
+    """Cells of the grid for which the paper prints no number; None stands for all rows, columns or
+    metrics.
+    """
 
     rows: tuple[str, ...] | None
     columns: tuple[str, ...] | None
@@ -89,8 +95,10 @@ class Absent:
 
     def covers(self, row: str, column: str, metric: str) -> bool:
         """Whether the cell is one of these."""
-        return all(names is None or name in names for names, name in (
-            (self.rows, row), (self.columns, column), (self.metrics, metric)))
+        return all(
+            names is None or name in names
+            for names, name in ((self.rows, row), (self.columns, column), (self.metrics, metric))
+        )
 
 
 @attrs.frozen(eq=False)
@@ -133,7 +141,13 @@ class Cell:
     @property
     def address(self) -> str:
         """PAPER/TABLE/ROW/COLUMN, and /METRIC in a table with several metrics; safe in a shell."""
-        parts = [self.paper, self.table, self.row, self.column, *([self.metric] if self.several_metrics else [])]
+        parts = [
+            self.paper,
+            self.table,
+            self.row,
+            self.column,
+            *([self.metric] if self.several_metrics else []),
+        ]
         return "/".join(slug(part) for part in parts)
 
     def command(self) -> str:
@@ -171,7 +185,9 @@ class TableSpec:
 
     @classmethod
     def load(cls, path: Path) -> TableSpec:
-        """Read a specification. Raises InputError, naming file and key, for anything that is wrong in it."""
+        """Read a specification. Raises InputError, naming file and key, for anything that is wrong
+        in it.
+        """
         from core.experiments.checks import parse
 
         spec = parse(path)
@@ -183,7 +199,10 @@ class TableSpec:
     def all(cls, root: Path | None = None) -> list[TableSpec]:
         """Every specification, most urgent first."""
         paths = sorted((root or TABLES).glob("*/*.yaml"))
-        return sorted((_cached(path, path.stat().st_mtime_ns) for path in paths), key=lambda spec: spec.priority)
+        return sorted(
+            (_cached(path, path.stat().st_mtime_ns) for path in paths),
+            key=lambda spec: spec.priority,
+        )
 
     @classmethod
     def of_paper(cls, paper: str, root: Path | None = None) -> list[TableSpec]:
@@ -191,7 +210,10 @@ class TableSpec:
         specs = cls.all(root)
         if paper not in {spec.paper for spec in specs}:
             raise unknown("paper", paper, {spec.paper for spec in specs})
-        return sorted((spec for spec in specs if spec.paper == paper), key=lambda spec: (len(spec.table), spec.table))
+        return sorted(
+            (spec for spec in specs if spec.paper == paper),
+            key=lambda spec: (len(spec.table), spec.table),
+        )
 
     @classmethod
     def find(cls, paper: str, table: str | int, root: Path | None = None) -> TableSpec:
@@ -203,17 +225,20 @@ class TableSpec:
 
     @classmethod
     def find_cell(cls, text: str, profile: str, root: Path | None = None) -> Cell:
-        """The cell that PAPER/TABLE/ROW/COLUMN names, or PAPER/TABLE/ROW/COLUMN/METRIC; case does not matter.
+        """The cell that PAPER/TABLE/ROW/COLUMN names, or PAPER/TABLE/ROW/COLUMN/METRIC; case does
+        not matter.
 
-        Without a metric it is the first of the cell: all metrics come from the same runs. Raises InputError, with the
-        nearest name, for an unknown one.
+        Without a metric it is the first of the cell: all metrics come from the same runs. Raises
+        InputError, with the nearest name, for an unknown one.
         """
         parts = text.strip("/").split("/")
         if len(parts) not in (4, 5):
             raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
         spec = cls.find(parts[0], parts[1], root)
-        found = [((row.name, column.name, metric), place)
-                 for place, (row, column, metric) in enumerate(spec.grid())]
+        found = [
+            ((row.name, column.name, metric), place)
+            for place, (row, column, metric) in enumerate(spec.grid())
+        ]
         where = f"{parts[0]}/{parts[1]}"
         for i, part in enumerate(parts[2:]):
             known = {slug(names[i]) for names, _ in found}
@@ -224,11 +249,15 @@ class TableSpec:
         return spec._cells(profile, {found[0][1]})[0]
 
     def grid(self) -> Iterator[tuple[Line, Line, str]]:
-        """Row, column and metric of every cell, row by row, without those that are not measured either."""
+        """Row, column and metric of every cell, row by row, without those that are not measured
+        either.
+        """
         for row in self.rows:
             for column in self.columns:
                 for metric in self.metrics:
-                    had = all(line.metrics is None or metric in line.metrics for line in (row, column))
+                    had = all(
+                        line.metrics is None or metric in line.metrics for line in (row, column)
+                    )
                     absent = self._absent(row, column, metric)
                     if had and (absent is None or absent.run):
                         yield row, column, metric
@@ -238,19 +267,25 @@ class TableSpec:
         if not row.printed or not column.printed or self._absent(row, column, metric):
             return None
         where = f"{short(self.path)}, row {row.name!r}, column {column.name!r}, metric {metric!r}"
-        return match_one(self._published().get(metric, []), join_match(row.match, column.match), where)
+        return match_one(
+            self._published().get(metric, []), join_match(row.match, column.match), where
+        )
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Names of the rows that are compared with each other in every column, for the direction of a result."""
+        """Names of the rows that are compared with each other in every column, for the direction of
+        a result.
+        """
         names = [row.name for row in self.rows]
         if self.compare == "all":
-            return [(a, b) for i, a in enumerate(names) for b in names[i + 1:]]
+            return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
         if self.compare == "successive":
             return list(itertools.pairwise(names))
         return [(name, self.compare) for name in names if name != self.compare]
 
     def cells(self, profile: str) -> list[Cell]:
-        """Every cell with its runs at a profile, row by row. Raises InputError for an unknown profile or setting."""
+        """Every cell with its runs at a profile, row by row. Raises InputError for an unknown
+        profile or setting.
+        """
         return self._cells(profile, None)
 
     def _cells(self, profile: str, places: set[int] | None) -> list[Cell]:
@@ -260,8 +295,10 @@ class TableSpec:
         found: list[Cell] = []
         runs: dict[tuple[str, str], tuple[Experiment, ...]] = {}
         pairs = self.pairs()
-        rivals = {row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
-                  for row in self.rows}
+        rivals = {
+            row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
+            for row in self.rows
+        }
         for place, (row, column, metric) in enumerate(self.grid()):
             if places is not None and place not in places:
                 continue
@@ -269,15 +306,30 @@ class TableSpec:
             if key not in runs:
                 runs[key] = self._experiments(row, column, chosen)
             absent = self._absent(row, column, metric)
-            notes = [text for text in (row.note, column.note, absent.reason if absent else None) if text]
-            found.append(Cell(
-                self.paper, self.table, row.name, column.name, metric,
-                self.record_metrics.get(metric, metric) + row.suffix + column.suffix,
-                self.printed(row, column, metric), self._unit(metric), profile, runs[key],
-                1000 * self.priority + place, row.not_testable or column.not_testable,
-                self._stand_in(row, column, runs[key][0]), row.needs or column.needs, "; ".join(notes) or None,
-                rivals[row.name], len(self.metrics) > 1,
-            ))
+            notes = [
+                text for text in (row.note, column.note, absent.reason if absent else None) if text
+            ]
+            found.append(
+                Cell(
+                    self.paper,
+                    self.table,
+                    row.name,
+                    column.name,
+                    metric,
+                    self.record_metrics.get(metric, metric) + row.suffix + column.suffix,
+                    self.printed(row, column, metric),
+                    self._unit(metric),
+                    profile,
+                    runs[key],
+                    1000 * self.priority + place,
+                    row.not_testable or column.not_testable,
+                    self._stand_in(row, column, runs[key][0]),
+                    row.needs or column.needs,
+                    "; ".join(notes) or None,
+                    rivals[row.name],
+                    len(self.metrics) > 1,
+                )
+            )
         return found
 
     def _experiments(self, row: Line, column: Line, profile: Profile) -> tuple[Experiment, ...]:
@@ -294,7 +346,10 @@ class TableSpec:
         # a profile changes the budget, never what a row is about
         fields = merged(fields, {"settings": row.fields.get("settings", {})})
         try:
-            return tuple(Experiment.from_dict({**fields, "seed": seed, "profile": profile.name}) for seed in self.seeds)
+            return tuple(
+                Experiment.from_dict({**fields, "seed": seed, "profile": profile.name})
+                for seed in self.seeds
+            )
         except InputError as error:
             raise InputError(f"{where}, profile {profile.name}: {error}") from None
 
@@ -320,7 +375,11 @@ class TableSpec:
         if extra:
             known: set[str] = set().union(*(settings_fields(name) or set() for name in names()))
             for key in sorted(extra - known):
-                raise unknown(f"setting of any algorithm ({short(self.path)}, profiles, {profile.name})", key, known)
+                raise unknown(
+                    f"setting of any algorithm ({short(self.path)}, profiles, {profile.name})",
+                    key,
+                    known,
+                )
 
     def _stand_in(self, row: Line, column: Line, run: Experiment) -> str | None:
         asked = self._stated(row, column)["dataset"]

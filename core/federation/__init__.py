@@ -9,6 +9,25 @@ from core.federation.runtime import Runtime
 from core.federation.task import Task, pack
 from core.federation.training import LocalTraining, supervised, train
 
-__all__ = ["Algorithm", "Client", "Field", "Ledger", "LocalTraining", "Message", "RoundResult", "Runtime", "State",
-           "Task", "UploadError", "check_upload", "make_clients", "make_task", "pack", "rounds", "run", "select",
-           "supervised", "train"]
+__all__ = [
+    "Algorithm",
+    "Client",
+    "Field",
+    "Ledger",
+    "LocalTraining",
+    "Message",
+    "RoundResult",
+    "Runtime",
+    "State",
+    "Task",
+    "UploadError",
+    "check_upload",
+    "make_clients",
+    "make_task",
+    "pack",
+    "rounds",
+    "run",
+    "select",
+    "supervised",
+    "train",
+]

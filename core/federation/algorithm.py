@@ -17,7 +17,9 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class State:
-    """What the server knows between rounds: named tensors and small plain values. It is what a checkpoint holds."""
+    """What the server knows between rounds: named tensors and small plain values. It is what a
+    checkpoint holds.
+    """
 
     task: Task
     tensors: dict[str, torch.Tensor] = attrs.field(factory=dict)
@@ -27,8 +29,9 @@ class State:
 class Algorithm:
     """How a task is federated.
 
-    An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in `client.memory`, the
-    hyper-parameters in `settings`, a frozen attrs class that stands beside the algorithm as its `Settings`.
+    An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in
+    `client.memory`, the hyper-parameters in `settings`, a frozen attrs class that stands beside the
+    algorithm as its `Settings`.
     """
 
     Settings: ClassVar[type]
@@ -57,9 +60,13 @@ class Algorithm:
     def clients_update(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """The answers of all clients of a round; override it to serve them in one batched program."""
-        return {client.id: self.client_update(client, messages[client.id], rng.at("client", client.id))
-                for client in clients}
+        """The answers of all clients of a round; override it to serve them in one batched
+        program.
+        """
+        return {
+            client.id: self.client_update(client, messages[client.id], rng.at("client", client.id))
+            for client in clients
+        }
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The server's state after it has seen the uploads."""
@@ -67,11 +74,16 @@ class Algorithm:
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round: broadcast, client updates, checked and counted uploads, server update."""
-        messages = {client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients}
+        messages = {
+            client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients
+        }
         with ledger.timed("clients"):
             answers = self.clients_update(clients, messages, rng)
         tensors, meta = self.upload_format(state)
-        uploads = {id_: ledger.count("up", check_upload(answer, tensors, meta, id_)) for id_, answer in answers.items()}
+        uploads = {
+            id_: ledger.count("up", check_upload(answer, tensors, meta, id_))
+            for id_, answer in answers.items()
+        }
         with ledger.timed("server"):
             return self.server_update(state, uploads, rng.at("server"))
 
@@ -80,8 +92,10 @@ class Algorithm:
         raise NotImplementedError
 
     def measures(self, state: State) -> dict[str, float]:
-        """What an algorithm says of its result beside the task's metrics, by name, after the last round.
+        """What an algorithm says of its result beside the task's metrics, by name, after the last
+        round.
 
-        They enter the last round's metrics, and so the record; a name must not be that of a metric of the task.
+        They enter the last round's metrics, and so the record; a name must not be that of a metric
+        of the task.
         """
         return {}

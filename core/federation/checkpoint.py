@@ -1,4 +1,6 @@
-"""Checkpoints: one safetensors file with the server's state, the clients' memories and the history so far."""
+"""Checkpoints: one safetensors file with the server's state, the clients' memories and the history
+so far.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from core.federation.task import Task
 
 @attrs.frozen
 class Checkpoint:
-    """A place to resume from: the state after a round, with the results of that round and all before it."""
+    """A place to resume from: the state after a round, with the results of that round and all
+    before it.
+    """
 
     state: State
     ledger: Ledger
@@ -29,7 +33,8 @@ class Checkpoint:
 
 
 def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]) -> None:
-    """Write a checkpoint atomically: after a kill at any moment either the old or the new file is there, whole.
+    """Write a checkpoint atomically: after a kill at any moment either the old or the new file is
+    there, whole.
 
     A tensor that the server and clients hold together, as the same object, is written once.
     """
@@ -38,8 +43,13 @@ def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]
         tensors |= {f"client/{client.id}/{name}": value for name, value in client.memory.items()}
     first: dict[int, str] = {}
     same = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
-    facts = {"key": key, "meta": checkpoint.state.meta, "ledger": checkpoint.ledger.rounds,
-             "history": checkpoint.history, "same": {name: one for name, one in same.items() if name != one}}
+    facts = {
+        "key": key,
+        "meta": checkpoint.state.meta,
+        "ledger": checkpoint.ledger.rounds,
+        "history": checkpoint.history,
+        "same": {name: one for name, one in same.items() if name != one},
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
@@ -60,9 +70,13 @@ def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Chec
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             tensors |= {name: tensors[one] for name, one in facts.get("same", {}).items()}
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"the checkpoint {path} is damaged ({error}); delete it to start the run again") from None
+        raise InputError(
+            f"the checkpoint {path} is damaged ({error}); delete it to start the run again"
+        ) from None
     if facts["key"] != key:
-        raise InputError(f"the checkpoint {path} belongs to another run or other data; delete it to start again")
+        raise InputError(
+            f"the checkpoint {path} belongs to another run or other data; delete it to start again"
+        )
     for client in clients:
         client.memory.update(_below(f"client/{client.id}/", tensors))
     state = State(task, _below("state/", tensors), facts["meta"])
@@ -70,4 +84,8 @@ def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Chec
 
 
 def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

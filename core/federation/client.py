@@ -17,8 +17,9 @@ from core.rng import Rng
 class Client:
     """One participant.
 
-    `images` (N, C, H, W) uint8 and `labels` (N,) int64 lie on the task's device and never leave the client.
-    `memory` holds named tensors that a client keeps from round to round; it is checkpointed and never sent.
+    `images` (N, C, H, W) uint8 and `labels` (N,) int64 lie on the task's device and never leave the
+    client. `memory` holds named tensors that a client keeps from round to round; it is checkpointed
+    and never sent.
     """
 
     id: int
@@ -36,12 +37,14 @@ class Client:
         return torch.bincount(self.labels, minlength=self.task.dataset.num_classes)
 
 
-def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0) -> list[Client]:
+def make_clients(
+    task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0
+) -> list[Client]:
     """Hand the training set out to clients.
 
-    With `train_fraction` below 1, every client keeps that share of its part, drawn at random and rounded up.
-    Rows that the data set holds out for validation are left out. A client may be empty; it then takes no part in any
-    round. Raises InputError when all are empty.
+    With `train_fraction` below 1, every client keeps that share of its part, drawn at random and
+    rounded up. Rows that the data set holds out for validation are left out. A client may be empty;
+    it then takes no part in any round. Raises InputError when all are empty.
     """
     train, device = task.dataset.train, task.runtime.device
     parts = split_over_clients(partition, train, clients, seed)
@@ -53,7 +56,11 @@ def make_clients(task: Task, partition: dict, clients: int, seed: int, train_fra
         if task.dataset.held_out is not None:
             rows = rows[~torch.isin(rows, task.dataset.held_out)]
         if train_fraction < 1:
-            order = torch.randperm(len(rows), generator=Rng(seed).at("train_fraction", number).generator())
+            order = torch.randperm(
+                len(rows), generator=Rng(seed).at("train_fraction", number).generator()
+            )
             rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
-        made.append(Client(number, task, train.images[rows].to(device), train.labels[rows].to(device)))
+        made.append(
+            Client(number, task, train.images[rows].to(device), train.labels[rows].to(device))
+        )
     return made

@@ -11,14 +11,18 @@ from types import FrameType
 
 @contextlib.contextmanager
 def kept_interrupts() -> Iterator[Callable[[], None]]:
-    """Interrupts work as ever, and the function that this yields raises one again that a library has dropped.
+    """Interrupts work as ever, and the function that this yields raises one again that a library
+    has dropped.
 
-    Python raises KeyboardInterrupt at any instruction, so also inside a bare `except`, which drops it. `copy.deepcopy`
-    comes by such a place many times in each copy of a network (`copyreg._slotnames` of the standard library). Only
-    Python's own handler is replaced, and only in the main thread; a program that has another one keeps it.
+    Python raises KeyboardInterrupt at any instruction, so also inside a bare `except`, which drops
+    it. `copy.deepcopy` comes by such a place many times in each copy of a network
+    (`copyreg._slotnames` of the standard library). Only Python's own handler is replaced, and only
+    in the main thread; a program that has another one keeps it.
     """
-    mine = threading.current_thread() is threading.main_thread() \
+    mine = (
+        threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
     came = False
 
     def handle(number: int, frame: FrameType | None) -> None:

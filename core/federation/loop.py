@@ -56,8 +56,8 @@ class Plan(Protocol):
 class RoundResult:
     """What one round gave.
 
-    `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are bytes over all
-    clients.
+    `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are
+    bytes over all clients.
     """
 
     round: int
@@ -70,8 +70,13 @@ class RoundResult:
 
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
-        return {"round": self.round, "metrics": self.metrics, "up": self.up, "down": self.down,
-                "seconds": {phase: round(time, 4) for phase, time in self.seconds.items()}}
+        return {
+            "round": self.round,
+            "metrics": self.metrics,
+            "up": self.up,
+            "down": self.down,
+            "seconds": {phase: round(time, 4) for phase, time in self.seconds.items()},
+        }
 
 
 def make_task(experiment: Plan, runtime: Runtime | None = None) -> Task:
@@ -84,11 +89,15 @@ def make_task(experiment: Plan, runtime: Runtime | None = None) -> Task:
 
 def make_clients(experiment: Plan, task: Task) -> list[Client]:
     """Hand the training data of an experiment out to its clients."""
-    return hand_out(task, experiment.partition, experiment.clients, experiment.seed, experiment.train_fraction)
+    return hand_out(
+        task, experiment.partition, experiment.clients, experiment.seed, experiment.train_fraction
+    )
 
 
 def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Client]:
-    """The clients of a round: those with data, or a random `active` of them (all, if there are no more)."""
+    """The clients of a round: those with data, or a random `active` of them (all, if there are no
+    more).
+    """
     able = [client for client in clients if len(client)]
     if active is None or active >= len(able):
         return able
@@ -97,13 +106,17 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 
 def rounds(
-    experiment: Plan, *, task: Task | None = None, clients: Sequence[Client] | None = None,
+    experiment: Plan,
+    *,
+    task: Task | None = None,
+    clients: Sequence[Client] | None = None,
     checkpoint: Path | None = None,
 ) -> Iterator[RoundResult]:
     """Run an experiment round by round.
 
-    With a `checkpoint` file the run resumes after the last finished round; the results of the earlier rounds come from
-    the file. `task` and `clients` may be given to look at them or to change them; by default they are made here.
+    With a `checkpoint` file the run resumes after the last finished round; the results of the
+    earlier rounds come from the file. `task` and `clients` may be given to look at them or to
+    change them; by default they are made here.
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
@@ -118,15 +131,24 @@ def rounds(
     for number in range(len(history) + 1, experiment.rounds + 1):
         here = rng.at("round", number)
         ledger.open_round()
-        state = algorithm.round(state, select(clients, experiment.active, here.at("select")), ledger, here)
+        state = algorithm.round(
+            state, select(clients, experiment.active, here.at("select")), ledger, here
+        )
         metrics: dict[str, float] = {}
         if number % experiment.evaluate_every == 0 or number == experiment.rounds:
             with ledger.timed("evaluate"):
                 metrics = task.evaluate(algorithm.model(state), experiment.evaluate_on)
                 if number == experiment.rounds:
                     metrics = _joined(metrics, algorithm.measures(state))
-        result = RoundResult(number, metrics, ledger.nbytes("up"), ledger.nbytes("down"),
-                             ledger.rounds[-1]["seconds"], state, ledger)
+        result = RoundResult(
+            number,
+            metrics,
+            ledger.nbytes("up"),
+            ledger.nbytes("down"),
+            ledger.rounds[-1]["seconds"],
+            state,
+            ledger,
+        )
         history.append(result.row())
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)
@@ -134,7 +156,11 @@ def rounds(
 
 
 def _joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:
-    """The task's metrics and the algorithm's own. Raises ValueError where both have the same name."""
+    """The task's metrics and the algorithm's own. Raises ValueError where both have the same
+    name.
+    """
     if both := metrics.keys() & measures.keys():
-        raise ValueError(f"an algorithm measures {sorted(both)[0]!r}, which is a metric of the task")
+        raise ValueError(
+            f"an algorithm measures {sorted(both)[0]!r}, which is a metric of the task"
+        )
     return metrics | measures

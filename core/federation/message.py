@@ -22,10 +22,10 @@ Direction = Literal["up", "down"]
 class Message:
     """All that crosses the network between the server and one client, in either direction.
 
-    `tensors` are in their wire dtype: condensed images travel as uint8 where a paper counts one byte a pixel. The name
-    of a tensor starts with its kind, as in `parameters/classifier.weight` or `prototypes/logits`; the ledger counts
-    by kind.
-    `meta` holds small plain values, such as the number of samples behind an update.
+    `tensors` are in their wire dtype: condensed images travel as uint8 where a paper counts one
+    byte a pixel. The name of a tensor starts with its kind, as in `parameters/classifier.weight` or
+    `prototypes/logits`; the ledger counts by kind. `meta` holds small plain values, such as the
+    number of samples behind an update.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -51,7 +51,8 @@ class Message:
 class Ledger:
     """What every round cost: bytes up and down by kind of content, and seconds by phase.
 
-    All traffic is entered here, so the communication tables are read off the ledger and not worked out from a formula.
+    All traffic is entered here, so the communication tables are read off the ledger and not worked
+    out from a formula.
     """
 
     rounds: list[dict[str, dict[str, float]]] = attrs.field(factory=list)
@@ -110,17 +111,22 @@ class UploadError(InputError):
     """A client sent something that the server must not use."""
 
 
-def check_upload(message: Message, tensors: Mapping[str, Field], meta: Mapping[str, Field], client_id: int) -> Message:
+def check_upload(
+    message: Message, tensors: Mapping[str, Field], meta: Mapping[str, Field], client_id: int
+) -> Message:
     """Hand on an upload that has exactly the announced form, or raise UploadError.
 
-    Names, shapes, dtypes, sizes, finiteness and ranges are looked at before the server computes anything.
-    `meta` values must be numbers within their field's bounds.
+    Names, shapes, dtypes, sizes, finiteness and ranges are looked at before the server computes
+    anything. `meta` values must be numbers within their field's bounds.
     """
 
     def refuse(reason: str) -> None:
         raise UploadError(f"the upload of client {client_id} was refused: {reason}")
 
-    for what, given, wanted in (("tensor", message.tensors, tensors), ("entry", message.meta, meta)):
+    for what, given, wanted in (
+        ("tensor", message.tensors, tensors),
+        ("entry", message.meta, meta),
+    ):
         if missing := sorted(wanted.keys() - given.keys()):
             refuse(f"{what} {missing[0]!r} is missing")
         if extra := sorted(given.keys() - wanted.keys()):
@@ -132,9 +138,13 @@ def check_upload(message: Message, tensors: Mapping[str, Field], meta: Mapping[s
         if reason := _out_of_bounds(message.meta[name], field):
             refuse(f"{name!r} {reason}")
     sound = {name: _sound(message.tensors[name], field) for name, field in tensors.items()}
-    if sound and not bool(torch.stack(list(sound.values())).all()):  # one look for all tensors: one host sync
+    if sound and not bool(
+        torch.stack(list(sound.values())).all()
+    ):  # one look for all tensors: one host sync
         bad = next(name for name, fine in sound.items() if not fine)
-        refuse(f"{bad!r} holds values that are not finite or out of range (did the training diverge?)")
+        refuse(
+            f"{bad!r} holds values that are not finite or out of range (did the training diverge?)"
+        )
     return message
 
 

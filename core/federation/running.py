@@ -34,8 +34,13 @@ class Recorded(Plan, Protocol):
 
 
 def run(
-    experiment: Recorded, *, runtime: Runtime | None = None, record: Path | None = None,
-    checkpoint: Path | None = None, progress: bool = False, deadline: float | None = None,
+    experiment: Recorded,
+    *,
+    runtime: Runtime | None = None,
+    record: Path | None = None,
+    checkpoint: Path | None = None,
+    progress: bool = False,
+    deadline: float | None = None,
 ) -> Any:
     """Run an experiment and return its `Record`.
 
@@ -43,15 +48,20 @@ def run(
         record: the file that keeps the record; it is written after every round, atomically.
         checkpoint: the file to resume from; it is removed when the run is complete.
         progress: show a bar with round, accuracy, traffic and time left.
-        deadline: a `time.monotonic()` value; the run stops cleanly before a round that would probably end later,
-            and its record keeps the status "running".
+        deadline: a `time.monotonic()` value; the run stops cleanly before a round that would
+            probably end later, and its record keeps the status "running".
 
-    Raises InputError for bad input and for a run that diverges (its record then has the status "failed").
+    Raises InputError for bad input and for a run that diverges (its record then has the status
+    "failed").
     """
     task = make_task(experiment, runtime)
     kept = experiment.new_record(task)
-    with (tqdm(total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True) as bar,
-          kept_interrupts() as interrupt_again):
+    with (
+        tqdm(
+            total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True
+        ) as bar,
+        kept_interrupts() as interrupt_again,
+    ):
         try:
             started = longest = 0.0
             for result in rounds(experiment, task=task, checkpoint=checkpoint):
@@ -80,5 +90,7 @@ def run(
 
 def _show(bar: tqdm, result: RoundResult) -> None:
     tested = {"accuracy": f"{100 * result.metrics['accuracy']:.1f}%"} if result.metrics else {}
-    bar.set_postfix(tested | {"up": f"{result.up / 2**20:.1f}MB", "down": f"{result.down / 2**20:.1f}MB"})
+    bar.set_postfix(
+        tested | {"up": f"{result.up / 2**20:.1f}MB", "down": f"{result.down / 2**20:.1f}MB"}
+    )
     bar.update()

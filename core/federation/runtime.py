@@ -26,7 +26,8 @@ def cpu_has_bfloat16() -> bool:
 class Runtime:
     """A device and the precision of its convolutions.
 
-    Parameters, statistics and losses stay in float32; `bfloat16` only changes what autocast changes.
+    Parameters, statistics and losses stay in float32; `bfloat16` only changes what autocast
+    changes.
     """
 
     device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
@@ -45,7 +46,9 @@ class Runtime:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InputError("there is no CUDA device on this machine; choose --device cpu or auto")
         if precision == "auto":
-            fast = torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_bfloat16()
+            fast = (
+                torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_bfloat16()
+            )
             precision = "bfloat16" if fast else "float32"
         if precision not in PRECISIONS:
             raise unknown("precision", precision, ("auto", *PRECISIONS))
@@ -53,10 +56,13 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager:
         """The context in which networks are applied."""
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+        return torch.autocast(
+            self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+        )
 
     def peak_memory(self) -> int:
-        """The most bytes held at once so far: by tensors on the GPU, or by this whole process on the CPU.
+        """The most bytes held at once so far: by tensors on the GPU, or by this whole process on
+        the CPU.
 
         0 where the system does not say (Windows).
         """
@@ -71,7 +77,17 @@ class Runtime:
 
     def describe(self) -> dict[str, str | int]:
         """What a record says about the machine."""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
-        return {"python": platform.python_version(), "torch": torch.__version__, "device": self.device.type,
-                "device_name": name, "precision": self.precision, "threads": torch.get_num_threads(),
-                "platform": platform.system()}
+        name = (
+            torch.cuda.get_device_name(self.device)
+            if self.device.type == "cuda"
+            else platform.machine()
+        )
+        return {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "device": self.device.type,
+            "device_name": name,
+            "precision": self.precision,
+            "threads": torch.get_num_threads(),
+            "platform": platform.system(),
+        }

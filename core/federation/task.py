@@ -22,7 +22,8 @@ from core.rng import Rng
 class Task:
     """Image classification: a data set, a model, a loss and the metrics of a test.
 
-    Segmentation and reconstruction are other tasks with the same methods, so no algorithm has to know which it serves.
+    Segmentation and reconstruction are other tasks with the same methods, so no algorithm has to
+    know which it serves.
     """
 
     dataset: Dataset
@@ -37,7 +38,9 @@ class Task:
 
     def _build(self, rng: Rng) -> Classifier:
         d = self.dataset
-        model = models.build(self.model, d.channels, d.size, d.num_classes, rng, **self.model_options)
+        model = models.build(
+            self.model, d.channels, d.size, d.num_classes, rng, **self.model_options
+        )
         return model.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def new_model(self, rng: Rng) -> Classifier:
@@ -47,13 +50,18 @@ class Task:
     def model_from(self, tensors: Mapping[str, torch.Tensor]) -> Classifier:
         """The model whose weights travel under `parameters/` and `buffers/` (see `pack`)."""
         model = copy.deepcopy(self._template)
-        weights = {key.split("/", 1)[1]: value for key, value in tensors.items()
-                   if key.startswith(("parameters/", "buffers/"))}
+        weights = {
+            key.split("/", 1)[1]: value
+            for key, value in tensors.items()
+            if key.startswith(("parameters/", "buffers/"))
+        }
         models.load(model, weights)
         return model
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 images (N, C, H, W) as the network takes them: normalised float32, channels last."""
+        """uint8 images (N, C, H, W) as the network takes them: normalised float32, channels
+        last.
+        """
         return self.dataset.normalise(images).contiguous(memory_format=torch.channels_last)
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -62,22 +70,36 @@ class Task:
 
     @torch.no_grad()
     def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, C) in float32 of uint8 images (N, C, H, W), with the model in evaluation mode."""
+        """Logits (N, C) in float32 of uint8 images (N, C, H, W), with the model in evaluation
+        mode.
+        """
         model.eval()
         with self.runtime.autocast():
-            return torch.cat([model(self.inputs(batch)).float() for batch in images.split(models.at_once(images))])
+            return torch.cat(
+                [
+                    model(self.inputs(batch)).float()
+                    for batch in images.split(models.at_once(images))
+                ]
+            )
 
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
-        """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std` over the models."""
+        """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std`
+        over the models.
+        """
         data = getattr(self.dataset, split)
         images, labels = data.images.to(self.runtime.device), data.labels
-        each = [metrics.classification(self.outputs(one, images).cpu(), labels)
-                for one in (model if isinstance(model, list) else [model])]
+        each = [
+            metrics.classification(self.outputs(one, images).cpu(), labels)
+            for one in (model if isinstance(model, list) else [model])
+        ]
         return metrics.mean_and_std(each) if isinstance(model, list) else each[0]
 
 
 def pack(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A model as wire tensors: `parameters/<name>` and `buffers/<name>` (running statistics of batch norm)."""
+    """A model as wire tensors: `parameters/<name>` and `buffers/<name>` (running statistics of
+    batch norm).
+    """
     parameters, buffers = models.parameters_and_buffers(model)
     return {f"parameters/{name}": value.clone() for name, value in parameters.items()} | {
-        f"buffers/{name}": value.clone() for name, value in buffers.items()}
+        f"buffers/{name}": value.clone() for name, value in buffers.items()
+    }

@@ -17,7 +17,9 @@ __all__ = ["LocalTraining", "Objective", "batches", "supervised", "train"]
 
 @attrs.frozen(kw_only=True)
 class LocalTraining:
-    """Hyper-parameters of local training; the defaults are those of NIID-Bench and FedVCK's ten local epochs."""
+    """Hyper-parameters of local training; the defaults are those of NIID-Bench and FedVCK's ten
+    local epochs.
+    """
 
     lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     batch_size: int = attrs.field(default=64, validator=whole(1))
@@ -39,7 +41,9 @@ class LocalTraining:
 
 
 def supervised(task: Task) -> Objective:
-    """The plain objective: the task's loss of the model's outputs, computed in the runtime's precision."""
+    """The plain objective: the task's loss of the model's outputs, computed in the runtime's
+    precision.
+    """
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with task.runtime.autocast():

@@ -1,9 +1,9 @@
 """Which averaging over classes can lie behind a printed precision and recall.
 
-A paper that prints precision, recall and AUC of two classes may leave open how they are averaged. But the numbers
-belong to one table of hits and misses, so not every averaging can give them. This is how the averaging of GDD-FL's
-Table 1 (MICCAI 2023) is found: 97.23% precision beside 91.11% recall and an AUC of 80.97 on 1.8% positives can only be
-means weighted by class size.
+A paper that prints precision, recall and AUC of two classes may leave open how they are averaged.
+But the numbers belong to one table of hits and misses, so not every averaging can give them. This
+is how the averaging of GDD-FL's Table 1 (MICCAI 2023) is found: 97.23% precision beside 91.11%
+recall and an AUC of 80.97 on 1.8% positives can only be means weighted by class size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 
 from core.errors import InputError
 
-#: "binary": of the positive class; "negative": of the other; "macro": mean of both; "weighted": mean by class size;
-#: "micro": of all samples, where precision and recall are both the accuracy
+#: "binary": of the positive class; "negative": of the other; "macro": mean of both; "weighted":
+#: mean by class size; "micro": of all samples, where precision and recall are both the accuracy
 AVERAGINGS = ("binary", "negative", "macro", "weighted", "micro")
-#: how close to the printed precision one must come, as a fraction: half a unit of the second decimal of a percentage
+#: how close to the printed precision one must come, as a fraction: half a unit of the second
+#: decimal of a percentage
 TOLERANCE = 5e-5
 #: tables that are tried at once, and how often the best of them is looked at more closely
 STEPS, ZOOMS = 2001, 4
@@ -24,7 +25,8 @@ STEPS, ZOOMS = 2001, 4
 
 @attrs.frozen
 class Fit:
-    """The table of hits and misses with the printed recall whose precision is nearest to the printed one.
+    """The table of hits and misses with the printed recall whose precision is nearest to the
+    printed one.
 
     Counts are real numbers, since what is printed is a mean over runs. All measures are fractions.
     """
@@ -43,23 +45,35 @@ class Fit:
     def explains(self, precision: float, auc: float) -> bool:
         """Whether a printed precision and AUC can come from this table."""
         low, high = self.auc
-        return abs(self.precision - precision) <= TOLERANCE and low - TOLERANCE <= auc <= high + TOLERANCE
+        return (
+            abs(self.precision - precision) <= TOLERANCE
+            and low - TOLERANCE <= auc <= high + TOLERANCE
+        )
 
 
 def fit(averaging: str, precision: float, recall: float, positives: int, negatives: int) -> Fit:
     """The nearest table for one averaging; every recall has some.
 
-    A score of true positive rate a and false positive rate b at its threshold has an AUC of at least a (1 - b), when
-    all other pairs are in the wrong order, and of at most 1 - (1 - a) b, when all are in the right one.
+    A score of true positive rate a and false positive rate b at its threshold has an AUC of at
+    least a (1 - b), when all other pairs are in the wrong order, and of at most 1 - (1 - a) b, when
+    all are in the right one.
 
     Args:
-        averaging: one of `AVERAGINGS`; precision, recall: fractions; positives, negatives: samples of each class.
+        averaging: one of `AVERAGINGS`; precision, recall: fractions; positives, negatives: samples
+            of each class.
 
     Raises InputError for numbers that are no fractions or counts.
     """
-    if averaging not in AVERAGINGS or min(positives, negatives) < 1 or not 0 < recall <= 1 or not 0 < precision <= 1:
-        raise InputError(f"no averaging {averaging!r} of a precision of {precision} and a recall of {recall} "
-                         f"on {positives} positives and {negatives} negatives")
+    if (
+        averaging not in AVERAGINGS
+        or min(positives, negatives) < 1
+        or not 0 < recall <= 1
+        or not 0 < precision <= 1
+    ):
+        raise InputError(
+            f"no averaging {averaging!r} of a precision of {precision} and a recall of {recall} "
+            f"on {positives} positives and {negatives} negatives"
+        )
     low, high = 0.0, 1.0
     for _ in range(ZOOMS):
         share = np.linspace(low, high, STEPS)
@@ -69,11 +83,19 @@ def fit(averaging: str, precision: float, recall: float, positives: int, negativ
         best = int(np.where(possible, np.abs(found - precision), np.inf).argmin())
         low, high = share[max(best - 1, 0)], share[min(best + 1, STEPS - 1)]
     a, b = hits[best] / positives, alarms[best] / negatives
-    return Fit(averaging, float(hits[best]), float(alarms[best]), float(found[best]), float(f1[best]),
-               (float(a * (1 - b)), float(1 - (1 - a) * b)))
+    return Fit(
+        averaging,
+        float(hits[best]),
+        float(alarms[best]),
+        float(found[best]),
+        float(f1[best]),
+        (float(a * (1 - b)), float(1 - (1 - a) * b)),
+    )
 
 
-def possible_averagings(precision: float, recall: float, auc: float, positives: int, negatives: int) -> list[str]:
+def possible_averagings(
+    precision: float, recall: float, auc: float, positives: int, negatives: int
+) -> list[str]:
     """The averagings under which the three printed fractions can belong together."""
     fits = (fit(averaging, precision, recall, positives, negatives) for averaging in AVERAGINGS)
     return [one.averaging for one in fits if one.explains(precision, auc)]
@@ -87,7 +109,9 @@ def harmonic_mean(precision: float, recall: float) -> float:
 def _with_recall(
     averaging: str, recall: float, positives: int, negatives: int, share: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables with a given recall: hits and false alarms, one of which is free and takes a share of all it can be."""
+    """Tables with a given recall: hits and false alarms, one of which is free and takes a share of
+    all it can be.
+    """
     if averaging == "binary":
         return np.full(STEPS, recall * positives), share * negatives
     hits = share * positives
@@ -104,15 +128,22 @@ def _scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Precision and F1 of tables."""
     misses, rejections = positives - hits, negatives - alarms
-    shares = {"binary": (1.0, 0.0), "negative": (0.0, 1.0), "macro": (0.5, 0.5),
-              "weighted": (positives / (positives + negatives), negatives / (positives + negatives))}
+    shares = {
+        "binary": (1.0, 0.0),
+        "negative": (0.0, 1.0),
+        "macro": (0.5, 0.5),
+        "weighted": (positives / (positives + negatives), negatives / (positives + negatives)),
+    }
     if averaging == "micro":
         accuracy = (hits + rejections) / (positives + negatives)
         return accuracy, accuracy
     share = shares[averaging]
     # a class that is never predicted has precision 0
     precision = [_ratio(hits, hits + alarms), _ratio(rejections, rejections + misses)]
-    f1 = [_ratio(2 * hits, 2 * hits + alarms + misses), _ratio(2 * rejections, 2 * rejections + alarms + misses)]
+    f1 = [
+        _ratio(2 * hits, 2 * hits + alarms + misses),
+        _ratio(2 * rejections, 2 * rejections + alarms + misses),
+    ]
     return (share[0] * precision[0] + share[1] * precision[1], share[0] * f1[0] + share[1] * f1[1])
 
 

@@ -14,38 +14,43 @@ from core.errors import InputError
 
 
 def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Measures of the predictions `logits.argmax(1)`, in [0, 1] except for the cross-entropy (nats).
+    """Measures of the predictions `logits.argmax(1)`, in [0, 1] except for the cross-entropy
+    (nats).
 
-    `accuracy`, `cross_entropy` (mean over samples), `balanced_accuracy`, `auc_macro` (area under the ROC curve of one
-    class against the rest, from probabilities; for two classes that of class 1), and precision, recall and F1 with the
-    averaging in their names:
+    `accuracy`, `cross_entropy` (mean over samples), `balanced_accuracy`, `auc_macro` (area under
+    the ROC curve of one class against the rest, from probabilities; for two classes that of class
+    1), and precision, recall and F1 with the averaging in their names:
 
-        precision_macro, recall_macro, f1_macro            means over classes, each with the same weight
-        precision_weighted, recall_weighted, f1_weighted   means over classes, weighted by their numbers of samples
-        f1_of_weighted                                     harmonic mean of precision_weighted and recall_weighted
-        precision_binary, recall_binary, f1_binary         those of class 1 alone; only for two classes
+        precision_macro, recall_macro, f1_macro            means over classes, each with the same
+        weight precision_weighted, recall_weighted, f1_weighted   means over classes, weighted by
+        their numbers of samples f1_of_weighted                                     harmonic mean of
+        precision_weighted and recall_weighted precision_binary, recall_binary, f1_binary
+        those of class 1 alone; only for two classes
 
-    `recall_weighted` is always the accuracy. The weighted F1 is the mean of the classes' F1 and no harmonic mean of
-    anything; GDD-FL prints `f1_of_weighted` (see `core.metrics.averaging`).
+    `recall_weighted` is always the accuracy. The weighted F1 is the mean of the classes' F1 and no
+    harmonic mean of anything; GDD-FL prints `f1_of_weighted` (see `core.metrics.averaging`).
 
-    Means over classes are over those that occur in `labels`. A class that does not
-    occur has no recall and no curve, and is left out of all of them; so `recall_macro` is always the balanced accuracy.
-    The precision of a class that is never predicted counts as 0. When only one class occurs there is no AUC: then
-    `auc_macro` is not in the result, because any number would be made up. Nor are the binary measures when class 1
-    does not occur.
+    Means over classes are over those that occur in `labels`. A class that does not occur has no
+    recall and no curve, and is left out of all of them; so `recall_macro` is always the balanced
+    accuracy. The precision of a class that is never predicted counts as 0. When only one class
+    occurs there is no AUC: then `auc_macro` is not in the result, because any number would be made
+    up. Nor are the binary measures when class 1 does not occur.
 
     Args:
         logits: (N, C) floating point, C >= 2, any device.
         labels: (N,) int64 in 0 .. C-1.
 
-    Raises InputError for wrong shapes, no samples, labels out of range, and logits that are not finite.
+    Raises InputError for wrong shapes, no samples, labels out of range, and logits that are not
+    finite.
     """
     logits, labels = _checked(logits, labels)
     predictions = logits.argmax(1)
     truth = labels.numpy()
     present = np.unique(truth)
-    measures = {"accuracy": float((predictions == labels).double().mean()),
-                "cross_entropy": float(functional.cross_entropy(logits, labels))}
+    measures = {
+        "accuracy": float((predictions == labels).double().mean()),
+        "cross_entropy": float(functional.cross_entropy(logits, labels)),
+    }
     measures |= _averages(truth, predictions.numpy(), present)
     if logits.shape[1] == 2 and present[-1] == 1:
         measures |= _scores(truth, predictions.numpy(), [1], "macro", "binary")
@@ -57,36 +62,58 @@ def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, floa
 def _checked(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both on the CPU; logits in float64, where probabilities near 1 stay apart."""
     if logits.ndim != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
-        raise InputError("classification needs logits (N, C) of at least two classes and labels (N,), "
-                         f"not {tuple(logits.shape)} and {tuple(labels.shape)}")
+        raise InputError(
+            "classification needs logits (N, C) of at least two classes and labels (N,), "
+            f"not {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
     if len(labels) == 0:
         raise InputError("there are no samples to measure the predictions on")
-    logits, labels = logits.detach().to("cpu", torch.float64), labels.detach().to("cpu", torch.int64)
+    logits, labels = (
+        logits.detach().to("cpu", torch.float64),
+        labels.detach().to("cpu", torch.int64),
+    )
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
-        raise InputError(f"labels must lie in 0 .. {logits.shape[1] - 1}, but go from {labels.min()} to {labels.max()}")
+        raise InputError(
+            f"labels must lie in 0 .. {logits.shape[1] - 1}, but go from {labels.min()} to {labels.max()}"
+        )
     if not bool(torch.isfinite(logits).all()):
-        raise InputError("the model's outputs are not finite: the training has diverged, try a smaller learning rate")
+        raise InputError(
+            "the model's outputs are not finite: the training has diverged, try a smaller learning rate"
+        )
     return logits, labels
 
 
 def _averages(truth: np.ndarray, predictions: np.ndarray, present: np.ndarray) -> dict[str, float]:
-    macro, weighted = (_scores(truth, predictions, present, average, average) for average in ("macro", "weighted"))
+    macro, weighted = (
+        _scores(truth, predictions, present, average, average) for average in ("macro", "weighted")
+    )
     precision, recall = weighted["precision_weighted"], weighted["recall_weighted"]
     both = precision + recall
-    return {"balanced_accuracy": macro["recall_macro"], **macro, **weighted,
-            "f1_of_weighted": 2 * precision * recall / both if both else 0.0}
+    return {
+        "balanced_accuracy": macro["recall_macro"],
+        **macro,
+        **weighted,
+        "f1_of_weighted": 2 * precision * recall / both if both else 0.0,
+    }
 
 
 def _scores(
-    truth: np.ndarray, predictions: np.ndarray, classes: Sequence[int] | np.ndarray, average: str, name: str
+    truth: np.ndarray,
+    predictions: np.ndarray,
+    classes: Sequence[int] | np.ndarray,
+    average: str,
+    name: str,
 ) -> dict[str, float]:
     """Precision, recall and F1 averaged over some classes, under the averaging's name."""
     from sklearn.metrics import precision_recall_fscore_support
 
     values = precision_recall_fscore_support(
-        truth, predictions, labels=classes, average=average, zero_division=0)
-    return {f"{measure}_{name}": float(value) for measure, value in zip(("precision", "recall", "f1"), values[:3],
-                                                                       strict=True)}
+        truth, predictions, labels=classes, average=average, zero_division=0
+    )
+    return {
+        f"{measure}_{name}": float(value)
+        for measure, value in zip(("precision", "recall", "f1"), values[:3], strict=True)
+    }
 
 
 def _auc(truth: np.ndarray, logits: torch.Tensor, present: np.ndarray) -> float:
@@ -105,8 +132,9 @@ def _auc(truth: np.ndarray, logits: torch.Tensor, present: np.ndarray) -> float:
 def mean_and_std(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean and standard deviation of each measure over several models, as `name` and `name_std`.
 
-    The models (one per client) are all there are and not a sample, so the deviation divides by their number: one model
-    has deviation 0. Measures that are not there for every model are left out.
+    The models (one per client) are all there are and not a sample, so the deviation divides by
+    their number: one model has deviation 0. Measures that are not there for every model are left
+    out.
 
     Raises InputError when there is no model.
     """

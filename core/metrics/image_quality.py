@@ -1,12 +1,14 @@
 """How good synthetic images are: inception score and Fréchet distance.
 
-Inception score: Salimans, Goodfellow, Zaremba, Cheung, Radford, Chen. Improved Techniques for Training GANs. NeurIPS
-2016. Fréchet inception distance: Heusel, Ramsauer, Unterthiner, Nessler, Hochreiter. GANs Trained by a Two Time-Scale
-Update Rule Converge to a Local Nash Equilibrium. NeurIPS 2017, Eq. 6.
+Inception score: Salimans, Goodfellow, Zaremba, Cheung, Radford, Chen. Improved Techniques for
+Training GANs. NeurIPS 2016. Fréchet inception distance: Heusel, Ramsauer, Unterthiner, Nessler,
+Hochreiter. GANs Trained by a Two Time-Scale Update Rule Converge to a Local Nash Equilibrium.
+NeurIPS 2017, Eq. 6.
 
-Both were defined on one network, Inception trained on ImageNet, which must be downloaded. Here they take whatever a
-caller gives: probabilities of any classifier, features of any network. `RandomFeatures` is a network that is at hand
-everywhere; `inception` is the original where its weights lie on disk. Scores of two networks cannot be compared.
+Both were defined on one network, Inception trained on ImageNet, which must be downloaded. Here they
+take whatever a caller gives: probabilities of any classifier, features of any network.
+`RandomFeatures` is a network that is at hand everywhere; `inception` is the original where its
+weights lie on disk. Scores of two networks cannot be compared.
 """
 
 from __future__ import annotations
@@ -34,28 +36,35 @@ INCEPTION_SIZE = 299
 
 
 def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
-    """exp(E_x KL(p(y|x) || p(y))), from 1 (every image looks the same) to C (sharp, and all classes alike).
+    """exp(E_x KL(p(y|x) || p(y))), from 1 (every image looks the same) to C (sharp, and all classes
+    alike).
 
     Args:
         probabilities: p(y|x) of any classifier, (N, C), each row summing to 1.
-        splits: the images are cut into so many parts in their order, and the mean of the parts' scores is returned;
-            Salimans et al. take 10 parts of 5,000. A part of few images scores low: its score is at most their number.
+        splits: the images are cut into so many parts in their order, and the mean of the parts'
+            scores is returned; Salimans et al. take 10 parts of 5,000. A part of few images scores
+            low: its score is at most their number.
 
-    Raises InputError for another shape, rows that are no probabilities, and fewer images than splits.
+    Raises InputError for another shape, rows that are no probabilities, and fewer images than
+    splits.
     """
     p = _probabilities(probabilities, 2)
     if isinstance(splits, bool) or not isinstance(splits, int) or not 1 <= splits <= len(p):
-        raise InputError(f"splits must be a whole number from 1 to the number of images, {len(p)}, not {splits!r}")
+        raise InputError(
+            f"splits must be a whole number from 1 to the number of images, {len(p)}, not {splits!r}"
+        )
     return float(torch.stack([_score(part) for part in p.tensor_split(splits)]).mean())
 
 
 def adapted_inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
     """The mean over local models of their inception scores (FedIOD, Table 7, "adapted").
 
-    `probabilities` are (K, N, C): those of K clients' classifiers for the same images. Raises InputError as
-    `inception_score` does.
+    `probabilities` are (K, N, C): those of K clients' classifiers for the same images. Raises
+    InputError as `inception_score` does.
     """
-    return float(np.mean([inception_score(each, splits) for each in _probabilities(probabilities, 3)]))
+    return float(
+        np.mean([inception_score(each, splits) for each in _probabilities(probabilities, 3)])
+    )
 
 
 def _score(p: torch.Tensor) -> torch.Tensor:
@@ -69,36 +78,54 @@ def _probabilities(values: torch.Tensor, dimensions: int) -> torch.Tensor:
     p = values.detach().to("cpu", torch.float64)
     if p.ndim != dimensions or 0 in p.shape:
         shape = "(N, C)" if dimensions == 2 else "(K, N, C)"
-        raise InputError(f"an inception score needs probabilities {shape} of one image or more, not {tuple(p.shape)}")
+        raise InputError(
+            f"an inception score needs probabilities {shape} of one image or more, not {tuple(p.shape)}"
+        )
     if not bool((p >= 0).all()) or not bool(((p.sum(-1) - 1).abs() < 1e-3).all()):
-        raise InputError("an inception score needs probabilities: numbers that are not negative and sum to 1 per image")
+        raise InputError(
+            "an inception score needs probabilities: numbers that are not negative and sum to 1 per image"
+        )
     return p / p.sum(-1, keepdim=True)
 
 
-def fid(real: torch.Tensor, synthetic: torch.Tensor, features: Features, batch_size: int = 250) -> float:
-    """The Fréchet distance between the features of two sets of images, at least 0; 0 for equal mean and covariance.
+def fid(
+    real: torch.Tensor, synthetic: torch.Tensor, features: Features, batch_size: int = 250
+) -> float:
+    """The Fréchet distance between the features of two sets of images, at least 0; 0 for equal mean
+    and covariance.
 
     Args:
-        real, synthetic: (N, C, H, W), uint8 or floating point in [0, 1]; the two N may differ, and are at least 2.
-        features: for example `RandomFeatures(channels)`, `inception()`, or a classifier of the task: what it gets is
-            floating point in [0, 1], so a network that wants normalised images must be wrapped.
+        real, synthetic: (N, C, H, W), uint8 or floating point in [0, 1]; the two N may differ, and
+            are at least 2.
+        features: for example `RandomFeatures(channels)`, `inception()`, or a classifier of the
+            task: what it gets is floating point in [0, 1], so a network that wants normalised
+            images must be wrapped.
 
-    The distance grows as fewer images are given, so only numbers from equally many images can be compared. Raises
-    InputError for fewer than two images or features that are not finite.
+    The distance grows as fewer images are given, so only numbers from equally many images can be
+    compared. Raises InputError for fewer than two images or features that are not finite.
     """
-    return frechet_distance(*(_moments(images, features, batch_size) for images in (real, synthetic)))
+    return frechet_distance(
+        *(_moments(images, features, batch_size) for images in (real, synthetic))
+    )
 
 
 def frechet_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
-    """d^2 = ||m - m_w||^2 + Tr(C + C_w - 2 (C C_w)^(1/2)) of two Gaussians, each (mean (D,), covariance (D, D)).
+    """d^2 = ||m - m_w||^2 + Tr(C + C_w - 2 (C C_w)^(1/2)) of two Gaussians, each (mean (D,),
+    covariance (D, D)).
 
-    The trace of (C C_w)^(1/2) is the sum of the roots of the eigenvalues of C^(1/2) C_w C^(1/2), which is symmetric:
-    the root of a product that is close to singular, as of few images, would lose digits.
+    The trace of (C C_w)^(1/2) is the sum of the roots of the eigenvalues of C^(1/2) C_w C^(1/2),
+    which is symmetric: the root of a product that is close to singular, as of few images, would
+    lose digits.
     """
     (m, c), (m_w, c_w) = a, b
     root = _root(c)
     values = np.linalg.eigvalsh(root @ c_w @ root)
-    distance = np.square(m - m_w).sum() + np.trace(c) + np.trace(c_w) - 2 * np.sqrt(values.clip(min=0)).sum()
+    distance = (
+        np.square(m - m_w).sum()
+        + np.trace(c)
+        + np.trace(c_w)
+        - 2 * np.sqrt(values.clip(min=0)).sum()
+    )
     return float(max(distance, 0.0))
 
 
@@ -109,11 +136,18 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def _moments(images: torch.Tensor, features: Features, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+def _moments(
+    images: torch.Tensor, features: Features, batch_size: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean (D,) and covariance (D, D) of the features, in float64."""
     if images.ndim != 4 or len(images) < 2:
-        raise InputError(f"the Fréchet distance needs images (N, C, H, W) with N >= 2, not {tuple(images.shape)}")
-    parts = [features(part.float() / 255 if part.dtype == torch.uint8 else part) for part in images.split(batch_size)]
+        raise InputError(
+            f"the Fréchet distance needs images (N, C, H, W) with N >= 2, not {tuple(images.shape)}"
+        )
+    parts = [
+        features(part.float() / 255 if part.dtype == torch.uint8 else part)
+        for part in images.split(batch_size)
+    ]
     rows = torch.cat(parts).cpu().double().numpy()
     if not np.isfinite(rows).all():
         raise InputError("the features of the images are not finite")
@@ -121,12 +155,14 @@ def _moments(images: torch.Tensor, features: Features, batch_size: int) -> tuple
 
 
 class RandomFeatures(nn.Module):
-    """Features of a small convolutional network with fixed random weights: at hand everywhere, the same everywhere.
+    """Features of a small convolutional network with fixed random weights: at hand everywhere, the
+    same everywhere.
 
-    Three 3x3 convolutions of stride 2 with ReLU (32, 64 and 128 channels, He et al.'s initialisation); the features are
-    the means of the three maps, (N, 224): colour, edges and texture at three scales, but no classes. Naeem et al.
-    (Reliable Fidelity and Diversity Metrics for Generative Models, ICML 2020) recommend a random network where the
-    images are far from ImageNet.
+    Three 3x3 convolutions of stride 2 with ReLU (32, 64 and 128 channels, He et al.'s
+    initialisation); the features are the means of the three maps, (N, 224): colour, edges and
+    texture at three scales, but no classes. Naeem et al. (Reliable Fidelity and Diversity Metrics
+    for Generative Models, ICML 2020) recommend a random network where the images are far from
+    ImageNet.
     """
 
     def __init__(self, channels: int) -> None:
@@ -147,11 +183,12 @@ class RandomFeatures(nn.Module):
 
 
 def inception(device: torch.device | str = "cpu") -> Features:
-    """Inception v3 as torchvision has it, trained on ImageNet: features (N, 2048) of images in [0, 1], grey or colour.
+    """Inception v3 as torchvision has it, trained on ImageNet: features (N, 2048) of images in [0,
+    1], grey or colour.
 
-    Images are resized to 299x299. These are not the weights that published distances were computed with. Nothing is
-    downloaded: raises InputError when torchvision is not installed, or its weights are not in the folder that it would
-    download them to.
+    Images are resized to 299x299. These are not the weights that published distances were computed
+    with. Nothing is downloaded: raises InputError when torchvision is not installed, or its weights
+    are not in the folder that it would download them to.
     """
     network = _inception().to(device).eval()
     network.fc = nn.Identity()
@@ -159,7 +196,9 @@ def inception(device: torch.device | str = "cpu") -> Features:
 
 
 def inception_probabilities(device: torch.device | str = "cpu") -> Features:
-    """The probabilities (N, 1000) of the same network, for the inception score. Raises as `inception`."""
+    """The probabilities (N, 1000) of the same network, for the inception score. Raises as
+    `inception`.
+    """
     network = _inception().to(device).eval()
     return lambda images: network(_for_inception(images.to(device))).softmax(1)
 
@@ -168,19 +207,29 @@ def _inception() -> Any:
     try:
         from torchvision.models import Inception_V3_Weights, inception_v3
     except ImportError:
-        raise InputError("Inception needs the package torchvision; install it with: pip install torchvision") from None
+        raise InputError(
+            "Inception needs the package torchvision; install it with: pip install torchvision"
+        ) from None
     path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
     if not path.is_file():
-        raise InputError(f"the weights of Inception are not on this machine (no {path}); get them with: python -c "
-                         "\"from torchvision.models import inception_v3; inception_v3(weights='DEFAULT')\"")
+        raise InputError(
+            f"the weights of Inception are not on this machine (no {path}); get them with: python -c "
+            "\"from torchvision.models import inception_v3; inception_v3(weights='DEFAULT')\""
+        )
     with torch.random.fork_rng(devices=[]):  # building it draws weights that are then replaced
         return inception_v3(weights=Inception_V3_Weights.IMAGENET1K_V1)
 
 
 def _for_inception(images: torch.Tensor) -> torch.Tensor:
-    """(N, 1 or 3, H, W) in [0, 1] as torchvision's weights take them: 299x299, with ImageNet's mean and deviation."""
+    """(N, 1 or 3, H, W) in [0, 1] as torchvision's weights take them: 299x299, with ImageNet's mean
+    and deviation.
+    """
     size = (INCEPTION_SIZE, INCEPTION_SIZE)
-    images = functional.interpolate(images.expand(-1, 3, -1, -1), size, mode="bilinear", antialias=True)
-    mean, std = (torch.tensor(values, device=images.device).view(1, 3, 1, 1)
-                 for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    images = functional.interpolate(
+        images.expand(-1, 3, -1, -1), size, mode="bilinear", antialias=True
+    )
+    mean, std = (
+        torch.tensor(values, device=images.device).view(1, 3, 1, 1)
+        for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
     return (images - mean) / std

@@ -1,6 +1,8 @@
-"""Networks that classify images or make them, and what federation needs: tensors by name, and a way to set them.
+"""Networks that classify images or make them, and what federation needs: tensors by name, and a way
+to set them.
 
-Every classifier is an encoder followed by one linear layer, `classifier`; `embed` gives what enters that layer.
+Every classifier is an encoder followed by one linear layer, `classifier`; `embed` gives what enters
+that layer.
 """
 
 from core.models.blocks import at_once
@@ -11,5 +13,18 @@ from core.models.registry import build, names
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
-__all__ = ["Classifier", "FeatureGenerator", "ImageGenerator", "PatchDiscriminator", "Stacked", "at_once",
-           "build", "count_parameters", "fresh", "initialise", "load", "names", "parameters_and_buffers"]
+__all__ = [
+    "Classifier",
+    "FeatureGenerator",
+    "ImageGenerator",
+    "PatchDiscriminator",
+    "Stacked",
+    "at_once",
+    "build",
+    "count_parameters",
+    "fresh",
+    "initialise",
+    "load",
+    "names",
+    "parameters_and_buffers",
+]

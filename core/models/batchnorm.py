@@ -1,12 +1,12 @@
 """Batch normalisation whose second derivative is quick on a CPU.
 
-PyTorch takes this second derivative apart into some thirty passes over the maps, which then cost more than all
-convolutions of a small network together. Here it is one formula. Values and first derivatives come from PyTorch's own
-kernels, so they are the same numbers.
+PyTorch takes this second derivative apart into some thirty passes over the maps, which then cost
+more than all convolutions of a small network together. Here it is one formula. Values and first
+derivatives come from PyTorch's own kernels, so they are the same numbers.
 
-In a channel of n numbers with mean m, inverse deviation r and x^ = (x - m) r, let P(v) = v - mean(v) - x^ mean(v x^).
-Backward gives dx = w r P(dy), dw = sum dy x^, db = sum dy. For G = <g, dx> + g_w dw + g_b db and a = mean(g x^),
-b = mean(dy x^), s = mean(g P(dy)):
+In a channel of n numbers with mean m, inverse deviation r and x^ = (x - m) r, let P(v) = v -
+mean(v) - x^ mean(v x^). Backward gives dx = w r P(dy), dw = sum dy x^, db = sum dy. For G = <g, dx>
++ g_w dw + g_b db and a = mean(g x^), b = mean(dy x^), s = mean(g P(dy)):
 
     dG/d dy = w r P(g) + g_w x^ + g_b
     dG/dw = n r s
@@ -24,7 +24,9 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def quicken(model: nn.Module) -> nn.Module:
-    """Give every `nn.BatchNorm2d` of a network, in place, a quick second derivative; hands the network on."""
+    """Give every `nn.BatchNorm2d` of a network, in place, a quick second derivative; hands the
+    network on.
+    """
     for layer in model.modules():
         if type(layer) is nn.BatchNorm2d and layer.affine and layer.momentum is not None:
             layer.__class__ = QuickBatchNorm2d
@@ -32,7 +34,9 @@ def quicken(model: nn.Module) -> nn.Module:
 
 
 class QuickBatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` with scale, shift and a momentum; in evaluation mode and on a GPU it is just that."""
+    """`nn.BatchNorm2d` with scale, shift and a momentum; in evaluation mode and on a GPU it is just
+    that.
+    """
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Normalised maps (N, C, H, W)."""
@@ -41,14 +45,25 @@ class QuickBatchNorm2d(nn.BatchNorm2d):
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         return _Forward.apply(
-            maps, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
+            maps,
+            self.weight,
+            self.bias,
+            self.running_mean,
+            self.running_var,
+            self.momentum,
+            self.eps,
+        )
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *rest: Any
+    ) -> torch.Tensor:
         running_mean, running_var, momentum, eps = rest
-        y, mean, rate = torch.native_batch_norm(x, weight, bias, running_mean, running_var, True, momentum, eps)
+        y, mean, rate = torch.native_batch_norm(
+            x, weight, bias, running_mean, running_var, True, momentum, eps
+        )
         ctx.save_for_backward(x, weight, mean, rate)
         return y
 
@@ -60,8 +75,14 @@ class _Forward(torch.autograd.Function):
 
 class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor,
-                rate: torch.Tensor) -> Tensors:
+    def forward(
+        ctx: Any,
+        dy: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        mean: torch.Tensor,
+        rate: torch.Tensor,
+    ) -> Tensors:
         dy = _laid_out_as(x, dy)
         dx, dw, db = _kernel(dy, x, weight, mean, rate)
         ctx.save_for_backward(dy, x, weight, mean, rate, dw)
@@ -69,7 +90,9 @@ class _Backward(torch.autograd.Function):
         return dx, dw, db
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor, g_w: torch.Tensor, g_b: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(
+        ctx: Any, g: torch.Tensor, g_w: torch.Tensor, g_b: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         dy, x, w, m, r, dw = ctx.saved_tensors
         n, one = x.numel() // x.shape[1], torch.ones_like(w)
         g = _laid_out_as(x, g)
@@ -92,10 +115,13 @@ class _Backward(torch.autograd.Function):
         return d_dy, d_x, n * r * s, None, None
 
 
-def _kernel(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rate: torch.Tensor) -> Tensors:
+def _kernel(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rate: torch.Tensor
+) -> Tensors:
     """dx, dw and db of batch normalisation by PyTorch's own kernel."""
     return torch.ops.aten.native_batch_norm_backward(
-        dy, x, w, None, None, mean, rate, True, 0.0, [True, True, True])
+        dy, x, w, None, None, mean, rate, True, 0.0, [True, True, True]
+    )
 
 
 def _laid_out_as(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

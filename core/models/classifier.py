@@ -13,7 +13,8 @@ from core.errors import InputError, unknown
 class Classifier(nn.Module):
     """An encoder followed by one linear layer.
 
-    A network in its own file adds its layers and `embed`; the linear layer is always named `classifier`.
+    A network in its own file adds its layers and `embed`; the linear layer is always named
+    `classifier`.
     """
 
     classifier: nn.Linear
@@ -35,11 +36,15 @@ class Classifier(nn.Module):
 def at_least(what: str, value: object, low: int) -> int:
     """Hand on a whole number of at least `low`, or raise InputError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InputError(f"{what} of a model must be a whole number of at least {low}, not {value!r}")
+        raise InputError(
+            f"{what} of a model must be a whole number of at least {low}, not {value!r}"
+        )
     return value
 
 
 def one_of(what: str, value: object, known: Iterable[str]) -> None:
-    """Raise InputError, with the nearest name as a hint, unless the value is one of the known names."""
+    """Raise InputError, with the nearest name as a hint, unless the value is one of the known
+    names.
+    """
     if not isinstance(value, str) or value not in set(known):
         raise unknown(what, value, known)

@@ -14,13 +14,16 @@ NORMS = ("batch", "instance", "none")
 
 
 class ConvNet(Classifier):
-    """Blocks of 3x3 convolution, normalisation, ReLU and 2x2 average pooling, then one linear layer.
+    """Blocks of 3x3 convolution, normalisation, ReLU and 2x2 average pooling, then one linear
+    layer.
 
-    Gidaris and Komodakis 2018, in the form of Zhao et al.'s dataset condensation, which FedVCK and GDD-FL use. Images
-    of 28x28 are brought to 32x32 by the first convolution (padding 3 instead of 1), whatever their number of channels;
-    this gives the parameter counts behind FedVCK's Table 9, for example 317,961 for PathMNIST.
+    Gidaris and Komodakis 2018, in the form of Zhao et al.'s dataset condensation, which FedVCK and
+    GDD-FL use. Images of 28x28 are brought to 32x32 by the first convolution (padding 3 instead of
+    1), whatever their number of channels; this gives the parameter counts behind FedVCK's Table 9,
+    for example 317,961 for PathMNIST.
 
-    The ReLU works in place, to save memory: a hook that keeps the output of a normalisation layer must copy it.
+    The ReLU works in place, to save memory: a hook that keeps the output of a normalisation layer
+    must copy it.
 
     Args:
         channels, size, classes: images are (N, channels, size, size).
@@ -28,22 +31,37 @@ class ConvNet(Classifier):
         width: channels of every block.
         norm: "batch" (FedVCK), "instance" (one group per channel, with scale and shift) or "none".
 
-    Raises InputError for a bad value, and when an image side is below 2**depth, so that nothing would be left of it.
+    Raises InputError for a bad value, and when an image side is below 2**depth, so that nothing
+    would be left of it.
     """
 
-    def __init__(self, channels: int, size: int, classes: int, *, depth: int = 3, width: int = 128,
-                 norm: str = "batch") -> None:
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        classes: int,
+        *,
+        depth: int = 3,
+        width: int = 128,
+        norm: str = "batch",
+    ) -> None:
         super().__init__()
         at_least("depth", depth, 1)
         at_least("width", width, 1)
         one_of("normalisation", norm, NORMS)
         if size < 2**depth:
-            raise InputError(f"a convnet of depth {depth} needs images of at least {2**depth}x{2**depth}, "
-                             f"not {size}x{size}; choose a smaller depth")
+            raise InputError(
+                f"a convnet of depth {depth} needs images of at least {2**depth}x{2**depth}, "
+                f"not {size}x{size}; choose a smaller depth"
+            )
         pad = 3 if size == 28 else 1
         side = (size + 2 * (pad - 1)) // 2**depth
-        self.blocks = nn.Sequential(*(
-            _block(width if i else channels, width, norm, pad if i == 0 else 1) for i in range(depth)))
+        self.blocks = nn.Sequential(
+            *(
+                _block(width if i else channels, width, norm, pad if i == 0 else 1)
+                for i in range(depth)
+            )
+        )
         self.classifier = nn.Linear(width * side * side, classes)
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
@@ -52,7 +70,9 @@ class ConvNet(Classifier):
 
 
 def _block(inputs: int, width: int, norm: str, padding: int) -> nn.Sequential:
-    layers: OrderedDict[str, nn.Module] = OrderedDict(conv=nn.Conv2d(inputs, width, 3, padding=padding))
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv=nn.Conv2d(inputs, width, 3, padding=padding)
+    )
     if norm == "batch":
         layers["norm"] = nn.BatchNorm2d(width)
     elif norm == "instance":

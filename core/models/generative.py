@@ -1,7 +1,7 @@
 """Networks that make features or images, and one that judges images.
 
-Three families of methods need them: generators of features (FedGen, FedMK), generators of images (FedGAN, DFRD, FedIOD)
-and discriminators (FedGAN, FedIOD). `fresh` makes any of them.
+Three families of methods need them: generators of features (FedGen, FedMK), generators of images
+(FedGAN, DFRD, FedIOD) and discriminators (FedGAN, FedIOD). `fresh` makes any of them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ Network = TypeVar("Network", bound=nn.Module)
 SLOPE = 0.2
 
 
-def fresh(kind: type[Network], *args: Any, rng: Rng, device: torch.device | str = "cpu", **options: Any) -> Network:
-    """A network of the given class on a device, in training mode, with all its weights drawn from `rng`.
+def fresh(
+    kind: type[Network], *args: Any, rng: Rng, device: torch.device | str = "cpu", **options: Any
+) -> Network:
+    """A network of the given class on a device, in training mode, with all its weights drawn from
+    `rng`.
 
     The global generator is neither read nor moved. Raises InputError for bad arguments.
     """
@@ -36,15 +39,20 @@ def fresh(kind: type[Network], *args: Any, rng: Rng, device: torch.device | str 
 
 
 class FeatureGenerator(nn.Module):
-    """Features of a class from noise: linear, batch normalisation, ReLU, linear (FedGen, Zhu et al. ICML 2021).
+    """Features of a class from noise: linear, batch normalisation, ReLU, linear (FedGen, Zhu et al.
+    ICML 2021).
 
-    A label enters as a one-hot vector beside the noise. FedMK's Eq. 10 has a generator of the same form.
+    A label enters as a one-hot vector beside the noise. FedMK's Eq. 10 has a generator of the same
+    form.
 
     Args:
-        classes: C; feature_size: D; noise: z, the length of a noise vector; hidden: units of the hidden layer.
+        classes: C; feature_size: D; noise: z, the length of a noise vector; hidden: units of the
+            hidden layer.
     """
 
-    def __init__(self, classes: int, feature_size: int, *, noise: int = 32, hidden: int = 256) -> None:
+    def __init__(
+        self, classes: int, feature_size: int, *, noise: int = 32, hidden: int = 256
+    ) -> None:
         super().__init__()
         at_least("noise", noise, 1)
         at_least("hidden", hidden, 1)
@@ -59,20 +67,24 @@ class FeatureGenerator(nn.Module):
 
 
 class ImageGenerator(nn.Module):
-    """Images from noise: a linear layer to a quarter of the side, then twice upsampling and a 3x3 convolution.
+    """Images from noise: a linear layer to a quarter of the side, then twice upsampling and a 3x3
+    convolution.
 
-    This is the generator of data-free distillation (DAFL, Chen et al. ICCV 2019), which DFRD and FedIOD use; nearest
-    neighbours and a convolution take the place of transposed convolutions, which leave checkerboards. Sizes that are no
-    multiple of 4 are cut at the lower and right edge.
+    This is the generator of data-free distillation (DAFL, Chen et al. ICCV 2019), which DFRD and
+    FedIOD use; nearest neighbours and a convolution take the place of transposed convolutions,
+    which leave checkerboards. Sizes that are no multiple of 4 are cut at the lower and right edge.
 
     Args:
         channels, size: images are (N, channels, size, size), size of at least 8.
         noise: z, the length of a noise vector.
-        classes: C of a conditional generator, whose labels enter as one-hot vectors beside the noise; 0: no labels.
+        classes: C of a conditional generator, whose labels enter as one-hot vectors beside the
+            noise; 0: no labels.
         width: channels of the last hidden map.
     """
 
-    def __init__(self, channels: int, size: int, *, noise: int = 100, classes: int = 0, width: int = 64) -> None:
+    def __init__(
+        self, channels: int, size: int, *, noise: int = 100, classes: int = 0, width: int = 64
+    ) -> None:
         super().__init__()
         at_least("size", size, 8)
         at_least("noise", noise, 1)
@@ -87,10 +99,14 @@ class ImageGenerator(nn.Module):
         self.out = nn.Conv2d(width, channels, 3, padding=1)
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """Images (N, channels, size, size) in [0, 1] from noise (N, z) and, where conditional, labels (N,) int64."""
+        """Images (N, channels, size, size) in [0, 1] from noise (N, z) and, where conditional,
+        labels (N,) int64.
+        """
         if (labels is None) == (self.classes > 0):
-            raise InputError(f"an image generator for {self.classes} classes was called "
-                             f"{'without' if labels is None else 'with'} labels")
+            raise InputError(
+                f"an image generator for {self.classes} classes was called "
+                f"{'without' if labels is None else 'with'} labels"
+            )
         entry = noise if labels is None else _with_labels(noise, labels, self.classes)
         maps = self.norm0(self.seed(entry).unflatten(1, (-1, self.side, self.side)))
         maps = functional.leaky_relu(self.norm1(self.conv1(_twice(maps))), SLOPE)
@@ -101,8 +117,9 @@ class ImageGenerator(nn.Module):
 class PatchDiscriminator(nn.Module):
     """Real or synthetic, patch by patch (Isola et al. CVPR 2017): 32x32 images give 8x8 logits.
 
-    Two 4x4 convolutions of stride 2 and a 1x1 convolution. Instance normalisation has no running statistics, so the
-    judgement on one image depends neither on the others in its batch nor on earlier ones.
+    Two 4x4 convolutions of stride 2 and a 1x1 convolution. Instance normalisation has no running
+    statistics, so the judgement on one image depends neither on the others in its batch nor on
+    earlier ones.
     """
 
     def __init__(self, channels: int, *, width: int = 64) -> None:
@@ -114,7 +131,9 @@ class PatchDiscriminator(nn.Module):
         self.out = nn.Conv2d(2 * width, 1, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S, S)."""
+        """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S,
+        S).
+        """
         maps = functional.leaky_relu(self.conv1(images), SLOPE)
         maps = functional.leaky_relu(self.norm(self.conv2(maps)), SLOPE)
         return self.out(maps)

@@ -10,17 +10,19 @@ from core.models.classifier import Classifier
 
 
 class LeNet(Classifier):
-    """Two 3x3 convolutions of stride 2 (6 and 16 channels, batch normalisation, ReLU), then two linear layers.
+    """Two 3x3 convolutions of stride 2 (6 and 16 channels, batch normalisation, ReLU), then two
+    linear layers.
 
-    FedMK says "LeNet (LeCun et al., 1989)" and counts 105K bytes a model on MNIST (its Appendix A). This is the MNIST
-    network of FedGen's released code (Zhu et al. 2021), from which FedMK's baselines and their 20 local updates of 32
-    samples come: 26,434 parameters at 28x28x1 and 10 classes, which is 105,736 bytes in float32, 0.7% above 105,000.
-    The classic variants are far off: LeNet-1989 on 16x16 images has 9,760 parameters (39 kB), LeNet-5 on images padded
-    to 32x32 has 61,706 (247 kB), and on 28x28 44,426 (178 kB).
+    FedMK says "LeNet (LeCun et al., 1989)" and counts 105K bytes a model on MNIST (its Appendix A).
+    This is the MNIST network of FedGen's released code (Zhu et al. 2021), from which FedMK's
+    baselines and their 20 local updates of 32 samples come: 26,434 parameters at 28x28x1 and 10
+    classes, which is 105,736 bytes in float32, 0.7% above 105,000. The classic variants are far
+    off: LeNet-1989 on 16x16 images has 9,760 parameters (39 kB), LeNet-5 on images padded to 32x32
+    has 61,706 (247 kB), and on 28x28 44,426 (178 kB).
 
-    Convolutions have a bias. As in FedGen, nothing stands between the two linear layers, and the features are the 32
-    numbers between them. FedMK does not give its network for 32x32x3; here it is the same one, with 34,222 parameters
-    at 10 classes.
+    Convolutions have a bias. As in FedGen, nothing stands between the two linear layers, and the
+    features are the 32 numbers between them. FedMK does not give its network for 32x32x3; here it
+    is the same one, with 34,222 parameters at 10 classes.
 
     Raises InputError for images below 8x8.
     """

@@ -16,7 +16,12 @@ from core.models.resnet8 import ResNet8
 from core.models.resnet18 import ResNet18
 from core.rng import Rng
 
-_MODELS: dict[str, type[Classifier]] = {"convnet": ConvNet, "lenet": LeNet, "resnet8": ResNet8, "resnet18": ResNet18}
+_MODELS: dict[str, type[Classifier]] = {
+    "convnet": ConvNet,
+    "lenet": LeNet,
+    "resnet8": ResNet8,
+    "resnet18": ResNet18,
+}
 
 
 def names() -> list[str]:
@@ -24,18 +29,27 @@ def names() -> list[str]:
     return sorted(_MODELS)
 
 
-def build(name: str, channels: int, size: int, classes: int, rng: Rng, **options: Any) -> Classifier:
-    """A network for images (N, channels, size, size) and `classes` classes, on the CPU, in training mode.
+def build(
+    name: str, channels: int, size: int, classes: int, rng: Rng, **options: Any
+) -> Classifier:
+    """A network for images (N, channels, size, size) and `classes` classes, on the CPU, in training
+    mode.
 
-    All its parameters are drawn from `rng`, so equal arguments give equal weights; the global generator is neither
-    read nor moved. `options` are the keyword arguments of the network's class, for example `width=64`.
+    All its parameters are drawn from `rng`, so equal arguments give equal weights; the global
+    generator is neither read nor moved. `options` are the keyword arguments of the network's class,
+    for example `width=64`.
 
-    Raises InputError for a name, option or value that does not exist, and for images too small for the network.
+    Raises InputError for a name, option or value that does not exist, and for images too small for
+    the network.
     """
     if name not in _MODELS:
         raise unknown("model", name, _MODELS)
     kind = _MODELS[name]
-    known = [key for key, value in inspect.signature(kind).parameters.items() if value.kind is value.KEYWORD_ONLY]
+    known = [
+        key
+        for key, value in inspect.signature(kind).parameters.items()
+        if value.kind is value.KEYWORD_ONLY
+    ]
     for option in options:
         if not known:
             raise InputError(f"{name} has no options, so {option!r} cannot be set")
@@ -44,7 +58,9 @@ def build(name: str, channels: int, size: int, classes: int, rng: Rng, **options
     at_least("channels", channels, 1)
     at_least("size", size, 1)
     at_least("classes", classes, 2)
-    with torch.device("meta"):  # shapes only, so that PyTorch's own initialisation does not move the global generator
+    with torch.device(
+        "meta"
+    ):  # shapes only, so that PyTorch's own initialisation does not move the global generator
         model = kind(channels, size, classes, **options)
     model.to_empty(device="cpu")
     initialise(model, rng)

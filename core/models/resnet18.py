@@ -15,34 +15,47 @@ POOLS = ("whole", "released")
 
 
 class ResNet18(Classifier):
-    """ResNet-18 (He et al. 2016), with torchvision's layer names except that its `fc` is `classifier`.
+    """ResNet-18 (He et al. 2016), with torchvision's layer names except that its `fc` is
+    `classifier`.
 
-    11,171,266 parameters for one channel and 2 classes (FedVCK, Table 9: 426.15 MiB for ten clients), 11,177,538 for
-    three channels. The weights start at PyTorch's defaults, as in FedVCK's code, and not at torchvision's.
+    11,171,266 parameters for one channel and 2 classes (FedVCK, Table 9: 426.15 MiB for ten
+    clients), 11,177,538 for three channels. The weights start at PyTorch's defaults, as in FedVCK's
+    code, and not at torchvision's.
 
     Args:
         channels, size, classes: images are (N, channels, size, size).
-        stem: "imagenet", a 7x7 convolution and max pooling, which leaves a quarter of the side; "small", a 3x3
-            convolution of stride 1, which keeps it; "auto", "small" below 64x64, where the ImageNet stem would leave
-            one single cell to the last block, else "imagenet".
-        pool: "whole" averages the whole last map (7x7 for 224x224 images); "released" averages windows of 4x4 cells
-            and drops the rest, as FedVCK's code does: at 7x7 it sees the 16 cells in one corner, out of 49.
+        stem: "imagenet", a 7x7 convolution and max pooling, which leaves a quarter of the side;
+            "small", a 3x3 convolution of stride 1, which keeps it; "auto", "small" below 64x64,
+            where the ImageNet stem would leave one single cell to the last block, else "imagenet".
+        pool: "whole" averages the whole last map (7x7 for 224x224 images); "released" averages
+            windows of 4x4 cells and drops the rest, as FedVCK's code does: at 7x7 it sees the 16
+            cells in one corner, out of 49.
 
     Raises InputError for an unknown stem or pool, and for "released" with a last map below 4x4.
     """
 
-    def __init__(self, channels: int, size: int, classes: int, *, stem: str = "auto", pool: str = "whole") -> None:
+    def __init__(
+        self, channels: int, size: int, classes: int, *, stem: str = "auto", pool: str = "whole"
+    ) -> None:
         super().__init__()
         one_of("stem", stem, STEMS)
         one_of("pool", pool, POOLS)
         small = stem == "small" or (stem == "auto" and size < 64)
         side = -(-size // (8 if small else 32))  # every halving rounds up
         if pool == "released" and side < 4:
-            raise InputError(f"the released pooling of resnet18 needs a last map of at least 4x4, but images of "
-                             f"{size}x{size} leave {side}x{side}; choose pool 'whole'")
+            raise InputError(
+                f"the released pooling of resnet18 needs a last map of at least 4x4, but images of "
+                f"{size}x{size} leave {side}x{side}; choose pool 'whole'"
+            )
         self.pool = pool
-        self.conv1 = nn.Conv2d(channels, 64, 3 if small else 7, stride=1 if small else 2, padding=1 if small else 3,
-                               bias=False)
+        self.conv1 = nn.Conv2d(
+            channels,
+            64,
+            3 if small else 7,
+            stride=1 if small else 2,
+            padding=1 if small else 3,
+            bias=False,
+        )
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
         self.layer1 = _stage(64, 64, 1)

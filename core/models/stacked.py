@@ -1,4 +1,6 @@
-"""Many networks on one batch of inputs: those of one architecture as one batched program, the others one by one."""
+"""Many networks on one batch of inputs: those of one architecture as one batched program, the
+others one by one.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,18 @@ Form = tuple[str, bool, tuple[tuple[str, torch.Size, torch.dtype], ...]]
 class Stacked:
     """K networks that are applied together.
 
-    Networks of one architecture (the same layers with the same shapes) run as one program over their stacked weights,
-    by `torch.func.vmap`. That pays on a GPU, which otherwise waits for many small kernels to be launched. On a CPU it
-    does not: stacked weights make grouped convolutions, which are slower there than one convolution after the other.
-    So `batched=None` batches on CUDA only; both ways give the same numbers, and the same gradients.
+    Networks of one architecture (the same layers with the same shapes) run as one program over
+    their stacked weights, by `torch.func.vmap`. That pays on a GPU, which otherwise waits for many
+    small kernels to be launched. On a CPU it does not: stacked weights make grouped convolutions,
+    which are slower there than one convolution after the other. So `batched=None` batches on CUDA
+    only; both ways give the same numbers, and the same gradients.
 
-    The networks stay the owners of their weights: a gradient with respect to an output reaches their parameters, and a
-    step of an optimiser on these is seen by the next call. Weights that need no gradient are stacked once, so freeze
-    (`requires_grad_(False)`) what stays as it is.
+    The networks stay the owners of their weights: a gradient with respect to an output reaches
+    their parameters, and a step of an optimiser on these is seen by the next call. Weights that
+    need no gradient are stacked once, so freeze (`requires_grad_(False)`) what stays as it is.
 
-    A network in training mode must have no running statistics, which vmap could not update; `eval()` it otherwise.
+    A network in training mode must have no running statistics, which vmap could not update;
+    `eval()` it otherwise.
 
     Raises InputError when there is no network.
     """
@@ -58,7 +62,9 @@ class Stacked:
                 together = inputs if shared else inputs[positions]
                 answers = self._together(number, together, shared).unbind()
             else:
-                answers = tuple(self.networks[k](inputs if shared else inputs[k]) for k in positions)
+                answers = tuple(
+                    self.networks[k](inputs if shared else inputs[k]) for k in positions
+                )
             outputs |= dict(zip(positions, answers, strict=True))
         return torch.stack([outputs[k] for k in range(len(self.networks))])
 
@@ -75,8 +81,10 @@ class Stacked:
         """The weights of a group, each (k, ...)."""
         if number in self._frozen:
             return self._frozen[number]
-        members = [dict(self.networks[k].named_parameters()) | dict(self.networks[k].named_buffers())
-                   for k in self.groups[number]]
+        members = [
+            dict(self.networks[k].named_parameters()) | dict(self.networks[k].named_buffers())
+            for k in self.groups[number]
+        ]
         stacked = {name: torch.stack([member[name] for member in members]) for name in members[0]}
         if not any(weight.requires_grad for member in members for weight in member.values()):
             self._frozen[number] = stacked
@@ -84,5 +92,7 @@ class Stacked:
 
 
 def _form(network: nn.Module) -> Form:
-    tensors = tuple((name, tensor.shape, tensor.dtype) for name, tensor in network.state_dict().items())
+    tensors = tuple(
+        (name, tensor.shape, tensor.dtype) for name, tensor in network.state_dict().items()
+    )
     return repr(network), network.training, tensors

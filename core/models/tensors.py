@@ -21,22 +21,26 @@ def _live(model: nn.Module) -> tuple[Tensors, Tensors]:
 def parameters_and_buffers(model: nn.Module) -> tuple[Tensors, Tensors]:
     """Detached copies of the parameters, and of the floating-point buffers, by name.
 
-    The buffers are the running means and variances of batch normalisation. Its counter `num_batches_tracked` is left
-    out: it is an integer, so it has no average, and only layers without a momentum read it: none here.
+    The buffers are the running means and variances of batch normalisation. Its counter
+    `num_batches_tracked` is left out: it is an integer, so it has no average, and only layers
+    without a momentum read it: none here.
     """
     parameters, buffers = _live(model)
-    return ({name: tensor.detach().clone() for name, tensor in parameters.items()},
-            {name: tensor.detach().clone() for name, tensor in buffers.items()})
+    return (
+        {name: tensor.detach().clone() for name, tensor in parameters.items()},
+        {name: tensor.detach().clone() for name, tensor in buffers.items()},
+    )
 
 
 @torch.no_grad()
 def load(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Copy tensors into a network's parameters and floating-point buffers, in place.
 
-    All must be given, so that no buffer is forgotten: `load(model, {**parameters, **buffers})`. Values are converted
-    to the network's own dtype and device.
+    All must be given, so that no buffer is forgotten: `load(model, {**parameters, **buffers})`.
+    Values are converted to the network's own dtype and device.
 
-    Raises InputError, before anything is copied, for a name that is missing or unknown and for a wrong shape.
+    Raises InputError, before anything is copied, for a name that is missing or unknown and for a
+    wrong shape.
     """
     parameters, buffers = _live(model)
     own = parameters | buffers
@@ -46,7 +50,9 @@ def load(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
         raise InputError(f"the model has no {extra[0]!r} to load")
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
-            raise InputError(f"the model's {name!r} has shape {tuple(tensor.shape)}, not {tuple(tensors[name].shape)}")
+            raise InputError(
+                f"the model's {name!r} has shape {tuple(tensor.shape)}, not {tuple(tensors[name].shape)}"
+            )
     for name, tensor in own.items():
         tensor.copy_(tensors[name])
 

@@ -5,5 +5,19 @@ from core.report.listing import source
 from core.report.status import coverage, headline, progress, records_summary, versions
 from core.report.tables import metrics_frame, table, table_frame
 
-__all__ = ["condensed_images", "coverage", "curve_frame", "curves", "headline", "metrics_frame", "partition_plot",
-           "progress", "records_summary", "show", "source", "table", "table_frame", "versions"]
+__all__ = [
+    "condensed_images",
+    "coverage",
+    "curve_frame",
+    "curves",
+    "headline",
+    "metrics_frame",
+    "partition_plot",
+    "progress",
+    "records_summary",
+    "show",
+    "source",
+    "table",
+    "table_frame",
+    "versions",
+]

@@ -9,7 +9,9 @@ from typing import Any
 
 
 def source(function: Callable[..., Any]) -> Any:
-    """The source of a function or class as a highlighted listing in the output of a notebook cell."""
+    """The source of a function or class as a highlighted listing in the output of a notebook
+    cell.
+    """
     from IPython.display import Markdown
 
     return Markdown(f"```python\n{textwrap.dedent(inspect.getsource(function)).rstrip()}\n```")

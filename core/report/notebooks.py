@@ -1,7 +1,7 @@
 """Run the book's notebooks: with a reader's own parameters, or all of them for the site.
 
-The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same cells without
-outputs, for Jupyter, Colab and Binder.
+The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same
+cells without outputs, for Jupyter, Colab and Binder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def read(path: str | Path) -> Any:
         import jupytext
         import nbformat
     except ImportError as error:
-        raise InputError(f"notebooks need the package {error.name}: pip install -r requirements.txt") from None
+        raise InputError(
+            f"notebooks need the package {error.name}: pip install -r requirements.txt"
+        ) from None
     try:
         if path.suffix == ".py":
             return jupytext.read(path, fmt="py:percent")
@@ -59,12 +61,16 @@ def find(path: str | Path) -> Path:
 
 
 def parameters(path: str | Path) -> dict[str, Any]:
-    """The parameters of a notebook with their defaults: what papermill infers from the cell tagged `parameters`."""
+    """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
+    `parameters`.
+    """
     try:
         import nbformat
         import papermill
     except ImportError as error:
-        raise InputError(f"notebooks need the package {error.name}: pip install -r requirements.txt") from None
+        raise InputError(
+            f"notebooks need the package {error.name}: pip install -r requirements.txt"
+        ) from None
     notebook = read(path)
     if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
         return {}
@@ -91,8 +97,9 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         parameters_given: new values by name, as texts or as Python values.
         output: the .ipynb file to write.
 
-    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type, for an impossible
-    value and for a place that cannot be written; and afterwards when a cell of the notebook fails.
+    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong
+    type, for an impossible value and for a place that cannot be written; and afterwards when a cell
+    of the notebook fails.
     """
     source = find(path)
     values = check_parameters(source, parameters_given)
@@ -100,7 +107,9 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
     if output.suffix != ".ipynb":
         raise InputError(f"the executed notebook ends in .ipynb, unlike {output}")
     if output.resolve() == source.resolve():
-        raise InputError(f"{output} is the notebook itself; name another file for the executed copy")
+        raise InputError(
+            f"{output} is the notebook itself; name another file for the executed copy"
+        )
     if not os.access(output.parent, os.W_OK):
         raise InputError(f"cannot write into the folder {output.parent}")
     import papermill
@@ -118,12 +127,16 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
             progress_bar=sys.stderr.isatty(),
         )
     except papermill.PapermillExecutionError as error:
-        raise InputError(f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})") from None
+        raise InputError(
+            f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})"
+        ) from None
     return output
 
 
 def _let_kernels_import_core() -> None:
-    """Kernels inherit this process's environment: put the folder of `core` on their path, wherever they start."""
+    """Kernels inherit this process's environment: put the folder of `core` on their path, wherever
+    they start.
+    """
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(ROOT) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
@@ -132,7 +145,8 @@ def _let_kernels_import_core() -> None:
 def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given parameters as values of the types that the notebook's defaults have.
 
-    Raises InputError for an unknown name (with the list of valid ones), a wrong type or an impossible value.
+    Raises InputError for an unknown name (with the list of valid ones), a wrong type or an
+    impossible value.
     """
     defaults = parameters(path)
     values = {}
@@ -145,12 +159,16 @@ def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, An
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false` too."""
+    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false`
+    too.
+    """
     if default is None or (isinstance(default, str) and isinstance(value, str)):
         return value
     if isinstance(value, str):
         with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval({"true": "True", "false": "False"}.get(value.strip(), value.strip()))
+            value = ast.literal_eval(
+                {"true": "True", "false": "False"}.get(value.strip(), value.strip())
+            )
     if isinstance(default, bool) or isinstance(value, bool):
         fits = isinstance(default, bool) and isinstance(value, bool)
     elif isinstance(default, float):
@@ -175,7 +193,9 @@ def _typed(name: str, value: Any, default: Any) -> Any:
 
 
 def _possible(name: str, value: Any) -> None:
-    """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's rule."""
+    """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's
+    rule.
+    """
     from core.experiments.experiment import PROFILES, Experiment
 
     known: dict[str, Callable[[], Iterable[str]]] = {
@@ -216,19 +236,27 @@ def _models() -> list[str]:
 def _datasets() -> list[str]:
     from core import data
 
-    return [name for info in data.available() for name in (info.name, *(f"{info.name}_{size}" for size in info.sizes))]
+    return [
+        name
+        for info in data.available()
+        for name in (info.name, *(f"{info.name}_{size}" for size in info.sizes))
+    ]
 
 
 # ---- the pair .py and .ipynb
 
 
 def paired(source: Path) -> str:
-    """The text of the .ipynb that belongs to a .py: the same cells, no outputs, the same identifiers every time."""
+    """The text of the .ipynb that belongs to a .py: the same cells, no outputs, the same
+    identifiers every time.
+    """
     import nbformat
 
     notebook = read(source)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}})
+    notebook.metadata = nbformat.from_dict(
+        {"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}}
+    )
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
         cell.metadata.pop("lines_to_next_cell", None)  # how jupytext lays out the .py
@@ -253,7 +281,9 @@ def sync(folder: Path = NOTEBOOKS) -> list[Path]:
 
 
 def fingerprint(source: Path) -> str:
-    """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the records, Python."""
+    """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the
+    records, Python.
+    """
     digest = hashlib.sha256(sys.version.encode())
     digest.update(source.read_bytes())
     files = [
@@ -270,9 +300,11 @@ def fingerprint(source: Path) -> str:
 
 
 def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Path]:
-    """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing changed are kept.
+    """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing
+    changed are kept.
 
-    Returns the executed .ipynb files. Raises InputError that names the notebook and its error when a cell fails.
+    Returns the executed .ipynb files. Raises InputError that names the notebook and its error when
+    a cell fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
@@ -289,7 +321,12 @@ def _execute(source: Path, folder: Path, jobs: int) -> Path:
     raw = folder / f"{source.stem}.input.ipynb"
     raw.write_text(paired(source), encoding="utf-8")
     threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": str(ROOT), "TQDM_DISABLE": "1"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": threads,
+        "PYTHONPATH": str(ROOT),
+        "TQDM_DISABLE": "1",
+    }
     command = [
         sys.executable,
         "-m",
@@ -325,4 +362,6 @@ def _failure(target: Path, log: str) -> str:
 
 def seconds(executed: Path) -> float:
     """How long an executed notebook ran, in seconds, as papermill noted it."""
-    return float(json.loads(executed.read_text(encoding="utf-8"))["metadata"]["papermill"]["duration"])
+    return float(
+        json.loads(executed.read_text(encoding="utf-8"))["metadata"]["papermill"]["duration"]
+    )

@@ -17,17 +17,36 @@ from core.report.figures import method_name
 from core.report.tables import table_frame
 from core.report.verdict import MB, VERDICTS, WIDE
 
-#: what is counted in a table: cells by verdict, and how many of those that are reproduced have a wide spread
+#: what is counted in a table: cells by verdict, and how many of those that are reproduced have a
+#: wide spread
 COUNTS = (VERDICTS[0], WIDE, *VERDICTS[1:])
 #: what a run needs, and what the book is built with
-PACKAGES = ("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn", "attrs", "PyYAML", "typer", "tqdm",
-            "safetensors", "matplotlib", "seaborn", "jupyter-book", "jupytext", "papermill")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "medmnist",
+    "numpy",
+    "pandas",
+    "scikit-learn",
+    "attrs",
+    "PyYAML",
+    "typer",
+    "tqdm",
+    "safetensors",
+    "matplotlib",
+    "seaborn",
+    "jupyter-book",
+    "jupytext",
+    "papermill",
+)
 
 
-def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of each column), `cells`,
-    `printed` (cells with a printed number), `measured`, and how many cells have each verdict (a column for each of
-    `COUNTS`).
+def coverage(
+    paper: str | None = None, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of
+    each column), `cells`, `printed` (cells with a printed number), `measured`, and how many cells
+    have each verdict (a column for each of `COUNTS`).
 
     Args:
         paper: one paper only; None: all.
@@ -41,48 +60,80 @@ def coverage(paper: str | None = None, measured: Mapping[str, Record] | None = N
         for spec in TableSpec.of_paper(name):
             frame = table_frame(name, spec.table, measured=known)
             found = pd.concat([frame["verdict"], frame["reason"]]).value_counts()
-            rows.append({"paper": name, "table": spec.table, "title": spec.title,
-                         "profile": ", ".join(frame["profile"].unique()), "cells": len(frame),
-                         "printed": int(frame["printed_text"].ne("").sum()),
-                         "measured": int(frame["measured"].notna().sum()),
-                         **{name: int(found.get(name, 0)) for name in COUNTS}})
+            rows.append(
+                {
+                    "paper": name,
+                    "table": spec.table,
+                    "title": spec.title,
+                    "profile": ", ".join(frame["profile"].unique()),
+                    "cells": len(frame),
+                    "printed": int(frame["printed_text"].ne("").sum()),
+                    "measured": int(frame["measured"].notna().sum()),
+                    **{name: int(found.get(name, 0)) for name in COUNTS},
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> Styler:
-    """`coverage` as a page shows it: what no table has is left out. Arguments and errors as there."""
+    """`coverage` as a page shows it: what no table has is left out. Arguments and errors as
+    there.
+    """
     covered = coverage(paper, measured)
     empty = [name for name in COUNTS if not covered[name].any()]
     frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
     css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
-    return Styler(frame, uuid=f"progress-{paper or 'all'}", table_attributes='class="dataframe core-table"',
-                  escape="html").set_table_styles(css).hide(axis="index")
+    return (
+        Styler(
+            frame,
+            uuid=f"progress-{paper or 'all'}",
+            table_attributes='class="dataframe core-table"',
+            escape="html",
+        )
+        .set_table_styles(css)
+        .hide(axis="index")
+    )
 
 
 def headline(covered: pd.DataFrame | None = None) -> str:
     """What was reproduced so far, in a few sentences, computed from `coverage()`.
 
-    Only the papers' tables count, which have numbers; the book's own, and the grids behind figures, have names. A cell
-    is a method in a column: methods that share a printed number have a cell each, and the book adds cells that are not
-    printed.
+    Only the papers' tables count, which have numbers; the book's own, and the grids behind figures,
+    have names. A cell is a method in a column: methods that share a printed number have a cell
+    each, and the book adds cells that are not printed.
     """
     rows = coverage() if covered is None else covered
     rows = rows[(rows["paper"] != "reference") & rows["table"].str.isdigit()]
     total = {name: int(rows[name].sum()) for name in ("cells", "measured", *COUNTS)}
-    printed = sum(len(read_published(TABLES / paper / "published.csv")) for paper in dict.fromkeys(rows["paper"]))
-    text = (f"The papers print {printed:,} numbers in {len(rows)} tables, which make {total['cells']:,} cells here. "
-            f"Measured so far: {total['measured']:,} cells. Not testable here: {total['not testable here']:,}.")
+    printed = sum(
+        len(read_published(TABLES / paper / "published.csv"))
+        for paper in dict.fromkeys(rows["paper"])
+    )
+    text = (
+        f"The papers print {printed:,} numbers in {len(rows)} tables, which make "
+        f"{total['cells']:,} cells here. "
+        f"Measured so far: {total['measured']:,} cells. Not testable here: {total['not testable here']:,}."
+    )
     if not total["measured"]:
         return text
-    wide = f" ({total[WIDE]:,} of them only because their seeds differ so much)" if total[WIDE] else ""
-    return (f"{text} At the papers' own budget {total['reproduced']:,} are reproduced{wide} and "
-            f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in "
-            f"direction and {total['direction disagrees']:,} do not.")
+    wide = (
+        f" ({total[WIDE]:,} of them only because their seeds differ so much)" if total[WIDE] else ""
+    )
+    return (
+        f"{text} At the papers' own budget {total['reproduced']:,} are reproduced{wide} and "
+        f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in "
+        f"direction and {total['direction disagrees']:,} do not."
+    )
 
 
 def versions() -> pd.DataFrame:
-    """`package` and `version` of what the numbers and pages depend on, Python and the machine first."""
-    rows = [("Python", platform.python_version()), ("machine", f"{platform.system()} {platform.machine()}")]
+    """`package` and `version` of what the numbers and pages depend on, Python and the machine
+    first.
+    """
+    rows = [
+        ("Python", platform.python_version()),
+        ("machine", f"{platform.system()} {platform.machine()}"),
+    ]
     for name in PACKAGES:
         try:
             rows.append((name, importlib.metadata.version(name)))
@@ -92,20 +143,35 @@ def versions() -> pd.DataFrame:
 
 
 def records_summary(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """The records by method, data set and profile: `runs`, mean `minutes` and `MB sent` (2^20 bytes) of one run, and
-    the `device`s they were measured on.
+    """The records by method, data set and profile: `runs`, mean `minutes` and `MB sent` (2^20
+    bytes) of one run, and the `device`s they were measured on.
 
     Args:
         measured: complete records by experiment id; by default the book's.
     """
     known = records() if measured is None else measured
-    rows = pd.DataFrame([{
-        "method": method_name(record.experiment.algorithm), "dataset": record.experiment.dataset,
-        "profile": record.experiment.profile, "minutes": record.seconds / 60,
-        "MB sent": sum(row["up"] + row["down"] for row in record.rounds) / MB,
-        "device": str(record.environment.get("device", "")),
-    } for record in known.values()], columns=["method", "dataset", "profile", "minutes", "MB sent", "device"])
+    rows = pd.DataFrame(
+        [
+            {
+                "method": method_name(record.experiment.algorithm),
+                "dataset": record.experiment.dataset,
+                "profile": record.experiment.profile,
+                "minutes": record.seconds / 60,
+                "MB sent": sum(row["up"] + row["down"] for row in record.rounds) / MB,
+                "device": str(record.environment.get("device", "")),
+            }
+            for record in known.values()
+        ],
+        columns=["method", "dataset", "profile", "minutes", "MB sent", "device"],
+    )
     groups = rows.groupby(["method", "dataset", "profile"], sort=True)
-    return groups.agg(runs=("minutes", "size"), minutes=("minutes", "mean"), sent=("MB sent", "mean"),
-                      device=("device", lambda values: ", ".join(sorted(set(values))))
-                      ).rename(columns={"sent": "MB sent"}).reset_index()
+    return (
+        groups.agg(
+            runs=("minutes", "size"),
+            minutes=("minutes", "mean"),
+            sent=("MB sent", "mean"),
+            device=("device", lambda values: ", ".join(sorted(set(values)))),
+        )
+        .rename(columns={"sent": "MB sent"})
+        .reset_index()
+    )

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Okabe and Ito's palette, in the order in which it keeps at least 3:1 of contrast on white and on near-black;
-#: their yellow (unreadable on white) is left out and their black is the ink of the page.
+#: Okabe and Ito's palette, in the order in which it keeps at least 3:1 of contrast on white and on
+#: near-black; their yellow (unreadable on white) is left out and their black is the ink of the
+#: page.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 #: a second mark for every colour, so that nothing is told by colour alone
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("", (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (2, 2, 4, 2))
 
-#: drawn with these; on a dark page the same drawing has `DARK` in their place (see core.report.figures.to_html)
+#: drawn with these; on a dark page the same drawing has `DARK` in their place (see
+#: core.report.figures.to_html)
 INK, RULE = "#2b2b2b", "#c9c9c8"
 DARK = {INK: "#dcdcdc", RULE: "#4a4a4b", "#0072b2": "#4aa8e0", "#009e73": "#2fc39a"}
 
 
 def series(count: int) -> tuple[list[str], list[str], list[Any]]:
-    """Colours, markers and dashes of `count` series; a pair of colour and dash repeats only after 6 x 6 series."""
+    """Colours, markers and dashes of `count` series; a pair of colour and dash repeats only after 6
+    x 6 series.
+    """
     colours = [PALETTE[i % len(PALETTE)] for i in range(count)]
     markers = [MARKERS[i % len(MARKERS)] for i in range(count)]
     dashes = [DASHES[(i + i // len(PALETTE)) % len(DASHES)] for i in range(count)]
@@ -27,51 +31,102 @@ def series(count: int) -> tuple[list[str], list[str], list[Any]]:
 def rc() -> dict[str, Any]:
     """Matplotlib settings of every figure, for `matplotlib.rc_context`."""
     return {
-        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "legend.facecolor": "none",
-        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "axes.titlecolor": INK,
-        "xtick.color": INK, "ytick.color": INK, "grid.color": RULE, "legend.edgecolor": "none", "legend.framealpha": 0,
-        "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-        "font.size": 11, "axes.titlesize": 12, "axes.titlelocation": "left", "legend.fontsize": 10,
-        "grid.linewidth": 0.6, "lines.linewidth": 1.8, "lines.markersize": 5, "figure.constrained_layout.use": True,
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "savefig.facecolor": "none",
+        "legend.facecolor": "none",
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": INK,
+        "axes.titlecolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "grid.color": RULE,
+        "legend.edgecolor": "none",
+        "legend.framealpha": 0,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 11,
+        "axes.titlesize": 12,
+        "axes.titlelocation": "left",
+        "legend.fontsize": 10,
+        "grid.linewidth": 0.6,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "figure.constrained_layout.use": True,
         # the same figure gives the same bytes, so that a page that did not change is not rebuilt
-        "svg.hashsalt": "core.report", "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 144,
+        "svg.hashsalt": "core.report",
+        "svg.fonttype": "path",
+        "figure.dpi": 100,
+        "savefig.dpi": 144,
     }
 
 
-#: The book's theme puts a light plate behind pictures and HTML of a dark page; these lines take it away and choose the
-#: drawing that fits the page, in the book, JupyterLab, Visual Studio Code and Colab.
-_DARK_PAGES = ("html[data-theme=dark]", "body[data-jp-theme-light=false]", "body.vscode-dark", "html[theme=dark]")
-FIGURE_CSS = "".join([
-    ".core-figure{margin:0}",
-    ".core-figure img{background:none!important;padding:0!important;filter:none!important;max-width:100%;height:auto}",
-    ".core-figure .only-dark{display:none}",
-    ",".join(f"{page} .core-figure .only-dark" for page in _DARK_PAGES) + "{display:inline}",
-    ",".join(f"{page} .core-figure .only-light" for page in _DARK_PAGES) + "{display:none}",
-    "html[data-theme=dark] .bd-content div.cell_output .text_html:has(.core-figure)"
-    "{background:none!important;color:inherit!important;padding:0!important}",
-])
+#: The book's theme puts a light plate behind pictures and HTML of a dark page; these lines take it
+#: away and choose the drawing that fits the page, in the book, JupyterLab, Visual Studio Code and
+#: Colab.
+_DARK_PAGES = (
+    "html[data-theme=dark]",
+    "body[data-jp-theme-light=false]",
+    "body.vscode-dark",
+    "html[theme=dark]",
+)
+FIGURE_CSS = "".join(
+    [
+        ".core-figure{margin:0}",
+        ".core-figure "
+        "img{background:none!important;padding:0!important;filter:none!important;max-width:100%;height:auto}",
+        ".core-figure .only-dark{display:none}",
+        ",".join(f"{page} .core-figure .only-dark" for page in _DARK_PAGES) + "{display:inline}",
+        ",".join(f"{page} .core-figure .only-light" for page in _DARK_PAGES) + "{display:none}",
+        "html[data-theme=dark] .bd-content div.cell_output .text_html:has(.core-figure)"
+        "{background:none!important;color:inherit!important;padding:0!important}",
+    ]
+)
 
-#: verdicts as they are shown: a sign, and a colour that only repeats what the sign and the words say
-SIGNS = {"reproduced": ("✓", "#009E73"), "direction agrees": ("↗", "#56B4E9"), "direction disagrees": ("↘", "#E69F00"),
-         "not reproduced": ("✗", "#D55E00"), "not compared": ("·", ""), "pending": ("…", ""),
-         "not testable here": ("–", "")}
+#: verdicts as they are shown: a sign, and a colour that only repeats what the sign and the words
+#: say
+SIGNS = {
+    "reproduced": ("✓", "#009E73"),
+    "direction agrees": ("↗", "#56B4E9"),
+    "direction disagrees": ("↘", "#E69F00"),
+    "not reproduced": ("✗", "#D55E00"),
+    "not compared": ("·", ""),
+    "pending": ("…", ""),
+    "not testable here": ("–", ""),
+}
 #: no background and no text colour of its own: both come from the page, light or dark
 TABLE_CSS: list[Any] = [
-    {"selector": "th, td", "props": "text-align:left; vertical-align:top; padding:.3em .55em; line-height:1.3;"},
+    {
+        "selector": "th, td",
+        "props": "text-align:left; vertical-align:top; padding:.3em .55em; line-height:1.3;",
+    },
     {"selector": "td", "props": "white-space:nowrap; font-variant-numeric:tabular-nums;"},
     {"selector": "th.col_heading", "props": "overflow-wrap:anywhere; font-weight:600;"},
     # names of measures, below that of the column they share
     {"selector": "th.col_heading.level1", "props": "white-space:nowrap;"},
-    {"selector": "caption", "props": "caption-side:top; text-align:left; white-space:normal; color:inherit; "
-                                     "font-weight:600; padding:.3em 0 .6em;"},
+    {
+        "selector": "caption",
+        "props": "caption-side:top; text-align:left; white-space:normal; color:inherit; "
+        "font-weight:600; padding:.3em 0 .6em;",
+    },
     # the methods stay in sight while a wide table is scrolled
-    {"selector": "th.row_heading, th.blank", "props": "position:sticky; left:0; z-index:1; "
-                                                      "background:var(--pst-color-surface, Canvas);"},
+    {
+        "selector": "th.row_heading, th.blank",
+        "props": "position:sticky; left:0; z-index:1; background:var(--pst-color-surface, Canvas);",
+    },
     {"selector": ".printed", "props": "font-weight:600;"},
     {"selector": "small", "props": "font-size:.82em;"},
-    {"selector": ".sr", "props": "position:absolute; width:1px; height:1px; overflow:hidden; clip-path:inset(50%);"},
+    {
+        "selector": ".sr",
+        "props": "position:absolute; width:1px; height:1px; overflow:hidden; clip-path:inset(50%);",
+    },
 ]
-DETAILS_CSS = (".core-details{margin:.5em 0 1.5em} .core-details summary{cursor:pointer} "
-               ".core-details div{overflow-x:auto} .core-details table{font-size:.82em} "
-               ".core-details td,.core-details th{text-align:left;vertical-align:top;padding:.2em .5em} "
-               ".core-details code{white-space:nowrap}")
+DETAILS_CSS = (
+    ".core-details{margin:.5em 0 1.5em} .core-details summary{cursor:pointer} "
+    ".core-details div{overflow-x:auto} .core-details table{font-size:.82em} "
+    ".core-details td,.core-details th{text-align:left;vertical-align:top;padding:.2em .5em} "
+    ".core-details code{white-space:nowrap}"
+)

@@ -18,24 +18,50 @@ from core.report.verdict import WIDE, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = ("paper", "laptop", "quick")
-COLUMNS = ("paper", "table", "row", "column", "metric", "unit", "better", "printed", "printed_std", "printed_text",
-           "note", "profile", "measured", "std", "seeds", "wanted", "difference", "verdict", "reason", "stand_in",
-           "command")
+COLUMNS = (
+    "paper",
+    "table",
+    "row",
+    "column",
+    "metric",
+    "unit",
+    "better",
+    "printed",
+    "printed_std",
+    "printed_text",
+    "note",
+    "profile",
+    "measured",
+    "std",
+    "seeds",
+    "wanted",
+    "difference",
+    "verdict",
+    "reason",
+    "stand_in",
+    "command",
+)
 
 
-def table_frame(paper: str, table: str | int, profile: str | None = None,
-                measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def table_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
     """A table of a paper in long form, one row for each printed (or merely measured) number.
 
-    Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`, `printed_std`, `printed_text` and
-    `note` as published; `profile`; `measured` (mean over seeds), `std` (between seeds; missing for one seed), `seeds`
-    (how many are measured) of `wanted`; `difference` (measured minus printed); `verdict` and its `reason`; `stand_in`
-    (which data set is in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
+    Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`,
+    `printed_std`, `printed_text` and `note` as published; `profile`; `measured` (mean over seeds),
+    `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
+    `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
+    in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
 
     Args:
         paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
         table: number of the table.
-        profile: "quick", "laptop" or "paper"; None: for each column the fullest of them at which it is measured.
+        profile: "quick", "laptop" or "paper"; None: for each column the fullest of them at which it
+            is measured.
         measured: complete records by experiment id; by default the book's.
 
     Raises InputError for an unknown paper, table or profile.
@@ -43,36 +69,51 @@ def table_frame(paper: str, table: str | int, profile: str | None = None,
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
     cells = spec.cells(profile) if profile else best_cells(spec, known)
-    rows = [_row(cell, judgement) for cell, judgement in zip(cells, judge(cells, known), strict=True)]
+    rows = [
+        _row(cell, judgement) for cell, judgement in zip(cells, judge(cells, known), strict=True)
+    ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float))
+    return frame.astype(
+        dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float)
+    )
 
 
-def metrics_frame(paper: str, table: str | int, profile: str | None = None,
-                  measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """All metrics of the runs behind a table after their last round, also those that the table does not show.
+def metrics_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """All metrics of the runs behind a table after their last round, also those that the table does
+    not show.
 
-    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the metrics as the records
-    name and hold them (fractions, nats), missing where a run does not have one. Arguments and errors are those of
-    `table_frame`.
+    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the
+    metrics as the records name and hold them (fractions, nats), missing where a run does not have
+    one. Arguments and errors are those of `table_frame`.
     """
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
     cells = spec.cells(profile) if profile else best_cells(spec, known)
     columns = list(dict.fromkeys(cell.column for cell in cells))
     # a cell for each metric that is printed, but one run
-    runs = {(cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
-            for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
-            for run in cell.experiments if run.id in known}
+    runs = {
+        (cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
+        for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
+        for run in cell.experiments
+        if run.id in known
+    }
     index = ("column", "row", "profile", "seed")
-    return pd.DataFrame([dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
-                        columns=[*index, *sorted(set().union(*runs.values()))])
+    return pd.DataFrame(
+        [dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
+        columns=[*index, *sorted(set().union(*runs.values()))],
+    )
 
 
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     """Every cell at the fullest profile at which any cell of its column is measured.
 
-    A column that is not measured goes with the fullest profile of the table, and with "paper" when nothing is.
+    A column that is not measured goes with the fullest profile of the table, and with "paper" when
+    nothing is.
     """
     grids: list[list[Cell]] = []
     chosen: dict[str, str] = {}
@@ -84,21 +125,39 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
         if len(chosen) == len(spec.columns):
             break
     rest = min(chosen.values(), key=BEST_FIRST.index, default="paper")
-    return [cell for cells in zip(*grids, strict=True) for cell in cells
-            if cell.profile == chosen.get(cell.column, rest)]
+    return [
+        cell
+        for cells in zip(*grids, strict=True)
+        for cell in cells
+        if cell.profile == chosen.get(cell.column, rest)
+    ]
 
 
 def _row(cell: Cell, found: Judgement) -> dict[str, Any]:
     printed = cell.published
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
     return {
-        "paper": cell.paper, "table": cell.table, "row": cell.row, "column": cell.column, "metric": cell.metric,
-        "unit": cell.unit, "better": printed.better if printed else "higher",
-        "printed": printed.value if printed else None, "printed_std": printed.std if printed else None,
-        "printed_text": printed.text if printed else "", "note": "; ".join(notes),
-        "profile": cell.profile, "measured": found.mean, "std": found.std, "seeds": found.seeds,
-        "wanted": len(cell.experiments), "difference": found.difference, "verdict": found.verdict,
-        "reason": found.reason, "stand_in": cell.stand_in or "", "command": "" if cell.not_testable else cell.command(),
+        "paper": cell.paper,
+        "table": cell.table,
+        "row": cell.row,
+        "column": cell.column,
+        "metric": cell.metric,
+        "unit": cell.unit,
+        "better": printed.better if printed else "higher",
+        "printed": printed.value if printed else None,
+        "printed_std": printed.std if printed else None,
+        "printed_text": printed.text if printed else "",
+        "note": "; ".join(notes),
+        "profile": cell.profile,
+        "measured": found.mean,
+        "std": found.std,
+        "seeds": found.seeds,
+        "wanted": len(cell.experiments),
+        "difference": found.difference,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "stand_in": cell.stand_in or "",
+        "command": "" if cell.not_testable else cell.command(),
     }
 
 
@@ -108,21 +167,30 @@ class PaperTable(Styler):
     note = details = ""
 
     def _repr_html_(self) -> str | None:
-        return (f'<style>{style.DETAILS_CSS}</style>{self.note}<div style="overflow-x:auto">{self.to_html()}</div>'
-                f"{self.details}")
+        return (
+            f"<style>{style.DETAILS_CSS}</style>{self.note}<div "
+            f'style="overflow-x:auto">{self.to_html()}</div>'
+            f"{self.details}"
+        )
 
 
-def table(paper: str, table: str | int, profile: str | None = None,
-          measured: Mapping[str, Record] | None = None, columns: Sequence[str] | None = None) -> PaperTable:
+def table(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+    columns: Sequence[str] | None = None,
+) -> PaperTable:
     """A table of a paper as the book shows it. Other arguments and errors as in `table_frame`.
 
-    Methods are rows; where there are several metrics, they stand below their column's name. Each cell holds the printed
-    value in bold, the measured mean and standard deviation below it and the verdict as a sign with words; the rest
-    (number of seeds, difference, reason, command) stands in the cell's tooltip and in the list that is folded below the
-    grid.
+    Methods are rows; where there are several metrics, they stand below their column's name. Each
+    cell holds the printed value in bold, the measured mean and standard deviation below it and the
+    verdict as a sign with words; the rest (number of seeds, difference, reason, command) stands in
+    the cell's tooltip and in the list that is folded below the grid.
 
     Args:
-        columns: the part of a wide table to show, in this order; rows without a cell there are left out. None: all.
+        columns: the part of a wide table to show, in this order; rows without a cell there are left
+            out. None: all.
 
     Raises InputError for an unknown column as well.
     """
@@ -130,16 +198,26 @@ def table(paper: str, table: str | int, profile: str | None = None,
     several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
     title, place = f"Table {table}", f"{paper}-{table}-{profile or 'best'}"
     if columns is not None:
-        frame, title, place = _part(frame, columns), f"{title}, in part", f"{place}-{slug('-'.join(columns))}"
+        frame, title, place = (
+            _part(frame, columns),
+            f"{title}, in part",
+            f"{place}-{slug('-'.join(columns))}",
+        )
     frame["measure"] = frame["metric"].str.replace("_", " ")
     frame["header"] = frame["column"] + (" · " + frame["measure"] if several else "")
     names = columns or [column.name for column in spec.columns]
 
     def grid(values: pd.Series) -> pd.DataFrame:
-        return _grid(frame.assign(value=values), ["column", "measure"] if several else ["column"], names)
+        return _grid(
+            frame.assign(value=values), ["column", "measure"] if several else ["column"], names
+        )
 
-    styler = PaperTable(grid(frame.apply(_cell_html, axis=1)), uuid=place,
-                        table_attributes='class="dataframe core-table"', cell_ids=False)
+    styler = PaperTable(
+        grid(frame.apply(_cell_html, axis=1)),
+        uuid=place,
+        table_attributes='class="dataframe core-table"',
+        cell_ids=False,
+    )
     styler.details = _details(frame)
     styler.note = _note(frame)
     styler.set_caption(escape(f"{title}: {spec.title}"))
@@ -151,7 +229,9 @@ def table(paper: str, table: str | int, profile: str | None = None,
 
 
 def _grid(frame: pd.DataFrame, heading: list[str], names: Sequence[str]) -> pd.DataFrame:
-    """`value` of every cell: rows in their order, columns in that of `names`, the measures of a column together."""
+    """`value` of every cell: rows in their order, columns in that of `names`, the measures of a
+    column together.
+    """
     headings = frame[heading].drop_duplicates()
     place = {name: number for number, name in enumerate(names)}
     headings = headings.sort_values("column", key=lambda column: column.map(place), kind="stable")
@@ -177,7 +257,9 @@ def _border(verdict: str) -> str:
 
 
 def number(value: Any, std: Any = None, unit: str = "percent") -> str:
-    """A value and its spread with two decimals (four where the unit is a small score); "" for a missing value."""
+    """A value and its spread with two decimals (four where the unit is a small score); "" for a
+    missing value.
+    """
     if value is None or pd.isna(value):
         return ""
     digits = 4 if unit in ("auc", "score") and abs(value) < 2 else 2
@@ -197,12 +279,18 @@ def _cell_html(row: pd.Series) -> str:
     sign, _ = style.SIGNS[row["verdict"]]
     lines = []
     if row["printed_text"]:
-        lines.append(f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>')
+        lines.append(
+            f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>'
+        )
     if not pd.isna(row["measured"]):
         mark = "†" if row["stand_in"] else ""
         value = number(row["measured"], row["std"], row["unit"])
-        lines.append(f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>')
-    if row["printed_text"] or pd.isna(row["measured"]):  # where nothing is printed there is nothing to compare with
+        lines.append(
+            f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>'
+        )
+    if row["printed_text"] or pd.isna(
+        row["measured"]
+    ):  # where nothing is printed there is nothing to compare with
         verdict = row["verdict"] + (f", {WIDE}" if row["reason"] == WIDE else "")
         lines.append(f'<small><span aria-hidden="true">{sign}</span> {verdict}</small>')
     return f'<div title="{_tooltip(row)}">{"<br>".join(lines)}</div>'
@@ -210,10 +298,16 @@ def _cell_html(row: pd.Series) -> str:
 
 def _tooltip(row: pd.Series) -> str:
     """All that is known of a cell, as one line of text."""
-    parts = [f"{row['row']}, {row['header']}", f"printed {_printed(row)}" if row["printed_text"] else "", row["note"]]
+    parts = [
+        f"{row['row']}, {row['header']}",
+        f"printed {_printed(row)}" if row["printed_text"] else "",
+        row["note"],
+    ]
     if not pd.isna(row["measured"]):
-        parts.append(f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
-                     f"seeds, profile {row['profile']}")
+        parts.append(
+            f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
+            f"seeds, profile {row['profile']}"
+        )
     if not pd.isna(row["difference"]):
         parts.append(f"difference {row['difference']:+.2f}")
     parts += [f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]]
@@ -226,18 +320,28 @@ def _note(frame: pd.DataFrame) -> str:
     """How to read a cell, which stand-ins were used and, folded, what the profile reduced."""
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
-    places = [f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
-              for name in BEST_FIRST if name in columns]
+    places = [
+        f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
+        for name in BEST_FIRST
+        if name in columns
+    ]
     spread = f"mean ± standard deviation over seeds, measured at the profile {' or '.join(places)}"
-    lines = [f"In bold: as printed. Below it: {spread}, and the verdict." if frame["printed_text"].any()
-             else f"Shown: {spread}."]
+    lines = [
+        f"In bold: as printed. Below it: {spread}, and the verdict."
+        if frame["printed_text"].any()
+        else f"Shown: {spread}."
+    ]
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
     lines += [f"<i>{profile.name}</i>: {escape(profile.meaning)}" for profile in reduced]
     stand_ins = sorted(set(seen["stand_in"]) - {""})
     if stand_ins:
-        lines.append(f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}.")
+        lines.append(
+            f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}."
+        )
     return f"<p>{'<br>'.join(lines)}</p>" + "".join(
-        _folded(f"What the profile <i>{profile.name}</i> reduces", escape(profile.description)) for profile in reduced)
+        _folded(f"What the profile <i>{profile.name}</i> reduces", escape(profile.description))
+        for profile in reduced
+    )
 
 
 def _folded(summary: str, body: str) -> str:
@@ -246,16 +350,34 @@ def _folded(summary: str, body: str) -> str:
 
 def _details(frame: pd.DataFrame) -> str:
     """The long form as a folded HTML table."""
-    shown = pd.DataFrame({
-        "method": frame["row"], "column": frame["header"], "printed": frame.apply(_printed, axis=1),
-        "measured": [number(m, s, u) for m, s, u in zip(frame["measured"], frame["std"], frame["unit"], strict=True)],
-        "seeds": [f"{seeds} of {wanted}" for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)],
-        "profile": frame["profile"],
-        "difference": ["" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]],
-        "verdict": frame["verdict"], "why": frame["reason"], "stand-in": frame["stand_in"],
-        "note": frame["note"],
-    }).map(lambda value: escape(str(value)))
-    shown["command"] = [f"<code>{escape(command)}</code>" if command else "" for command in frame["command"]]
+    shown = pd.DataFrame(
+        {
+            "method": frame["row"],
+            "column": frame["header"],
+            "printed": frame.apply(_printed, axis=1),
+            "measured": [
+                number(m, s, u)
+                for m, s, u in zip(frame["measured"], frame["std"], frame["unit"], strict=True)
+            ],
+            "seeds": [
+                f"{seeds} of {wanted}"
+                for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)
+            ],
+            "profile": frame["profile"],
+            "difference": [
+                "" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]
+            ],
+            "verdict": frame["verdict"],
+            "why": frame["reason"],
+            "stand-in": frame["stand_in"],
+            "note": frame["note"],
+        }
+    ).map(lambda value: escape(str(value)))
+    shown["command"] = [
+        f"<code>{escape(command)}</code>" if command else "" for command in frame["command"]
+    ]
     kept = [name for name in shown if shown[name].ne("").any()]
     body = shown[kept].to_html(index=False, escape=False, border=0)
-    return _folded(f"All {len(frame)} cells of this table: seeds, differences, reasons and commands", body)
+    return _folded(
+        f"All {len(frame)} cells of this table: seeds, differences, reasons and commands", body
+    )

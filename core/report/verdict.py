@@ -1,21 +1,23 @@
 """The rule by which a measured number is compared with a printed one.
 
-At the paper's own budget (profile `paper`, no stand-in) with at least three seeds a value is **reproduced** when the
-printed number p lies within two sample standard deviations s of the measured mean m or within a fixed margin,
+At the paper's own budget (profile `paper`, no stand-in) with at least three seeds a value is
+**reproduced** when the printed number p lies within two sample standard deviations s of the
+measured mean m or within a fixed margin,
 
     |p - m| <= max(2 s, margin),
 
-and **not reproduced** otherwise. The margin is 2 points for percentages and 2 % of |p| for every other unit (MB, dB,
-pixel, score, auc). A value that needs the deviations is reproduced for the reason `WIDE`: seeds that differ very much
-are near everything. With fewer seeds it is **pending**.
+and **not reproduced** otherwise. The margin is 2 points for percentages and 2 % of |p| for every
+other unit (MB, dB, pixel, score, auc). A value that needs the deviations is reproduced for the
+reason `WIDE`: seeds that differ very much are near everything. With fewer seeds it is **pending**.
 
-At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions count: of the pairs
-of rows that the table compares, how many differ in the printed direction? A cell's **direction agrees** when more than
-half of the pairs that it belongs to do, and **direction disagrees** otherwise. A pair counts when both rows are
-measured and printed with different numbers. A cell that is measured but has no such pair, or no printed number, is
-**not compared**.
+At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
+count: of the pairs of rows that the table compares, how many differ in the printed direction? A
+cell's **direction agrees** when more than half of the pairs that it belongs to do, and **direction
+disagrees** otherwise. A pair counts when both rows are measured and printed with different numbers.
+A cell that is measured but has no such pair, or no printed number, is **not compared**.
 
-What is not measured is **not testable here**, for a reason that the table's specification gives, or **pending**.
+What is not measured is **not testable here**, for a reason that the table's specification gives, or
+**pending**.
 """
 
 from __future__ import annotations
@@ -30,8 +32,15 @@ from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.tables import Cell
 
-VERDICTS = ("reproduced", "not reproduced", "direction agrees", "direction disagrees", "not compared", "pending",
-            "not testable here")
+VERDICTS = (
+    "reproduced",
+    "not reproduced",
+    "direction agrees",
+    "direction disagrees",
+    "not compared",
+    "pending",
+    "not testable here",
+)
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
 #: the margin for percentages, in points, and for other units, as a share of the printed value
@@ -40,8 +49,9 @@ POINTS, SHARE = 2.0, 0.02
 WIDE = "wide spread"
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
-#: kinds of content that are exchanged once, before training, and that a cost per round leaves out, as FedVCK's Tables 5
-#: and 9 do (column "Initialization" of its Table 10): averaged images and anchors
+#: kinds of content that are exchanged once, before training, and that a cost per round leaves out,
+#: as FedVCK's Tables 5 and 9 do (column "Initialization" of its Table 10): averaged images and
+#: anchors
 ONCE = ("anchors", "averages")
 #: what one unit of a record's value is in the unit of print
 _SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
@@ -64,7 +74,8 @@ class Judgement:
     seeds: int = 0
     #: measured minus printed
     difference: float | None = None
-    #: pairs of rows in the printed direction, and pairs that could be compared; None where directions do not count
+    #: pairs of rows in the printed direction, and pairs that could be compared; None where
+    #: directions do not count
     pairs: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -86,9 +97,10 @@ def in_printed_unit(value: float, unit: str) -> float:
 def measured(record: Record, cell: Cell) -> float | None:
     """A record's value for a cell, in the unit of print; None when the record does not hold it.
 
-    Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round` is their mean over
-    the rounds, without what is exchanged once beforehand (`ONCE`), `upload_mb` that of the whole run.
-    `condensation_ratio_percent` is the setting `share`. All else is a metric of the last round.
+    Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round`
+    is their mean over the rounds, without what is exchanged once beforehand (`ONCE`), `upload_mb`
+    that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a metric
+    of the last round.
     """
     if cell.metric == "condensation_ratio_percent":
         share = record.settings.get("share")
@@ -97,7 +109,9 @@ def measured(record: Record, cell: Cell) -> float | None:
         up = record.bytes["up"]
         if cell.metric == "upload_mb":
             return in_printed_unit(sum(up.values()), "MB")
-        return in_printed_unit(sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB")
+        return in_printed_unit(
+            sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB"
+        )
     value = record.metrics.get(cell.record_metric)
     return None if value is None else in_printed_unit(value, cell.unit)
 
@@ -113,12 +127,15 @@ def margin(printed: float, std: float, unit: str) -> float:
     return max(2 * std, POINTS if unit == "percent" else SHARE * abs(printed))
 
 
-def agreement(printed: Mapping[str, float | None], means: Mapping[str, float],
-              pairs: Iterable[tuple[str, str]]) -> tuple[int, int]:
+def agreement(
+    printed: Mapping[str, float | None],
+    means: Mapping[str, float],
+    pairs: Iterable[tuple[str, str]],
+) -> tuple[int, int]:
     """Of the pairs of rows, how many are ordered as printed, and how many could be compared.
 
-    Left out are pairs with a row that is not measured or not printed, and pairs printed with equal numbers. A pair that
-    is measured equal, or not as a number, does not agree.
+    Left out are pairs with a row that is not measured or not printed, and pairs printed with equal
+    numbers. A pair that is measured equal, or not as a number, does not agree.
     """
     agree = total = 0
     for a, b in pairs:
@@ -150,8 +167,8 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
     """The verdict on each of a table's cells, in their order.
 
     Args:
-        cells: all cells of a table, those of a column at one profile; directions are compared among those of one
-            column and metric.
+        cells: all cells of a table, those of a column at one profile; directions are compared among
+            those of one column and metric.
         records: complete records by experiment id.
     """
     found = {id(cell): values(cell, records) for cell in cells}
@@ -165,7 +182,9 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
     judgements = []
     for cell in cells:
         key = (cell.column, cell.metric)
-        pairs = agreement(printed[key], means.get(key, {}), [(cell.row, rival) for rival in cell.rivals])
+        pairs = agreement(
+            printed[key], means.get(key, {}), [(cell.row, rival) for rival in cell.rivals]
+        )
         judgements.append(_judge(cell, found[id(cell)], pairs))
     return judgements
 
@@ -177,8 +196,14 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
         return Judgement("pending", f"needs {cell.needs}" if cell.needs else "")
     mean = statistics.fmean(found)
     printed = cell.published.value if cell.published else None
-    held = Judgement("pending", "", mean, _std(found) if len(found) > 1 else None, len(found),
-                     None if printed is None else mean - printed)
+    held = Judgement(
+        "pending",
+        "",
+        mean,
+        _std(found) if len(found) > 1 else None,
+        len(found),
+        None if printed is None else mean - printed,
+    )
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
@@ -186,10 +211,17 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
         same, near = (compare(printed, each, cell.unit) for each in (found, [mean, mean]))
-        return attrs.evolve(held, verdict="reproduced" if same else "not reproduced",
-                            reason=WIDE if same and not near else "")
+        return attrs.evolve(
+            held,
+            verdict="reproduced" if same else "not reproduced",
+            reason=WIDE if same and not near else "",
+        )
     agree, total = pairs
     if not total:
         return attrs.evolve(held, verdict="not compared", reason="one method only", pairs=pairs)
-    return attrs.evolve(held, verdict="direction agrees" if 2 * agree > total else "direction disagrees", pairs=pairs,
-                        reason=f"{agree} of {total} pairs of rows are ordered as printed")
+    return attrs.evolve(
+        held,
+        verdict="direction agrees" if 2 * agree > total else "direction disagrees",
+        pairs=pairs,
+        reason=f"{agree} of {total} pairs of rows are ordered as printed",
+    )

@@ -12,10 +12,31 @@ from core.server.generator import (
     label_shares,
     train_generator,
 )
-from core.server.prototypes import aggregate_prototypes, feature_prototypes, hard_negatives, logit_prototypes
+from core.server.prototypes import (
+    aggregate_prototypes,
+    feature_prototypes,
+    hard_negatives,
+    logit_prototypes,
+)
 from core.server.update import Contrast, ServerTraining, update_model
 
-__all__ = ["Contrast", "GeneratorTraining", "Heads", "Projector", "ServerTraining", "aggregate_prototypes", "diversity",
-           "draw_labels", "draw_noise", "ensemble_cross_entropy", "feature_prototypes", "hard_negatives",
-           "label_shares", "logit_prototypes", "relational_contrastive_loss", "train_generator", "update_model",
-           "weighted_average"]
+__all__ = [
+    "Contrast",
+    "GeneratorTraining",
+    "Heads",
+    "Projector",
+    "ServerTraining",
+    "aggregate_prototypes",
+    "diversity",
+    "draw_labels",
+    "draw_noise",
+    "ensemble_cross_entropy",
+    "feature_prototypes",
+    "hard_negatives",
+    "label_shares",
+    "logit_prototypes",
+    "relational_contrastive_loss",
+    "train_generator",
+    "update_model",
+    "weighted_average",
+]

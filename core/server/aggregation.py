@@ -26,7 +26,9 @@ def weighted_average(
         raise InputError(f"{len(uploads)} uploads need as many weights, not {len(weights)}")
     total = float(sum(weights))
     if not total > 0 or min(weights) < 0:
-        raise InputError("weights must not be negative, and at least one must be positive: has any client data?")
+        raise InputError(
+            "weights must not be negative, and at least one must be positive: has any client data?"
+        )
     if any(upload.keys() != uploads[0].keys() for upload in uploads):
         raise InputError("uploads can only be averaged when all have the same tensors")
     average = {}

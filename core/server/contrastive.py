@@ -18,33 +18,45 @@ REDUCTIONS = ("mean", "sum")
 
 
 def relational_contrastive_loss(
-    z: torch.Tensor, labels: torch.Tensor, prototypes: torch.Tensor, negatives: torch.Tensor, temperature: float,
-    form: str = "printed", similarity: str | None = None, present: torch.Tensor | None = None, reduction: str = "mean",
+    z: torch.Tensor,
+    labels: torch.Tensor,
+    prototypes: torch.Tensor,
+    negatives: torch.Tensor,
+    temperature: float,
+    form: str = "printed",
+    similarity: str | None = None,
+    present: torch.Tensor | None = None,
+    reduction: str = "mean",
 ) -> torch.Tensor:
-    """Draws features to the prototype of their class and pushes them off those of its hard negatives (Eq. 15).
+    """Draws features to the prototype of their class and pushes them off those of its hard
+    negatives (Eq. 15).
 
-    As printed, l_i = -log exp(z_i . f_{c_i} / tau) / sum_{j in HN(c_i)} exp(z_i . f_j / tau): the positive is not in
-    the denominator, so l_i can be negative, and with similarity "dot" it is linear in the length of z_i, so that it
-    has no lower bound and training can diverge. SimSiam, which the paper follows, takes the cosine, which bounds l_i.
+    As printed, l_i = -log exp(z_i . f_{c_i} / tau) / sum_{j in HN(c_i)} exp(z_i . f_j / tau): the
+    positive is not in the denominator, so l_i can be negative, and with similarity "dot" it is
+    linear in the length of z_i, so that it has no lower bound and training can diverge. SimSiam,
+    which the paper follows, takes the cosine, which bounds l_i.
 
-    The released code takes the cosine, adds the positive to the denominator, and repeats a prototype for every sample
-    of its class in the batch: l_i = -log n_{c_i} e_{c_i} / sum_{j in HN(c_i) or j = c_i} n_j e_j, with e_j the
-    exponentials above and n_j the samples of class j in this batch.
+    The released code takes the cosine, adds the positive to the denominator, and repeats a
+    prototype for every sample of its class in the batch: l_i = -log n_{c_i} e_{c_i} / sum_{j in
+    HN(c_i) or j = c_i} n_j e_j, with e_j the exponentials above and n_j the samples of class j in
+    this batch.
 
-    Eq. 15 prints the sum over the images. Eq. 16 adds it to the cross-entropy, a mean in every implementation. With
-    "sum" the weight between the two terms would grow with the size of the batch; "mean" divides both sums by the same
-    number, keeps the printed weight of 1 for any batch, and is what the released code does.
+    Eq. 15 prints the sum over the images. Eq. 16 adds it to the cross-entropy, a mean in every
+    implementation. With "sum" the weight between the two terms would grow with the size of the
+    batch; "mean" divides both sums by the same number, keeps the printed weight of 1 for any batch,
+    and is what the released code does.
 
     Args:
         z: (N, D) projected features h(psi(s_i)); labels: (N,) int64.
         prototypes: (C, D) feature prototypes; no gradient flows into them.
         negatives: (C, k) int64 from `hard_negatives`; -1 means none.
         temperature: tau, above 0.
-        form: "printed" or "released"; similarity: "dot" or "cosine", by default "dot" for the printed form and
-            "cosine" for the released one.
+        form: "printed" or "released"; similarity: "dot" or "cosine", by default "dot" for the
+            printed form and "cosine" for the released one.
         present: (C,) bool, classes that have a prototype; without it all have.
-        reduction: "mean" or "sum" over the samples that count. A sample does not count when its class has no prototype
-            or none of its negatives has one; when no sample counts, the loss is 0.
+        reduction: "mean" or "sum" over the samples that count. A sample does not count when its
+            class has no prototype or none of its negatives has one; when no sample counts, the loss
+            is 0.
 
     Returns: a scalar in float32 or wider, also under autocast.
     """
@@ -58,7 +70,8 @@ def relational_contrastive_loss(
         scores = z @ prototypes.T / temperature
         compared = _compared(negatives, present, own=form == "released")
         if form == "released":
-            # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log 0
+            # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log
+            # 0
             scores = scores + _counts(labels, len(prototypes), wide).log()
         return _reduced(scores, labels, compared, present, reduction)
 
@@ -90,12 +103,20 @@ def _counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torch.Ten
     return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
 
 
-def _reduced(scores: torch.Tensor, labels: torch.Tensor, compared: torch.Tensor, present: torch.Tensor | None,
-             reduction: str) -> torch.Tensor:
-    """Sum or mean of log sum_j exp(s_ij) - s_{i, c_i} over the samples that count; scores are (N, C)."""
+def _reduced(
+    scores: torch.Tensor,
+    labels: torch.Tensor,
+    compared: torch.Tensor,
+    present: torch.Tensor | None,
+    reduction: str,
+) -> torch.Tensor:
+    """Sum or mean of log sum_j exp(s_ij) - s_{i, c_i} over the samples that count; scores are (N,
+    C).
+    """
     mask = compared[labels] & ~scores.isneginf()
     counts = mask.any(1) if present is None else mask.any(1) & present[labels]
-    # rows without any term would give -inf and a gradient of nan, so they are made harmless before the logarithm
+    # rows without any term would give -inf and a gradient of nan, so they are made harmless before
+    # the logarithm
     terms = scores.masked_fill(~mask, -math.inf).masked_fill(~counts.unsqueeze(1), 0)
     positive = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
     total = (terms.logsumexp(1) - positive).masked_fill(~counts, 0).sum()
@@ -103,20 +124,24 @@ def _reduced(scores: torch.Tensor, labels: torch.Tensor, compared: torch.Tensor,
 
 
 class Projector(nn.Module):
-    """The learnable projector h of Eq. 15: linear, batch norm, ReLU, linear, from features (N, D) to (N, D).
+    """The learnable projector h of Eq. 15: linear, batch norm, ReLU, linear, from features (N, D)
+    to (N, D).
 
-    This is the predictor of SimSiam (Chen and He 2021) and BYOL (Grill et al. 2020). FedVCK does not print its size;
-    128 hidden units are those of its released code. A batch of one image has no statistics of its own, so it is
-    normalised with the running ones.
+    This is the predictor of SimSiam (Chen and He 2021) and BYOL (Grill et al. 2020). FedVCK does
+    not print its size; 128 hidden units are those of its released code. A batch of one image has no
+    statistics of its own, so it is normalised with the running ones.
 
     Args:
-        dimension: D; rng: where the initial weights are drawn from; hidden: units of the hidden layer.
+        dimension: D; rng: where the initial weights are drawn from; hidden: units of the hidden
+            layer.
     """
 
     def __init__(self, dimension: int, rng: Rng, hidden: int = 128) -> None:
         super().__init__()
         if min(dimension, hidden) < 1:
-            raise InputError(f"the sizes of a projector must be at least 1, not {dimension} and {hidden}")
+            raise InputError(
+                f"the sizes of a projector must be at least 1, not {dimension} and {hidden}"
+            )
         self.first = _linear(dimension, hidden, rng.at("first"))
         self.norm = nn.BatchNorm1d(hidden)
         self.last = _linear(hidden, dimension, rng.at("last"))
@@ -125,7 +150,9 @@ class Projector(nn.Module):
         """Projected features (N, D)."""
         hidden, norm = self.first(features), self.norm
         if len(hidden) == 1:
-            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+            hidden = F.batch_norm(
+                hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
         else:
             hidden = norm(hidden)
         return self.last(hidden.relu())

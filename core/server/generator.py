@@ -1,8 +1,9 @@
 """The server trains a generator of features against classifiers that stay fixed.
 
-FedGen (Zhu, Hong, Zhou, ICML 2021) does so against the last layers of its clients (its Eq. 4), FedMK against the last
-layer of the global model (its Eq. 10), which is an ensemble of one. A generator maps noise and a label to features; it
-is good when the classifiers see the label in the features.
+FedGen (Zhu, Hong, Zhou, ICML 2021) does so against the last layers of its clients (its Eq. 4),
+FedMK against the last layer of the global model (its Eq. 10), which is an ensemble of one. A
+generator maps noise and a label to features; it is good when the classifiers see the label in the
+features.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from core.training import train
 
 NOISES = ("normal", "uniform")
 ENSEMBLES = ("logits", "losses")
-#: from features (N, D), their labels (N,) and the noise (N, z) behind them to the scalar that is minimised
+#: from features (N, D), their labels (N,) and the noise (N, z) behind them to the scalar that is
+#: minimised
 FeatureLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @attrs.frozen(kw_only=True)
 class GeneratorTraining:
-    """Hyper-parameters of a generator's training in a round, by Adam; the defaults are those of FedGen's code."""
+    """Hyper-parameters of a generator's training in a round, by Adam; the defaults are those of
+    FedGen's code.
+    """
 
     lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: beta_1 of Adam; beta_2 is 0.999
@@ -50,8 +54,12 @@ class Heads:
     @classmethod
     def of(cls, models: Sequence[Mapping[str, torch.Tensor]]) -> Heads:
         """The heads of models given as named tensors (see `core.federation.pack`)."""
-        return cls(*(torch.stack([model[f"parameters/classifier.{name}"] for model in models])
-                     for name in ("weight", "bias")))
+        return cls(
+            *(
+                torch.stack([model[f"parameters/classifier.{name}"] for model in models])
+                for name in ("weight", "bias")
+            )
+        )
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """g(z; theta_k) of features (N, D), (K, N, C)."""
@@ -59,7 +67,8 @@ class Heads:
 
 
 def label_shares(counts: torch.Tensor) -> torch.Tensor:
-    """Each model's share of the samples of a class, n_{k,c} / sum_j n_{j,c}: (K, C) float32 from counts (K, C).
+    """Each model's share of the samples of a class, n_{k,c} / sum_j n_{j,c}: (K, C) float32 from
+    counts (K, C).
 
     A column without samples is zero.
     """
@@ -68,33 +77,44 @@ def label_shares(counts: torch.Tensor) -> torch.Tensor:
 
 
 def ensemble_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, form: str = "logits", shares: torch.Tensor | None = None,
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    form: str = "logits",
+    shares: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """How well K classifiers together see the labels, a scalar (FedGen, Eq. 4; with K = 1 FedMK, Eq. 10).
+    """How well K classifiers together see the labels, a scalar (FedGen, Eq. 4; with K = 1 FedMK,
+    Eq. 10).
 
     Args:
         logits: (K, N, C) from `Heads.logits`; labels: (N,) int64.
-        form: "logits": the cross-entropy of the averaged logits, l(sigma(1/K sum_k g(z; theta_k)), y), as Eq. 4 is
-            printed. "losses": the average of the K cross-entropies, as in FedGen's code.
-        shares: (K, C) weights of the average, by the class a feature was made for; without them all are 1 / K, as
-            printed. FedGen's code weights by `label_shares`.
+        form: "logits": the cross-entropy of the averaged logits, l(sigma(1/K sum_k g(z; theta_k)),
+            y), as Eq. 4 is printed. "losses": the average of the K cross-entropies, as in FedGen's
+            code.
+        shares: (K, C) weights of the average, by the class a feature was made for; without them all
+            are 1 / K, as printed. FedGen's code weights by `label_shares`.
 
     Raises InputError for an unknown form.
     """
     if form not in ENSEMBLES:
         raise unknown("form of the ensemble", form, ENSEMBLES)
     models = len(logits)
-    weight = logits.new_full((models, len(labels)), 1 / models) if shares is None else shares[:, labels]
+    weight = (
+        logits.new_full((models, len(labels)), 1 / models) if shares is None else shares[:, labels]
+    )
     if form == "logits":
         return F.cross_entropy((weight.unsqueeze(2) * logits).sum(0), labels)
-    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(models), reduction="none").unflatten(0, (models, -1))
+    each = F.cross_entropy(logits.flatten(0, 1), labels.repeat(models), reduction="none").unflatten(
+        0, (models, -1)
+    )
     return (weight * each).sum(0).mean()
 
 
 def diversity(features: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """exp(-mean_ij |e_i - e_j|^2 / z * |f_i - f_j|_1 / D), in (0, 1]: 1 when all features are equal.
+    """exp(-mean_ij |e_i - e_j|^2 / z * |f_i - f_j|_1 / D), in (0, 1]: 1 when all features are
+    equal.
 
-    It is the term of FedGen's code that keeps a generator from ignoring its noise. `features` (N, D), `noise` (N, z).
+    It is the term of FedGen's code that keeps a generator from ignoring its noise. `features` (N,
+    D), `noise` (N, z).
     """
     apart = torch.cdist(features, features, p=1) / features.shape[1]
     asked = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
@@ -102,7 +122,8 @@ def diversity(features: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def draw_noise(kind: str, shape: Sequence[int], draws: torch.Generator) -> torch.Tensor:
-    """Noise on the device of `draws`: N(0, 1) ("normal", as FedGen prints) or U(0, 1) ("uniform", as in its code).
+    """Noise on the device of `draws`: N(0, 1) ("normal", as FedGen prints) or U(0, 1) ("uniform",
+    as in its code).
 
     Raises InputError for another kind.
     """
@@ -121,8 +142,14 @@ def draw_labels(distribution: torch.Tensor, number_: int, draws: torch.Generator
 
 
 def train_generator(
-    generator: FeatureGenerator, loss: FeatureLoss, distribution: torch.Tensor, settings: GeneratorTraining, rng: Rng,
-    *, noise: str = "normal", memory: Mapping[str, torch.Tensor] | None = None,
+    generator: FeatureGenerator,
+    loss: FeatureLoss,
+    distribution: torch.Tensor,
+    settings: GeneratorTraining,
+    rng: Rng,
+    *,
+    noise: str = "normal",
+    memory: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Train a generator in place: minimise the expected loss over y ~ p(y) and z ~ G(y, noise).
 
@@ -137,13 +164,23 @@ def train_generator(
     Raises InputError when no class has a positive share.
     """
     if not bool((distribution > 0).any()):
-        raise InputError("a generator needs a class to generate: the distribution of labels is zero everywhere")
-    draws, samples = rng.at("draws").generator(distribution.device), settings.steps * settings.batch_size
-    optimiser = torch.optim.Adam(generator.parameters(), lr=settings.lr, betas=(settings.momentum, 0.999),
-                                 weight_decay=settings.weight_decay)
+        raise InputError(
+            "a generator needs a class to generate: the distribution of labels is zero everywhere"
+        )
+    draws, samples = (
+        rng.at("draws").generator(distribution.device),
+        settings.steps * settings.batch_size,
+    )
+    optimiser = torch.optim.Adam(
+        generator.parameters(),
+        lr=settings.lr,
+        betas=(settings.momentum, 0.999),
+        weight_decay=settings.weight_decay,
+    )
     if memory:
         _restore(optimiser, generator, memory)
-    if settings.steps:  # every sample is drawn afresh, so one pass over all of them is what the expectation asks for
+    if settings.steps:
+        # every sample is drawn afresh: one pass over all of them is what the expectation asks for
         labels = draw_labels(distribution, samples, draws)
         seeds = draw_noise(noise, (samples, generator.noise), draws)
 
@@ -155,12 +192,18 @@ def train_generator(
 
 
 def _moments(optimiser: torch.optim.Adam, module: nn.Module) -> dict[str, torch.Tensor]:
-    return {f"{moment}/{name}": value for name, parameter in module.named_parameters()
-            for moment, value in optimiser.state[parameter].items()}
+    return {
+        f"{moment}/{name}": value
+        for name, parameter in module.named_parameters()
+        for moment, value in optimiser.state[parameter].items()
+    }
 
 
-def _restore(optimiser: torch.optim.Adam, module: nn.Module, memory: Mapping[str, torch.Tensor]) -> None:
+def _restore(
+    optimiser: torch.optim.Adam, module: nn.Module, memory: Mapping[str, torch.Tensor]
+) -> None:
     for name, parameter in module.named_parameters():
         # Adam counts its steps on the CPU
         optimiser.state[parameter] = {"step": memory[f"step/{name}"].cpu()} | {
-            moment: memory[f"{moment}/{name}"].clone() for moment in ("exp_avg", "exp_avg_sq")}
+            moment: memory[f"{moment}/{name}"].clone() for moment in ("exp_avg", "exp_avg_sq")
+        }

@@ -1,4 +1,6 @@
-"""The server trains the global model on the condensed images it received (FedVCK, AAAI 2025, Eq. 16; FedDM)."""
+"""The server trains the global model on the condensed images it received (FedVCK, AAAI 2025, Eq.
+16; FedDM).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class ServerTraining:
     """Hyper-parameters of the server's training in a round.
 
-    FedVCK prints a range of learning rates (0.001 to 0.01) and no more; the defaults are its released values, those for
-    CIFAR10 where they differ. The released loop counts from 0 to 1,000 and so takes 1,001 passes.
+    FedVCK prints a range of learning rates (0.001 to 0.01) and no more; the defaults are its
+    released values, those for CIFAR10 where they differ. The released loop counts from 0 to 1,000
+    and so takes 1,001 passes.
     """
 
     lr: float = attrs.field(default=0.005, validator=number(0, above=True))
@@ -49,8 +52,9 @@ class ServerTraining:
 class Contrast:
     """What the contrastive term of Eq. 15 needs in one round.
 
-    Three differences of the released code are settings here; a fourth, a fresh projector in every round, is the
-    caller's: hand in a new `Projector`, or the one of the round before with the weights it has learnt.
+    Three differences of the released code are settings here; a fourth, a fresh projector in every
+    round, is the caller's: hand in a new `Projector`, or the one of the round before with the
+    weights it has learnt.
     """
 
     #: h; it is trained along with the model
@@ -64,22 +68,35 @@ class Contrast:
     present: torch.Tensor | None = None
     #: factor of L_rc in Eq. 16: 1 as printed
     weight: float = attrs.field(default=1.0, validator=number(0))
-    #: what the weight is multiplied by half way through the round. The released code has 0.1 and never restores the
-    #: weight, so its round r (from 0) starts with `weight * 0.1**r`
+    #: what the weight is multiplied by half way through the round. The released code has 0.1 and
+    #: never restores the weight, so its round r (from 0) starts with `weight * 0.1**r`
     fade: float = attrs.field(default=1.0, validator=number(0))
     #: see `relational_contrastive_loss`
-    form: str = attrs.field(default="printed", validator=one_of("form of the contrastive loss", *FORMS))
+    form: str = attrs.field(
+        default="printed", validator=one_of("form of the contrastive loss", *FORMS)
+    )
     similarity: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(one_of("similarity", *SIMILARITIES)))
-    #: "together": by the model's SGD; "accumulated": as released, by an Adam of its own with learning rate 0.01, whose
-    #: gradients are never set back to zero within a round, so that each step follows the sum of all gradients so far
+        default=None, validator=attrs.validators.optional(one_of("similarity", *SIMILARITIES))
+    )
+    #: "together": by the model's SGD; "accumulated": as released, by an Adam of its own with
+    #: learning rate 0.01, whose gradients are never set back to zero within a round, so that each
+    #: step follows the sum of all gradients so far
     projector_training: str = attrs.field(
-        default="together", validator=one_of("training of the projector", "together", "accumulated"))
+        default="together", validator=one_of("training of the projector", "together", "accumulated")
+    )
 
     def loss(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """L_rc of projected features (N, D), not yet weighted."""
-        return relational_contrastive_loss(features, labels, self.prototypes, self.negatives, self.temperature,
-                                           self.form, self.similarity, self.present)
+        return relational_contrastive_loss(
+            features,
+            labels,
+            self.prototypes,
+            self.negatives,
+            self.temperature,
+            self.form,
+            self.similarity,
+            self.present,
+        )
 
 
 class _AccumulatingAdam(torch.optim.Adam):
@@ -95,31 +112,44 @@ def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def update_model(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: ServerTraining, rng: Rng, *,
-    prepare: Transform | None = None, autocast: Callable[[], AbstractContextManager] = nullcontext,
-    loss: Loss = cross_entropy, augment: Transform | None = None, contrast: Contrast | None = None,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: ServerTraining,
+    rng: Rng,
+    *,
+    prepare: Transform | None = None,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    loss: Loss = cross_entropy,
+    augment: Transform | None = None,
+    contrast: Contrast | None = None,
 ) -> None:
-    """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce + L_rc (Eq. 16).
+    """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce
+    + L_rc (Eq. 16).
 
-    The two copies of the paper's text disagree on whether Eq. 15 and 16 run over S^t, the images of this round, or
-    S^{:t}, all images so far: hand in the one or the other. The released code takes S^{:t}, of the last
-    max(10, rounds / 2) rounds.
+    The two copies of the paper's text disagree on whether Eq. 15 and 16 run over S^t, the images of
+    this round, or S^{:t}, all images so far: hand in the one or the other. The released code takes
+    S^{:t}, of the last max(10, rounds / 2) rounds.
 
     Args:
         model: a network of `core.models`.
         images: (N, C, H, W) on the model's device; labels: (N,) int64; N >= 1.
         rng: where the order of the images is drawn from.
-        prepare: from a batch of `images` to float32 input of the network; without it they are normalised already.
+        prepare: from a batch of `images` to float32 input of the network; without it they are
+            normalised already.
         autocast: makes the context in which networks are applied; losses are always float32.
         loss: from logits and labels to a scalar.
-        augment: applied, as in the released code, to the prepared input of `loss` only. The contrastive term then
-            embeds the images a second time, without augmentation; else both terms share one pass.
+        augment: applied, as in the released code, to the prepared input of `loss` only. The
+            contrastive term then embeds the images a second time, without augmentation; else both
+            terms share one pass.
         contrast: the contrastive term; without it this is FedDM's update.
 
     Raises InputError when there are no images.
     """
     if not len(labels):
-        raise InputError("the server has no condensed images to train on: did any client upload some?")
+        raise InputError(
+            "the server has no condensed images to train on: did any client upload some?"
+        )
     optimisers: list[torch.optim.Optimizer] = [sgd(model.parameters(), settings)]
     weight = 0.0 if contrast is None else contrast.weight
     if contrast is not None:
@@ -134,11 +164,23 @@ def update_model(
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with autocast():
-            logits, projected = _outputs(model, images if prepare is None else prepare(images), augment, contrast)
+            logits, projected = _outputs(
+                model, images if prepare is None else prepare(images), augment, contrast
+            )
         total = loss(logits, labels)
         return total if contrast is None else total + weight * contrast.loss(projected, labels)
 
-    train(model, images, labels, settings, settings.total(len(labels)), objective, rng, optimisers, halfway)
+    train(
+        model,
+        images,
+        labels,
+        settings,
+        settings.total(len(labels)),
+        objective,
+        rng,
+        optimisers,
+        halfway,
+    )
 
 
 def _projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:
@@ -149,9 +191,12 @@ def _projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.
     return _AccumulatingAdam(parameters, lr=0.01)
 
 
-def _outputs(model: nn.Module, inputs: torch.Tensor, augment: Transform | None,
-             contrast: Contrast | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (N, C) for the loss and projected features (N, D) for the contrast (without one, an empty tensor)."""
+def _outputs(
+    model: nn.Module, inputs: torch.Tensor, augment: Transform | None, contrast: Contrast | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (N, C) for the loss and projected features (N, D) for the contrast (without one, an
+    empty tensor).
+    """
     if contrast is None:
         return model(inputs if augment is None else augment(inputs)), inputs.new_empty(0)
     features = model.embed(inputs)  # type: ignore[operator]

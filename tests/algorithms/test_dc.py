@@ -8,8 +8,14 @@ from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task
 from core.rng import Rng
 
-SMALL = {"images_per_class": 1, "iterations": 2, "real_batch": 4, "encoder_width": 4, "encoder_depth": 2,
-         "image_lr": 10.0}
+SMALL = {
+    "images_per_class": 1,
+    "iterations": 2,
+    "real_batch": 4,
+    "encoder_width": 4,
+    "encoder_depth": 2,
+    "image_lr": 10.0,
+}
 TINY = Experiment(algorithm="dc", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
 
 
@@ -23,15 +29,24 @@ def uploaded(task, name, **more):
 @pytest.mark.parametrize("name", ["dc", "dsa"])
 def test_the_defaults_are_those_of_the_authors_code(name):
     settings = algorithms.create(name).settings
-    assert (settings.iterations, settings.image_lr, settings.network_lr, settings.real_batch) == (1000, 0.1, 0.01, 256)
-    assert settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
+    assert (settings.iterations, settings.image_lr, settings.network_lr, settings.real_batch) == (
+        1000,
+        0.1,
+        0.01,
+        256,
+    )
+    assert (
+        settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
+    )
 
 
 @pytest.mark.parametrize(("images", "loops"), [(1, (1, 1)), (10, (10, 50)), (50, (50, 10))])
 def test_how_often_images_and_network_take_turns(images, loops):
     matching = algorithms.create("dc", {"images_per_class": images}).settings.matching
     assert (matching.matches, matching.network_steps) == loops
-    own = algorithms.create("dc", {"images_per_class": images, "matches": 3, "network_steps": 2}).settings.matching
+    own = algorithms.create(
+        "dc", {"images_per_class": images, "matches": 3, "network_steps": 2}
+    ).settings.matching
     assert (own.matches, own.network_steps) == (3, 2)
     some = algorithms.create("dsa", {"images_per_class": images, "matches": 3}).settings.matching
     assert (some.matches, some.network_steps) == (3, loops[1])

@@ -1,4 +1,6 @@
-"""DESA: the contrastive loss, the exchange of anchors, the objective, the mutual teachers, resuming."""
+"""DESA: the contrastive loss, the exchange of anchors, the objective, the mutual teachers,
+resuming.
+"""
 
 import attrs
 import numpy as np
@@ -11,13 +13,31 @@ from core.algorithms.desa import anchors, collect, redraw, supervised_contrastiv
 from core.condensation import LatentEncoder
 from core.errors import InputError
 from core.experiments import Experiment
-from core.federation import Ledger, Message, Runtime, UploadError, check_upload, make_clients, make_task, pack, rounds
+from core.federation import (
+    Ledger,
+    Message,
+    Runtime,
+    UploadError,
+    check_upload,
+    make_clients,
+    make_task,
+    pack,
+    rounds,
+)
 from core.rng import Rng
 
 ANCHORS = {"ipc": 2, "iterations": 3, "real_batch": 8, "pool": 2, "estimator": "expectation"}
 LOCAL = {"local_steps": 2, "batch_size": 16}
-TINY = Experiment(algorithm="desa", dataset="digits", model_options={"width": 8}, clients=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.3}, evaluate_every=9, settings=LOCAL | ANCHORS)
+TINY = Experiment(
+    algorithm="desa",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.3},
+    evaluate_every=9,
+    settings=LOCAL | ANCHORS,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +62,22 @@ def test_the_contrastive_loss_is_that_of_khosla():
     for i in range(9):
         positives = [p for p in range(9) if p != i and labels[p] == labels[i]]
         below = sum(np.exp(z[i] @ z[a] / tau) for a in range(9) if a != i)
-        total += -sum(np.log(np.exp(z[i] @ z[p] / tau) / below) for p in positives) / max(len(positives), 1)
-    assert float(supervised_contrastive(features, labels, tau)) == pytest.approx(total / 9, rel=1e-10)
+        total += -sum(np.log(np.exp(z[i] @ z[p] / tau) / below) for p in positives) / max(
+            len(positives), 1
+        )
+    assert float(supervised_contrastive(features, labels, tau)) == pytest.approx(
+        total / 9, rel=1e-10
+    )
 
 
 def test_the_contrastive_loss_pulls_a_class_together():
     together, apart = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 1]])
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
-    assert supervised_contrastive(features, together, 0.07) < 1e-3 < supervised_contrastive(features, apart, 0.07)
+    assert (
+        supervised_contrastive(features, together, 0.07)
+        < 1e-3
+        < supervised_contrastive(features, apart, 0.07)
+    )
     assert float(supervised_contrastive(features[:1], together[:1], 0.07)) == 0
 
 
@@ -60,8 +88,13 @@ def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients
     for client in clients:
         (alone,) = algorithm._anchors([client], Rng(3)).values()
         assert alone.tensors["anchors/classes"].tolist() == client.labels.unique().tolist()
-        assert alone.tensors["anchors/classes"].equal(together[client.id].tensors["anchors/classes"])
-        apart = (alone.tensors["anchors/images"].int() - together[client.id].tensors["anchors/images"].int()).abs()
+        assert alone.tensors["anchors/classes"].equal(
+            together[client.id].tensors["anchors/classes"]
+        )
+        apart = (
+            alone.tensors["anchors/images"].int()
+            - together[client.id].tensors["anchors/images"].int()
+        ).abs()
         assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
 
 
@@ -80,28 +113,48 @@ def test_every_number_stands_for_another_random_network(task):
 
 def given(classes, value, shape=(2, 1, 8, 8)):
     images = torch.full((len(classes), *shape), value, dtype=torch.uint8)
-    return Message({"anchors/images": images, "anchors/classes": torch.tensor(classes, dtype=torch.uint8)})
+    return Message(
+        {"anchors/images": images, "anchors/classes": torch.tensor(classes, dtype=torch.uint8)}
+    )
 
 
 def test_anchors_are_averaged_over_the_clients_that_have_the_class(task):
     state = desa().initialise(task, Rng(0))
-    state = attrs.evolve(state, tensors=collect(state, {0: given([1, 4], 10), 1: given([4, 9], 200)}))
+    state = attrs.evolve(
+        state, tensors=collect(state, {0: given([1, 4], 10), 1: given([4, 9], 200)})
+    )
     found = anchors(state)
     assert found["anchors/labels"].tolist() == [1, 1, 4, 4, 9, 9]
-    assert found["anchors/images"].flatten(1).float().mean(1).tolist() == [10, 10, 105, 105, 200, 200]
+    assert found["anchors/images"].flatten(1).float().mean(1).tolist() == [
+        10,
+        10,
+        105,
+        105,
+        200,
+        200,
+    ]
     again = attrs.evolve(state, tensors=collect(state, {2: given([1], 40)}))
     assert anchors(again)["anchors/images"][0, 0, 0, 0] == 25
 
 
-@pytest.mark.parametrize("bad", [
-    given([1, 1], 0), Message(given([1, 2], 0).tensors | {"anchors/classes": torch.tensor([1], dtype=torch.uint8)})])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        given([1, 1], 0),
+        Message(
+            given([1, 2], 0).tensors | {"anchors/classes": torch.tensor([1], dtype=torch.uint8)}
+        ),
+    ],
+)
 def test_anchors_that_do_not_fit_their_classes_are_refused(task, bad):
     state = desa().initialise(task, Rng(0))
     with pytest.raises(UploadError, match="client 7"):
         collect(state, {7: bad})
 
 
-@pytest.mark.parametrize("bad", [given([10], 0), given([1], 0, (3, 1, 8, 8)), given([1], 0, (2, 1, 8, 7))])
+@pytest.mark.parametrize(
+    "bad", [given([10], 0), given([1], 0, (3, 1, 8, 8)), given([1], 0, (2, 1, 8, 7))]
+)
 def test_anchors_of_another_form_are_refused(task, bad):
     form = module.anchors_format(desa().initialise(task, Rng(0)))
     with pytest.raises(UploadError):
@@ -113,7 +166,9 @@ def test_anchors_cross_the_network_once(task, clients):
     owned = sum(len(client.labels.unique()) for client in clients)
     everything = len(torch.cat([client.labels for client in clients]).unique())
     up, down = ([entry[way] for entry in last.ledger.rounds] for way in ("up", "down"))
-    assert up[0]["anchors"] == owned * (2 * 64 + 1) and down[0]["anchors"] == 3 * everything * 2 * (64 + 1)
+    assert up[0]["anchors"] == owned * (2 * 64 + 1) and down[0]["anchors"] == 3 * everything * 2 * (
+        64 + 1
+    )
     assert all("anchors" not in entry for way in (up, down) for entry in way[1:])
     assert [entry.keys() - {"anchors"} for entry in up] == 3 * [{"parameters", "buffers", "meta"}]
     assert ["logits" in entry for entry in down] == [False, True, True]
@@ -142,8 +197,10 @@ def test_the_teacher_is_the_mean_of_the_other_models(task, clients):
     uploads = {c.id: Message(pack(task.new_model(Rng(c.id))), {"samples": len(c)}) for c in clients}
     assert "logits/others" not in algorithm.broadcast(state, 0).tensors
     new = algorithm.server_update(state, uploads, Rng(0))
-    outputs = {id_: task.outputs(task.model_from(upload.tensors), anchors(state)["anchors/images"])
-               for id_, upload in uploads.items()}
+    outputs = {
+        id_: task.outputs(task.model_from(upload.tensors), anchors(state)["anchors/images"])
+        for id_, upload in uploads.items()
+    }
     for id_ in outputs:
         mean = torch.stack([value for other, value in outputs.items() if other != id_]).mean(0)
         torch.testing.assert_close(algorithm.broadcast(new, id_).tensors["logits/others"], mean)
@@ -173,7 +230,9 @@ def test_the_objective_is_the_sum_of_the_three_losses(task, clients, reg, kd):
 
 
 def test_anchors_are_fixed_in_the_regularisation(task, clients):
-    """A batch of zeros of the gradient with respect to anchors: only the features of the batch are moved."""
+    """A batch of zeros of the gradient with respect to anchors: only the features of the batch are
+    moved.
+    """
     own, held = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     loss = supervised_contrastive(torch.cat([own, held.detach()]), torch.arange(8) % 2, 0.07)
     gradients = torch.autograd.grad(loss, [own, held], allow_unused=True)
@@ -187,10 +246,15 @@ def test_with_all_terms_off_it_is_fedavg_bit_for_bit(task):
     assert all(ours.state.tensors[name].equal(value) for name, value in plain.state.tensors.items())
     assert ours.ledger.rounds[0]["up"] == plain.ledger.rounds[0]["up"]
     for term in off:
-        *_, on = rounds(attrs.evolve(TINY, settings=TINY.settings | off | {term: True if off[term] is False else 1.0}),
-                        task=task)
+        *_, on = rounds(
+            attrs.evolve(
+                TINY, settings=TINY.settings | off | {term: True if off[term] is False else 1.0}
+            ),
+            task=task,
+        )
         assert not on.state.tensors["parameters/classifier.weight"].equal(
-            plain.state.tensors["parameters/classifier.weight"]), term
+            plain.state.tensors["parameters/classifier.weight"]
+        ), term
 
 
 def test_a_single_client_has_no_teacher(task):
@@ -200,24 +264,39 @@ def test_a_single_client_has_no_teacher(task):
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(task, tmp_path):
-    some = attrs.evolve(TINY, clients=12, active=11)  # so many that names sort differently from numbers
+    some = attrs.evolve(
+        TINY, clients=12, active=11
+    )  # so many that names sort differently from numbers
     *_, whole = rounds(some, task=task)
     next(rounds(some, task=task, checkpoint=tmp_path / "half"))
     *_, resumed = rounds(some, task=task, checkpoint=tmp_path / "half")
-    assert whole.state.meta == resumed.state.meta and whole.ledger.total("down") == resumed.ledger.total("down")
-    assert all(resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items())
+    assert whole.state.meta == resumed.state.meta and whole.ledger.total(
+        "down"
+    ) == resumed.ledger.total("down")
+    assert all(
+        resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items()
+    )
 
 
-@pytest.mark.parametrize("settings", [
-    {"ipc": 0}, {"reg": -1}, {"learn_anchors": 1}, {"estimator": "all"}, {"kd_temperature": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"ipc": 0}, {"reg": -1}, {"learn_anchors": 1}, {"estimator": "all"}, {"kd_temperature": 0}],
+    ids=str,
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InputError):
         desa(**settings)
 
 
 def test_it_beats_chance_on_digits():
-    experiment = attrs.evolve(TINY, model_options={"width": 16}, clients=4, rounds=6, evaluate_every=6,
-                              partition={"name": "dirichlet", "alpha": 0.5},
-                              settings=ANCHORS | {"local_steps": 10, "batch_size": 32, "iterations": 50})
+    experiment = attrs.evolve(
+        TINY,
+        model_options={"width": 16},
+        clients=4,
+        rounds=6,
+        evaluate_every=6,
+        partition={"name": "dirichlet", "alpha": 0.5},
+        settings=ANCHORS | {"local_steps": 10, "batch_size": 32, "iterations": 50},
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10

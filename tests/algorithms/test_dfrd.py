@@ -1,4 +1,6 @@
-"""DFRD: the terms of the generator, the ensemble, the game on the server, label counts, resuming."""
+"""DFRD: the terms of the generator, the ensemble, the game on the server, label counts,
+resuming.
+"""
 
 import attrs
 import numpy as np
@@ -9,14 +11,30 @@ from core import algorithms
 from core.algorithms.dfrd import Ensemble, diversity_loss, transferability_loss
 from core.errors import InputError
 from core.experiments import Experiment
-from core.federation import Message, Runtime, UploadError, check_upload, make_clients, make_task, rounds
+from core.federation import (
+    Message,
+    Runtime,
+    UploadError,
+    check_upload,
+    make_clients,
+    make_task,
+    rounds,
+)
 from core.models.stacked import Stacked
 from core.rng import Rng
 
 GAME = {"iterations": 2, "server_batch": 8, "generator_width": 4, "noise": 8}
 LOCAL = {"local_steps": 2, "batch_size": 16}
-TINY = Experiment(algorithm="dfrd", dataset="digits", model_options={"width": 8}, clients=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5}, evaluate_every=9, settings=LOCAL | GAME)
+TINY = Experiment(
+    algorithm="dfrd",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    evaluate_every=9,
+    settings=LOCAL | GAME,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +68,9 @@ def test_transferability_counts_images_between_the_two_boundaries_only():
             total += (q[i] * np.log(q[i] / p[i])).sum()
     assert float(transferability_loss(heard, own, labels)) == pytest.approx(-total / 200, rel=1e-10)
     right = torch.nn.functional.one_hot(labels, 3).double()
-    assert float(transferability_loss(right, right, labels)) == 0  # the global model sees the label too
+    assert (
+        float(transferability_loss(right, right, labels)) == 0
+    )  # the global model sees the label too
     assert float(transferability_loss(-right, heard, labels)) == 0  # the ensemble does not
 
 
@@ -62,9 +82,17 @@ def test_diversity_is_the_exponential_of_the_mean_product_of_distances(distance)
         difference = (a - b).numpy().ravel()
         return np.linalg.norm(difference) if distance == "norm" else (difference**2).mean()
 
-    mean = np.mean([apart(images[i], images[j]) * apart(merged[i], merged[j]) for i in range(7) for j in range(7)])
+    mean = np.mean(
+        [
+            apart(images[i], images[j]) * apart(merged[i], merged[j])
+            for i in range(7)
+            for j in range(7)
+        ]
+    )
     assert float(diversity_loss(images, merged, distance)) == pytest.approx(np.exp(-mean), rel=1e-5)
-    assert float(diversity_loss(images[:1].expand(7, -1, -1, -1), merged, distance)) == pytest.approx(1, abs=1e-3)
+    assert float(
+        diversity_loss(images[:1].expand(7, -1, -1, -1), merged, distance)
+    ) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("distance", ["norm", "mean_square"])
@@ -75,7 +103,9 @@ def test_diversity_has_a_finite_gradient_also_for_equal_images(distance):
 
 
 def test_the_printed_norms_vanish_for_images_as_large_as_those_of_the_paper():
-    """Why the mean square is the default: at 3x32x32 pixels the printed loss and its gradient are 0 in float32."""
+    """Why the mean square is the default: at 3x32x32 pixels the printed loss and its gradient are 0
+    in float32.
+    """
     images, merged = random(8, 3, 32, 32).float().requires_grad_(), random(8, 64, seed=1).float()
     for distance, alive in (("norm", False), ("mean_square", True)):
         loss = diversity_loss(images, merged, distance)
@@ -110,7 +140,11 @@ def test_clients_count_the_labels_of_their_batches(task, clients):
     state = whole.initialise(task, Rng(0))
     upload = whole.client_update(client, whole.broadcast(state, 0), Rng(1))
     assert upload.tensors["labels/counts"].equal(3 * client.class_counts)
-    some = dfrd(local_steps=2).client_update(client, whole.broadcast(state, 0), Rng(1)).tensors["labels/counts"]
+    some = (
+        dfrd(local_steps=2)
+        .client_update(client, whole.broadcast(state, 0), Rng(1))
+        .tensors["labels/counts"]
+    )
     assert some.sum() == 32 and not (some > client.class_counts).any()
 
 
@@ -120,16 +154,25 @@ def test_without_the_game_it_is_fedavg_bit_for_bit(task):
     assert all(ours.state.tensors[name].equal(value) for name, value in plain.state.tensors.items())
     *_, played = rounds(TINY, task=task)
     assert not played.state.tensors["parameters/classifier.weight"].equal(
-        plain.state.tensors["parameters/classifier.weight"])
+        plain.state.tensors["parameters/classifier.weight"]
+    )
 
 
 @pytest.fixture
 def after(task, clients):
-    """A state, the uploads that its clients answer, and the state after the server has seen them."""
+    """A state, the uploads that its clients answer, and the state after the server has seen
+    them.
+    """
     algorithm = dfrd(ema=0.75)
     state = algorithm.initialise(task, Rng(0))
-    uploads = {c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id)) for c in clients}
-    before = {id_: {name: value.clone() for name, value in upload.tensors.items()} for id_, upload in uploads.items()}
+    uploads = {
+        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
+        for c in clients
+    }
+    before = {
+        id_: {name: value.clone() for name, value in upload.tensors.items()}
+        for id_, upload in uploads.items()
+    }
     new = algorithm.server_update(state, uploads, Rng(5))
     for id_, upload in uploads.items():  # the teachers stay as they were uploaded
         assert all(upload.tensors[name].equal(value) for name, value in before[id_].items())
@@ -142,7 +185,9 @@ def test_the_averaged_generator_keeps_its_share_of_itself(after):
     assert "embedding" in names and "network.seed.weight" in names
     for name in names:
         start, latest = state.tensors[f"ema/{name}"], new.tensors[f"generator/{name}"]
-        torch.testing.assert_close(new.tensors[f"ema/{name}"], 0.75 * start + 0.25 * latest, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            new.tensors[f"ema/{name}"], 0.75 * start + 0.25 * latest, rtol=1e-5, atol=1e-6
+        )
     assert not new.tensors["generator/embedding"].equal(state.tensors["generator/embedding"])
 
 
@@ -151,7 +196,10 @@ def test_the_student_keeps_the_averaged_running_statistics(after):
     total = sum(upload.meta["samples"] for upload in uploads.values())
     for name, value in new.tensors.items():
         if name.startswith(("buffers/", "parameters/")):
-            average = sum(upload.meta["samples"] / total * upload.tensors[name].double() for upload in uploads.values())
+            average = sum(
+                upload.meta["samples"] / total * upload.tensors[name].double()
+                for upload in uploads.values()
+            )
             close = torch.allclose(value.double(), average, rtol=1e-5, atol=1e-7)
             assert close == name.startswith("buffers/"), name
 
@@ -159,20 +207,30 @@ def test_the_student_keeps_the_averaged_running_statistics(after):
 def test_the_student_learns_what_the_ensemble_says(task, clients):
     """On images of the generator most of the distance to the ensemble is gone.
 
-    The ensemble hears its models by the label that was asked for, and a student sees the image alone: the best it can
-    do is the mean over labels, as long as the images of a young generator do not show theirs.
+    The ensemble hears its models by the label that was asked for, and a student sees the image
+    alone: the best it can do is the mean over labels, as long as the images of a young generator do
+    not show theirs.
     """
     algorithm = dfrd(local_steps=20, iterations=20, server_batch=32)
     state = algorithm.initialise(task, Rng(0))
-    uploads = {c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id)) for c in clients}
+    uploads = {
+        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
+        for c in clients
+    }
     new = algorithm.server_update(state, uploads, Rng(5))
     average = algorithms.create("fedavg").server_update(state, uploads, Rng(0))
     counts = torch.stack([upload.tensors["labels/counts"] for upload in uploads.values()]).float()
-    ensemble = Ensemble(Stacked([algorithm.network(task, upload.tensors).eval() for upload in uploads.values()]),
-                        counts / counts.sum(0).clamp(min=1))
+    ensemble = Ensemble(
+        Stacked([algorithm.network(task, upload.tensors).eval() for upload in uploads.values()]),
+        counts / counts.sum(0).clamp(min=1),
+    )
     generator, often = algorithm._generator(task, Rng(0)), counts.sum(0) / counts.sum()
-    generator.load_state_dict({name: new.tensors.get(f"generator/{name}", value)
-                               for name, value in generator.state_dict().items()})
+    generator.load_state_dict(
+        {
+            name: new.tensors.get(f"generator/{name}", value)
+            for name, value in generator.state_dict().items()
+        }
+    )
     draws = torch.Generator().manual_seed(9)
     labels = torch.multinomial(often, 256, replacement=True, generator=draws)
 
@@ -180,17 +238,23 @@ def test_the_student_learns_what_the_ensemble_says(task, clients):
         return float((target * (target.log() - logits.log_softmax(1))).sum(1).mean())
 
     with torch.no_grad():
-        inputs = task.dataset.standardise(generator(generator.merge(torch.randn(256, 8, generator=draws), labels)))
+        inputs = task.dataset.standardise(
+            generator(generator.merge(torch.randn(256, 8, generator=draws), labels))
+        )
         target = ensemble(inputs, labels).softmax(1)
-        mean = sum(often[y] * ensemble(inputs, torch.full_like(labels, y)).softmax(1) for y in range(10))
+        mean = sum(
+            often[y] * ensemble(inputs, torch.full_like(labels, y)).softmax(1) for y in range(10)
+        )
         before, after = (apart(algorithm.model(one).eval()(inputs)) for one in (average, new))
         least = apart(mean.log())
     assert after - least < 0.2 * (before - least)
 
 
 def test_the_upload_is_a_model_and_label_counts(task):
-    ours, plain = (next(rounds(attrs.evolve(TINY, algorithm=name, settings=settings), task=task))
-                   for name, settings in (("dfrd", TINY.settings), ("fedavg", LOCAL)))
+    ours, plain = (
+        next(rounds(attrs.evolve(TINY, algorithm=name, settings=settings), task=task))
+        for name, settings in (("dfrd", TINY.settings), ("fedavg", LOCAL))
+    )
     assert ours.ledger.total("up") == plain.ledger.total("up") | {"labels": 3 * 10 * 8}
     assert ours.down == plain.down
 
@@ -200,9 +264,17 @@ def test_malformed_uploads_are_refused(task, clients):
     state = algorithm.initialise(task, Rng(0))
     good = algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(0))
     check_upload(good, *algorithm.upload_format(state), 0)
-    for bad in (-torch.ones(10, dtype=torch.int64), torch.ones(9, dtype=torch.int64), torch.ones(10)):
+    for bad in (
+        -torch.ones(10, dtype=torch.int64),
+        torch.ones(9, dtype=torch.int64),
+        torch.ones(10),
+    ):
         with pytest.raises(UploadError):
-            check_upload(Message(good.tensors | {"labels/counts": bad}, good.meta), *algorithm.upload_format(state), 0)
+            check_upload(
+                Message(good.tensors | {"labels/counts": bad}, good.meta),
+                *algorithm.upload_format(state),
+                0,
+            )
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(task, tmp_path):
@@ -213,18 +285,27 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(task, tmp_path):
     kinds = {name.split("/")[0] for name in whole.state.tensors}
     assert kinds == {"parameters", "buffers", "generator", "ema", "adam"}
     assert whole.state.tensors["adam/step/embedding"] == 3 * 2 * 2  # rounds, iterations, steps
-    assert all(resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items())
+    assert all(
+        resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items()
+    )
 
 
-@pytest.mark.parametrize("settings", [{"ema": 1.5}, {"distance": "l3"}, {"iterations": -1}, {"server_batch": 1}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"ema": 1.5}, {"distance": "l3"}, {"iterations": -1}, {"server_batch": 1}], ids=str
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InputError):
         dfrd(**settings)
 
 
 def test_it_beats_chance_on_digits():
-    experiment = attrs.evolve(TINY, model_options={"width": 16}, clients=4, rounds=6, evaluate_every=6,
-                              settings=GAME | {"local_steps": 10, "batch_size": 32, "iterations": 5})
+    experiment = attrs.evolve(
+        TINY,
+        model_options={"width": 16},
+        clients=4,
+        rounds=6,
+        evaluate_every=6,
+        settings=GAME | {"local_steps": 10, "batch_size": 32, "iterations": 5},
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10

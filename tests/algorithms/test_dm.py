@@ -12,8 +12,14 @@ from core.federation import Runtime, make_clients, make_task
 from core.models import initialise
 from core.rng import Rng
 
-SMALL = {"images_per_class": 1, "iterations": 3, "real_batch": 8, "encoder_width": 4, "encoder_depth": 2,
-         "augmentation": "none"}
+SMALL = {
+    "images_per_class": 1,
+    "iterations": 3,
+    "real_batch": 8,
+    "encoder_width": 4,
+    "encoder_depth": 2,
+    "augmentation": "none",
+}
 TINY = Experiment(algorithm="dm", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
 
 
@@ -30,7 +36,10 @@ def test_the_defaults_are_those_of_the_authors_code():
     settings = algorithms.create("dm").settings
     assert (settings.iterations, settings.real_batch) == (20_000, 256)
     assert (settings.image_lr, settings.image_momentum) == (1, 0.5)
-    assert settings.init == "noise" and algorithms.create("dm", variant="released").settings.init == "real"
+    assert (
+        settings.init == "noise"
+        and algorithms.create("dm", variant="released").settings.init == "real"
+    )
 
 
 def test_every_iteration_matches_mean_features_at_another_random_network():
@@ -47,7 +56,9 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
         weights.append(encoder.model.classifier.weight.clone())
         psi = encoder.model.embed
         rows = problem.rows("batch", step)
-        real_mean = torch.stack([psi(task.inputs(real.images[rows[g]])).mean(0) for g in range(real.groups)])
+        real_mean = torch.stack(
+            [psi(task.inputs(real.images[rows[g]])).mean(0) for g in range(real.groups)]
+        )
         s = s.detach().requires_grad_()
         (gradient,) = torch.autograd.grad((psi(s) - real_mean).square().sum(), s)
         velocity = 0.5 * velocity + gradient

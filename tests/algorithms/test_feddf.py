@@ -14,9 +14,15 @@ from core.federation import Client, Runtime, make_clients, make_task, rounds
 from core.rng import Rng
 
 SMALL = {"auxiliary": "photographs", "pool": 120, "distill_steps": 3, "distill_batch": 32}
-TINY = Experiment(algorithm="feddf", dataset="digits", model_options={"width": 8, "depth": 2}, clients=4, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.3},
-                  settings={"local_steps": 2, "batch_size": 16, "momentum": 0.9, "lr": 0.01} | SMALL)
+TINY = Experiment(
+    algorithm="feddf",
+    dataset="digits",
+    model_options={"width": 8, "depth": 2},
+    clients=4,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.3},
+    settings={"local_steps": 2, "batch_size": 16, "momentum": 0.9, "lr": 0.01} | SMALL,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,56 +36,87 @@ def round_one(task):
     algorithm = algorithms.create("feddf", TINY.settings)
     state = algorithm.initialise(task, Rng(0))
     clients = make_clients(TINY, task)
-    return state, {c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id)) for c in clients}
+    return state, {
+        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
+        for c in clients
+    }
 
 
 def test_without_distillation_it_is_fedavg_bit_for_bit(task):
     settings = TINY.settings | {"distill_steps": 0}
-    local = {key: settings[key] for key in ("local_steps", "batch_size", "momentum", "lr")} | {"weight_decay": 0.0}
-    runs = [list(rounds(attrs.evolve(TINY, algorithm=name, settings=chosen), task=task))
-            for name, chosen in (("feddf", settings), ("fedavg", local))]
+    local = {key: settings[key] for key in ("local_steps", "batch_size", "momentum", "lr")} | {
+        "weight_decay": 0.0
+    }
+    runs = [
+        list(rounds(attrs.evolve(TINY, algorithm=name, settings=chosen), task=task))
+        for name, chosen in (("feddf", settings), ("fedavg", local))
+    ]
     for ours, theirs in zip(*runs, strict=True):
         assert ours.row() | {"seconds": 0} == theirs.row() | {"seconds": 0}
-        assert all(torch.equal(ours.state.tensors[name], w) for name, w in theirs.state.tensors.items())
+        assert all(
+            torch.equal(ours.state.tensors[name], w) for name, w in theirs.state.tensors.items()
+        )
 
 
 def test_its_traffic_is_that_of_fedavg(task):
-    ours, theirs = (next(rounds(attrs.evolve(TINY, algorithm=name, settings=chosen), task=task))
-                    for name, chosen in (("feddf", TINY.settings), ("fedavg", {"local_steps": 2})))
+    ours, theirs = (
+        next(rounds(attrs.evolve(TINY, algorithm=name, settings=chosen), task=task))
+        for name, chosen in (("feddf", TINY.settings), ("fedavg", {"local_steps": 2}))
+    )
     assert (ours.up, ours.down) == (theirs.up, theirs.down)
 
 
-def test_the_ensemble_is_the_plain_mean_of_logits_and_the_start_is_fedavgs_average(task, round_one, monkeypatch):
+def test_the_ensemble_is_the_plain_mean_of_logits_and_the_start_is_fedavgs_average(
+    task, round_one, monkeypatch
+):
     seen = {}
 
     def catch(task, student, images, targets, *rest):
-        seen.update(student={n: w.clone() for n, w in student.named_parameters()}, images=images, targets=targets)
+        seen.update(
+            student={n: w.clone() for n, w in student.named_parameters()},
+            images=images,
+            targets=targets,
+        )
+
     monkeypatch.setattr(public, "mimic", catch)
     state, uploads = round_one
     algorithms.create("feddf", TINY.settings).server_update(state, uploads, Rng(5))
-    one_by_one = [task.outputs(task.model_from(upload.tensors), seen["images"]).double() for upload in uploads.values()]
-    torch.testing.assert_close(seen["targets"].double(), sum(one_by_one) / len(one_by_one), rtol=1e-5, atol=1e-5)
+    one_by_one = [
+        task.outputs(task.model_from(upload.tensors), seen["images"]).double()
+        for upload in uploads.values()
+    ]
+    torch.testing.assert_close(
+        seen["targets"].double(), sum(one_by_one) / len(one_by_one), rtol=1e-5, atol=1e-5
+    )
     samples = [upload.meta["samples"] for upload in uploads.values()]
     assert len(set(samples)) > 1  # so that the two kinds of mean differ
     for name, w in seen["student"].items():
-        average = sum(n / sum(samples) * u.tensors[f"parameters/{name}"].double()
-                      for n, u in zip(samples, uploads.values(), strict=True))
+        average = sum(
+            n / sum(samples) * u.tensors[f"parameters/{name}"].double()
+            for n, u in zip(samples, uploads.values(), strict=True)
+        )
         torch.testing.assert_close(w.double(), average, rtol=1e-5, atol=1e-6)
 
 
 def test_the_gradient_of_the_divergence_in_closed_form():
-    """d KL(sigma(t) || sigma(s)) / ds = (sigma(s) - sigma(t)) / N; at a temperature T the same over T."""
+    """d KL(sigma(t) || sigma(s)) / ds = (sigma(s) - sigma(t)) / N; at a temperature T the same over
+    T.
+    """
     numbers = Rng(0).numpy().normal(size=(2, 5, 4))
     for temperature in (1.0, 3.0):
         student = torch.tensor(numbers[0], requires_grad=True)
         algorithm = algorithms.create("feddf", {"temperature": temperature})
         algorithm._divergence(student, torch.tensor(numbers[1])).backward()
-        soft = [np.exp(z / temperature) / np.exp(z / temperature).sum(1, keepdims=True) for z in numbers]
+        soft = [
+            np.exp(z / temperature) / np.exp(z / temperature).sum(1, keepdims=True) for z in numbers
+        ]
         assert np.allclose(student.grad.numpy(), (soft[0] - soft[1]) / 5 / temperature, atol=1e-9)
 
 
 def test_distillation_brings_a_student_closer_to_the_ensemble(task):
-    algorithm = algorithms.create("feddf", {"distill_steps": 30, "distill_batch": 32, "distill_lr": 0.01})
+    algorithm = algorithms.create(
+        "feddf", {"distill_steps": 30, "distill_batch": 32, "distill_lr": 0.01}
+    )
     images = public.public_images(task, algorithm.settings)[:200]
     ensemble = task.outputs(task.new_model(Rng(1)), images) * 5
     student = task.new_model(Rng(2))
@@ -90,7 +127,9 @@ def test_distillation_brings_a_student_closer_to_the_ensemble(task):
 
 @pytest.mark.parametrize(("patience", "taken"), [(10, 15), (1, 10), (50, 50)])
 def test_it_stops_when_the_divergence_stands_still(round_one, monkeypatch, patience, taken):
-    """At a rate of almost nothing nothing improves: it looks every 5 batches, and stops `patience` after the first."""
+    """At a rate of almost nothing nothing improves: it looks every 5 batches, and stops `patience`
+    after the first.
+    """
     plain = make_task(attrs.evolve(TINY, model_options={"width": 8, "norm": "none"}), Runtime())
     steps, trained = [], []
     original = public.mimic
@@ -99,11 +138,22 @@ def test_it_stops_when_the_divergence_stands_still(round_one, monkeypatch, patie
         steps.append(number)
         trained.append(images)
         original(task, student, images, targets, divergence, optimiser, batch, number, rng)
+
     monkeypatch.setattr(public, "mimic", count)
-    settings = SMALL | {"distill_steps": 50, "check_every": 5, "patience": patience, "distill_lr": 1e-30}
+    settings = SMALL | {
+        "distill_steps": 50,
+        "check_every": 5,
+        "patience": patience,
+        "distill_lr": 1e-30,
+    }
     images = public.public_images(plain, algorithms.create("feddf", settings).settings)[:100]
-    algorithms.create("feddf", settings)._distil(plain, plain.new_model(Rng(0)), images, torch.randn(
-        100, 10, generator=Rng(1).generator()), Rng(2))
+    algorithms.create("feddf", settings)._distil(
+        plain,
+        plain.new_model(Rng(0)),
+        images,
+        torch.randn(100, 10, generator=Rng(1).generator()),
+        Rng(2),
+    )
     assert sum(steps) == taken
     # a tenth is kept apart to look at, unless nobody will look
     assert all(torch.equal(some, images if patience == 50 else images[10:]) for some in trained)
@@ -113,8 +163,11 @@ def test_the_rate_falls_along_a_cosine_and_the_gradient_can_be_bounded(task):
     model = task.new_model(Rng(0))
     optimiser = public.adam(model, 0.5, steps=10, clip_norm=2.0)
     rates, norms = [], []
-    optimiser.register_step_post_hook(lambda *_: norms.append(float(torch.stack(
-        [p.grad.square().sum() for p in model.parameters()]).sum().sqrt())))
+    optimiser.register_step_post_hook(
+        lambda *_: norms.append(
+            float(torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt())
+        )
+    )
     for _ in range(10):
         rates.append(optimiser.param_groups[0]["lr"])
         for parameter in model.parameters():
@@ -136,7 +189,9 @@ def test_batched_teachers_answer_as_one_by_one(task, round_one):
 
 @pytest.mark.parametrize("stop", [1, 2])
 def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, stop):
-    experiment = attrs.evolve(TINY, settings=TINY.settings | {"check_every": 1, "patience": 2, "distill_steps": 4})
+    experiment = attrs.evolve(
+        TINY, settings=TINY.settings | {"check_every": 1, "patience": 2, "distill_steps": 4}
+    )
     whole = list(rounds(experiment, task=task))
     broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
     for _ in range(stop):
@@ -144,25 +199,47 @@ def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, stop):
     broken.close()
     resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c"))
     assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    assert all(torch.equal(resumed[-1].state.tensors[name], w) for name, w in whole[-1].state.tensors.items())
+    assert all(
+        torch.equal(resumed[-1].state.tensors[name], w)
+        for name, w in whole[-1].state.tensors.items()
+    )
 
 
 def test_clients_without_data_and_with_one_image(task):
     split = task.dataset.train
-    clients = [Client(k, task, split.images[:n], split.labels[:n]) for k, n in enumerate((0, 1, 40))]
+    clients = [
+        Client(k, task, split.images[:n], split.labels[:n]) for k, n in enumerate((0, 1, 40))
+    ]
     *_, last = rounds(TINY, task=task, clients=clients)
     assert np.isfinite(last.metrics["cross_entropy"])
 
 
 def test_it_beats_chance_on_digits():
-    experiment = attrs.evolve(TINY, model_options={"width": 16}, rounds=4, evaluate_every=4, settings={
-        "local_steps": 10, "batch_size": 32} | SMALL | {"pool": 640, "distill_steps": 10, "distill_batch": 64})
+    experiment = attrs.evolve(
+        TINY,
+        model_options={"width": 16},
+        rounds=4,
+        evaluate_every=4,
+        settings={"local_steps": 10, "batch_size": 32}
+        | SMALL
+        | {"pool": 640, "distill_steps": 10, "distill_batch": 64},
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10
 
 
-@pytest.mark.parametrize("bad", [{"auxiliary": ""}, {"auxiliary": 3}, {"distill_steps": -1}, {"kept_apart": 0},
-                                 {"kept_apart": 1}, {"clip_norm": 0}, {"pool": 1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"auxiliary": ""},
+        {"auxiliary": 3},
+        {"distill_steps": -1},
+        {"kept_apart": 0},
+        {"kept_apart": 1},
+        {"clip_norm": 0},
+        {"pool": 1},
+    ],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         algorithms.create("feddf", bad)

@@ -13,9 +13,15 @@ from core.federation import Message, Runtime, make_clients, make_task, pack, rou
 from core.rng import Rng
 
 # without normalisation an output does not depend on the rest of its batch
-TINY = Experiment(algorithm="feddistill", dataset="digits", model_options={"width": 8, "norm": "none"}, clients=3,
-                  rounds=3, partition={"name": "dirichlet", "alpha": 0.5},
-                  settings={"local_steps": 3, "batch_size": 16})
+TINY = Experiment(
+    algorithm="feddistill",
+    dataset="digits",
+    model_options={"width": 8, "norm": "none"},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 3, "batch_size": 16},
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +39,17 @@ def feddistill(**changes):
 
 
 def test_a_client_sends_the_mean_logits_of_each_of_its_classes(task, clients):
-    """One pass over all data with a step too small to move the model: the means are those of the model received."""
+    """One pass over all data with a step too small to move the model: the means are those of the
+    model received.
+    """
     client = clients[0]
     method = feddistill(lr=1e-12, local_steps=None, local_epochs=1)
     state = method.initialise(task, Rng(0))
     found = method.client_update(client, method.broadcast(state, 0), Rng(1)).tensors
-    logits, labels = task.outputs(method.model(state), client.images).double().numpy(), client.labels.numpy()
+    logits, labels = (
+        task.outputs(method.model(state), client.images).double().numpy(),
+        client.labels.numpy(),
+    )
     for c in range(10):
         expected = logits[labels == c].mean(0) if (labels == c).any() else np.zeros(10)
         np.testing.assert_allclose(found["logits/mean"][c].numpy(), expected, atol=1e-5)
@@ -52,19 +63,26 @@ def test_logits_are_tracked_over_the_round_or_over_the_run(task, clients):
         clients[0].memory = {}
         for times in passes:
             answer = method.client_update(clients[0], sent, Rng(1))
-            assert answer.tensors["logits/samples"].tolist() == (times * clients[0].class_counts).tolist()
+            assert (
+                answer.tensors["logits/samples"].tolist()
+                == (times * clients[0].class_counts).tolist()
+            )
 
 
 def upload(task, mean, samples):
     weights = pack(task.new_model(Rng(0)))
-    return Message(weights | {"logits/mean": mean, "logits/samples": torch.tensor(samples)}, {"samples": 5})
+    return Message(
+        weights | {"logits/mean": mean, "logits/samples": torch.tensor(samples)}, {"samples": 5}
+    )
 
 
 def test_the_server_averages_over_clients_that_hold_the_class(task):
     ones = torch.ones(10, 10)
     first, second = [2] + [3] * 8 + [0], [0] + [900] * 8 + [0]
-    uploads = {0: upload(task, 4 * ones * (torch.tensor(first) > 0).unsqueeze(1), first),
-               1: upload(task, 8 * ones * (torch.tensor(second) > 0).unsqueeze(1), second)}
+    uploads = {
+        0: upload(task, 4 * ones * (torch.tensor(first) > 0).unsqueeze(1), first),
+        1: upload(task, 8 * ones * (torch.tensor(second) > 0).unsqueeze(1), second),
+    }
     for absent, row0, row1, known9 in (("skipped", 4.0, 6.0, False), ("zero", 2.0, 6.0, True)):
         method = feddistill(absent=absent)
         state = method.server_update(method.initialise(task, Rng(0)), uploads, Rng(0))
@@ -76,9 +94,14 @@ def test_the_server_averages_over_clients_that_hold_the_class(task):
 def test_a_class_that_is_absent_for_a_round_is_not_forgotten(task):
     method, everyone, nobody = feddistill(), [1] * 10, [0] * 10
     state = method.initialise(task, Rng(0))
-    state = method.server_update(state, {0: upload(task, torch.full((10, 10), 3.0), everyone)}, Rng(0))
+    state = method.server_update(
+        state, {0: upload(task, torch.full((10, 10), 3.0), everyone)}, Rng(0)
+    )
     state = method.server_update(state, {0: upload(task, torch.zeros(10, 10), nobody)}, Rng(0))
-    assert state.tensors["logits/mean"].unique().tolist() == [3.0] and state.tensors["logits/known"].all()
+    assert (
+        state.tensors["logits/mean"].unique().tolist() == [3.0]
+        and state.tensors["logits/known"].all()
+    )
 
 
 def test_the_regulariser_against_scipy_where_logits_are_known(task, clients):
@@ -138,7 +161,9 @@ def test_with_logits_only_all_start_alike_and_go_on_from_their_own_model(task, c
     torch.testing.assert_close(clients[0].memory[name], middle)
 
 
-@pytest.mark.parametrize("bad", [{"weight": -1.0}, {"sharing": "all"}, {"absent": "none"}, {"tracking": "epoch"}])
+@pytest.mark.parametrize(
+    "bad", [{"weight": -1.0}, {"sharing": "all"}, {"absent": "none"}, {"tracking": "epoch"}]
+)
 def test_bad_values_are_refused(bad):
     with pytest.raises(InputError):
         algorithms.create("feddistill", bad)

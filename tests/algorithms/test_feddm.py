@@ -17,8 +17,16 @@ from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 FAST = {"iterations": 2, "real_batch": 8, "pool": 2, "server_steps": 4, "share": 0.05}
-TINY = Experiment(algorithm="feddm", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
+TINY = Experiment(
+    algorithm="feddm",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=FAST,
+    evaluate_every=9,
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +43,25 @@ def feddm(**settings):
     return algorithms.create("feddm", FAST | settings)
 
 
-@pytest.mark.parametrize("settings", [
-    {"estimator": "minibatch"}, {"estimator": "feature_bank"}, {"estimator": "expectation"},
-    {"estimator": "minibatch", "candidates": 4, "clip_norm": 0.5, "rho": 0},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"estimator": "minibatch"},
+        {"estimator": "feature_bank"},
+        {"estimator": "expectation"},
+        {"estimator": "minibatch", "candidates": 4, "clip_norm": 0.5, "rho": 0},
+    ],
+    ids=str,
+)
 def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, clients, settings):
     algorithm, rng = feddm(augmentation=AUGMENTATION, **settings), Rng(3)
     state = algorithm.initialise(task, Rng(0))
     messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
     batched = algorithm.clients_update(clients, messages, rng)
     for client in clients:
-        alone = algorithm.client_update(client, messages[client.id], rng.at("client", client.id)).tensors
+        alone = algorithm.client_update(
+            client, messages[client.id], rng.at("client", client.id)
+        ).tensors
         together = batched[client.id].tensors
         assert alone["labels"].equal(together["labels"])
         apart = (alone["images"].int() - together["images"].int()).abs()
@@ -59,7 +75,9 @@ def weights(encoder):
 
 @pytest.mark.parametrize("rho", [0.5, 5.0, 1000.0])
 def test_weights_are_drawn_from_a_ball_around_the_model(task, rho):
-    """w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1): on the sphere, unless it is larger than g."""
+    """w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1): on the sphere, unless it is larger than
+    g.
+    """
     encoder = LatentEncoder(task.new_model(Rng(0)))
     centre = weights(encoder).clone()
     disturb = disturbance(encoder, rho, Rng(4))
@@ -108,8 +126,14 @@ def uploaded(task, client, **settings):
 
 def test_radius_and_estimator_matter(task, clients):
     plain = uploaded(task, clients[0])
-    for change in ({"rho": 0.0}, {"rho": 50.0}, {"estimator": "expectation"}, {"estimator": "feature_bank"},
-                   {"kernel": "gaussian"}, {"augmentation": AUGMENTATION}):
+    for change in (
+        {"rho": 0.0},
+        {"rho": 50.0},
+        {"estimator": "expectation"},
+        {"estimator": "feature_bank"},
+        {"kernel": "gaussian"},
+        {"augmentation": AUGMENTATION},
+    ):
         assert not torch.equal(uploaded(task, clients[0], **change), plain), change
 
 
@@ -120,12 +144,19 @@ def test_the_server_sees_the_images_of_this_round_only(task, clients):
     new = algorithm.server_update(state, uploads, Rng(4))
     assert new.meta == {"round": 1, "seed": state.meta["seed"]}
     assert new.tensors.keys() == state.tensors.keys()
-    assert not torch.equal(new.tensors["parameters/classifier.weight"], state.tensors["parameters/classifier.weight"])
+    assert not torch.equal(
+        new.tensors["parameters/classifier.weight"], state.tensors["parameters/classifier.weight"]
+    )
 
 
-@pytest.mark.parametrize(("more", "stop"), [
-    ({}, 1), ({"active": 2, "settings": FAST | {"estimator": "expectation"}}, 2),
-], ids=["all", "two active"])
+@pytest.mark.parametrize(
+    ("more", "stop"),
+    [
+        ({}, 1),
+        ({"active": 2, "settings": FAST | {"estimator": "expectation"}}, 2),
+    ],
+    ids=["all", "two active"],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
     experiment = attrs.evolve(TINY, rounds=3, **more)
     whole = list(rounds(experiment, task=task))
@@ -143,11 +174,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
 def test_the_ledger_counts_images_and_labels(task, clients):
     sizes = torch.stack([client.class_counts for client in clients])
     images = int(condensed_counts(sizes[sizes > 0], Condensation(share=0.05)).sum())
-    assert next(rounds(TINY, task=task)).ledger.total("up") == {"images": images * 64, "labels": images}
+    assert next(rounds(TINY, task=task)).ledger.total("up") == {
+        "images": images * 64,
+        "labels": images,
+    }
 
 
-@pytest.mark.parametrize("settings", [{"rho": -1.0}, {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0},
-                                      {"image_lr": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"rho": -1.0}, {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0}, {"image_lr": 0}],
+    ids=str,
+)
 def test_bad_values_are_refused(settings):
     with pytest.raises(InputError):
         feddm(**settings)

@@ -8,9 +8,16 @@ from core.algorithms.fedensemble import Ensemble, FedEnsemble
 from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task, rounds
 
-TINY = Experiment(algorithm="fedensemble", dataset="digits", model_options={"width": 8, "depth": 2}, clients=4,
-                  rounds=2, active=3, partition={"name": "dirichlet", "alpha": 0.5},
-                  settings={"local_steps": 4, "batch_size": 16})
+TINY = Experiment(
+    algorithm="fedensemble",
+    dataset="digits",
+    model_options={"width": 8, "depth": 2},
+    clients=4,
+    rounds=2,
+    active=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 4, "batch_size": 16},
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +28,20 @@ def task():
 def test_the_models_of_the_last_round_are_tested_together(task, monkeypatch):
     seen = []
     average = FedEnsemble.server_update
-    monkeypatch.setattr(FedEnsemble, "server_update", lambda self, state, uploads, rng: seen.append(uploads) or average(
-        self, state, uploads, rng))
+    monkeypatch.setattr(
+        FedEnsemble,
+        "server_update",
+        lambda self, state, uploads, rng: (
+            seen.append(uploads) or average(self, state, uploads, rng)
+        ),
+    )
     settings = {"local_steps": 30, "batch_size": 32, "lr": 0.05}
     *_, last = rounds(attrs.evolve(TINY, settings=settings), task=task)
     images, labels = task.dataset.test.images, task.dataset.test.labels
-    logits = [task.outputs(task.model_from(upload.tensors), images).double() for upload in seen[-1].values()]
+    logits = [
+        task.outputs(task.model_from(upload.tensors), images).double()
+        for upload in seen[-1].values()
+    ]
     each = [float((one.argmax(1) == labels).double().mean()) for one in (*logits, sum(logits))]
     assert len(set(each)) == 4  # three models and the sum of their logits: all differ
     assert last.metrics["accuracy"] == pytest.approx(each[-1])
@@ -38,7 +53,9 @@ def test_training_is_that_of_fedavg_and_so_is_the_traffic(task):
     for name, value in plain.state.tensors.items():
         assert torch.equal(ours.state.tensors[name], value)
     assert (ours.up, ours.down) == (plain.up, plain.down)
-    assert len({name.split("/")[1] for name in ours.state.tensors if name.startswith("members/")}) == 3
+    assert (
+        len({name.split("/")[1] for name in ours.state.tensors if name.startswith("members/")}) == 3
+    )
 
 
 def test_the_ensemble_is_the_mean_of_logits_and_starts_as_one_model(task):
@@ -48,6 +65,10 @@ def test_the_ensemble_is_the_mean_of_logits_and_starts_as_one_model(task):
     torch.testing.assert_close(Ensemble([first, second])(x), (first(x) + second(x)) / 2)
     method = TINY.new_algorithm()
     state = next(rounds(attrs.evolve(TINY, rounds=1), task=task, clients=clients)).state
-    start = attrs.evolve(state, tensors={n: v for n, v in state.tensors.items() if not n.startswith("members/")})
-    torch.testing.assert_close(task.outputs(method.model(start), clients[0].images[:4]),
-                               task.outputs(task.model_from(state.tensors), clients[0].images[:4]))
+    start = attrs.evolve(
+        state, tensors={n: v for n, v in state.tensors.items() if not n.startswith("members/")}
+    )
+    torch.testing.assert_close(
+        task.outputs(method.model(start), clients[0].images[:4]),
+        task.outputs(task.model_from(state.tensors), clients[0].images[:4]),
+    )

@@ -11,14 +11,30 @@ from core.algorithms.fedgan import adversarial_losses, draw, labelled
 from core.errors import InputError
 from core.experiments import Experiment
 from core.experiments.spec import TABLES, read_published
-from core.federation import Client, Message, Runtime, UploadError, check_upload, make_clients, make_task, rounds
+from core.federation import (
+    Client,
+    Message,
+    Runtime,
+    UploadError,
+    check_upload,
+    make_clients,
+    make_task,
+    rounds,
+)
 from core.models import ImageGenerator, PatchDiscriminator, build
 from core.rng import Rng
 
 NARROW = {"generator_width": 4, "discriminator_width": 8, "noise": 8}
-TINY = Experiment(algorithm="fedgan", dataset="digits", model_options={"width": 8}, clients=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5}, evaluate_every=9,
-                  settings={"local_steps": 2, "batch_size": 16, **NARROW})
+TINY = Experiment(
+    algorithm="fedgan",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    evaluate_every=9,
+    settings={"local_steps": 2, "batch_size": 16, **NARROW},
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +52,15 @@ def fedgan(**settings):
 
 
 def test_the_losses_are_the_logarithms_of_the_papers():
-    """-log D(x) - log(1 - D(G(z))) and -log D(G(z)) in float64, D being the sigmoid of the logits."""
+    """-log D(x) - log(1 - D(G(z))) and -log D(G(z)) in float64, D being the sigmoid of the
+    logits.
+    """
     real, fake = torch.randn(2, 5, 1, 2, 2, generator=torch.Generator().manual_seed(0)).double()
     d_real, d_fake = (1 / (1 + np.exp(-each.numpy())) for each in (real, fake))
     judge, maker = adversarial_losses(real, fake)
-    assert float(judge) == pytest.approx(-np.log(d_real).mean() - np.log(1 - d_fake).mean(), rel=1e-12)
+    assert float(judge) == pytest.approx(
+        -np.log(d_real).mean() - np.log(1 - d_fake).mean(), rel=1e-12
+    )
     assert float(maker) == pytest.approx(-np.log(d_fake).mean(), rel=1e-12)
 
 
@@ -52,27 +72,44 @@ def test_an_image_gets_a_plane_for_its_class():
 
 
 def test_both_networks_step_at_once_from_the_weights_before(task, clients):
-    """Adam's first step is -lr g / (|g| + eps): with g of plain cross-entropies, both at the weights received."""
+    """Adam's first step is -lr g / (|g| + eps): with g of plain cross-entropies, both at the
+    weights received.
+    """
     lr, algorithm, client = 1e-3, fedgan(local_steps=1, batch_size=500, gan_lr=1e-3), clients[0]
     state = algorithm.initialise(task, Rng(0))
     upload = algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1)).tensors
 
-    generator, judge = algorithm._fresh_generator(task, Rng(0)), algorithm._discriminator(task, Rng(0))
+    generator, judge = (
+        algorithm._fresh_generator(task, Rng(0)),
+        algorithm._discriminator(task, Rng(0)),
+    )
     for kind, network in (("generator", generator), ("discriminator", judge)):
-        network.load_state_dict({name: state.tensors.get(f"{kind}/{name}", value)
-                                 for name, value in network.state_dict().items()})
+        network.load_state_dict(
+            {
+                name: state.tensors.get(f"{kind}/{name}", value)
+                for name, value in network.state_dict().items()
+            }
+        )
     order = torch.randperm(len(client), generator=Rng(1).at("gan", "epoch", 0).generator())
     noise = torch.randn(len(client), 8, generator=Rng(1).at("gan", "noise").generator())
     labels = client.labels[order]
-    fake = labelled((generator(noise, labels) - task.dataset.mean[0]) / task.dataset.std[0], labels, 10)
+    fake = labelled(
+        (generator(noise, labels) - task.dataset.mean[0]) / task.dataset.std[0], labels, 10
+    )
     real = labelled(task.inputs(client.images[order]), labels, 10)
     yes, no = torch.ones(len(labels), 1, 2, 2), torch.zeros(len(labels), 1, 2, 2)
     loss = F.binary_cross_entropy_with_logits
     judged = loss(judge(real), yes) + loss(judge(fake), no)
-    for kind, network, value in (("generator", generator, loss(judge(fake), yes)), ("discriminator", judge, judged)):
+    for kind, network, value in (
+        ("generator", generator, loss(judge(fake), yes)),
+        ("discriminator", judge, judged),
+    ):
         names = [name for name, _ in network.named_parameters()]
-        for name, g in zip(names, torch.autograd.grad(value, list(network.parameters()), retain_graph=True),
-                           strict=True):
+        for name, g in zip(
+            names,
+            torch.autograd.grad(value, list(network.parameters()), retain_graph=True),
+            strict=True,
+        ):
             moved = upload[f"{kind}/{name}"] - state.tensors[f"{kind}/{name}"]
             clear = g.abs() > 1e-5
             torch.testing.assert_close(moved[clear], -lr * g[clear].sign(), rtol=0.02, atol=1e-6)
@@ -84,24 +121,39 @@ def test_synthetic_images_are_of_all_classes_and_depend_on_the_draw_only(task):
     images, labels = draw(task, generator, 601, Rng(1))
     again, _ = draw(task, generator, 601, Rng(1))
     assert images.shape == (601, 1, 8, 8) and images.dtype == torch.uint8 and images.equal(again)
-    assert torch.bincount(labels, minlength=10).min() > 30 and not images.equal(draw(task, generator, 601, Rng(2))[0])
+    assert torch.bincount(labels, minlength=10).min() > 30 and not images.equal(
+        draw(task, generator, 601, Rng(2))[0]
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_without_synthetic_images_the_classifier_is_that_of_fedavg_bit_for_bit(task, share):
     """Share 0 in all rounds; any share in the first round, which is the warm-up."""
-    plain = [r.state.tensors for r in rounds(attrs.evolve(TINY, algorithm="fedavg", settings={
-        "local_steps": 2, "batch_size": 16}), task=task)]
-    ours = [r.state.tensors for r in rounds(attrs.evolve(TINY, settings=TINY.settings | {"share": share}), task=task)]
-    same = [all(one[name].equal(value) for name, value in other.items())
-            for one, other in zip(ours, plain, strict=True)]
+    plain = [
+        r.state.tensors
+        for r in rounds(
+            attrs.evolve(TINY, algorithm="fedavg", settings={"local_steps": 2, "batch_size": 16}),
+            task=task,
+        )
+    ]
+    ours = [
+        r.state.tensors
+        for r in rounds(attrs.evolve(TINY, settings=TINY.settings | {"share": share}), task=task)
+    ]
+    same = [
+        all(one[name].equal(value) for name, value in other.items())
+        for one, other in zip(ours, plain, strict=True)
+    ]
     assert same == ([True, True, True] if share == 0 else [True, False, False])
 
 
 def test_classifier_generator_and_discriminator_are_averaged_by_samples(task, clients):
     algorithm = fedgan()
     state = algorithm.initialise(task, Rng(0))
-    uploads = {c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id)) for c in clients}
+    uploads = {
+        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
+        for c in clients
+    }
     new = algorithm.server_update(state, uploads, Rng(0))
     total = sum(map(len, clients))
     for name, value in new.tensors.items():
@@ -113,30 +165,54 @@ def test_classifier_generator_and_discriminator_are_averaged_by_samples(task, cl
 def test_the_ledger_counts_model_generator_and_discriminator(task):
     *_, last = rounds(attrs.evolve(TINY, rounds=1), task=task)
     up = last.ledger.total("up")
-    for kind, network in (("generator", ImageGenerator(1, 8, noise=8, classes=10, width=4)),
-                          ("discriminator", PatchDiscriminator(11, width=8))):
+    for kind, network in (
+        ("generator", ImageGenerator(1, 8, noise=8, classes=10, width=4)),
+        ("discriminator", PatchDiscriminator(11, width=8)),
+    ):
         assert up[kind] == 3 * 4 * sum(p.numel() for p in network.parameters())
     assert set(up) == {"parameters", "buffers", "generator", "discriminator", "meta"}
 
 
 #: channels, size, classes and network behind each column of FedVCK's Table 9
-COLUMNS = {"pathmnist": (3, 28, 9, "convnet"), "octmnist": (1, 28, 4, "convnet"), "organsmnist": (1, 28, 11, "convnet"),
-           "organcmnist_224": (1, 224, 11, "resnet18"), "pneumoniamnist_224": (1, 224, 2, "resnet18"),
-           "cifar10": (3, 32, 10, "convnet"), "stl10": (3, 32, 10, "convnet"), "imagenette": (3, 64, 10, "convnet")}
+COLUMNS = {
+    "pathmnist": (3, 28, 9, "convnet"),
+    "octmnist": (1, 28, 4, "convnet"),
+    "organsmnist": (1, 28, 11, "convnet"),
+    "organcmnist_224": (1, 224, 11, "resnet18"),
+    "pneumoniamnist_224": (1, 224, 2, "resnet18"),
+    "cifar10": (3, 32, 10, "convnet"),
+    "stl10": (3, 32, 10, "convnet"),
+    "imagenette": (3, 64, 10, "convnet"),
+}
 
 
 def test_the_default_networks_cost_within_nine_percent_of_every_printed_upload():
-    printed = {row["dataset"]: float(row["value"]) for row in read_published(TABLES / "fedvck" / "published.csv")
-               if row["table"] == "9" and row["method"] == "fedgan" and row["metric"] == "upload_mb_per_round"}
+    printed = {
+        row["dataset"]: float(row["value"])
+        for row in read_published(TABLES / "fedvck" / "published.csv")
+        if row["table"] == "9"
+        and row["method"] == "fedgan"
+        and row["metric"] == "upload_mb_per_round"
+    }
     assert printed.keys() == COLUMNS.keys()
     settings = algorithms.create("fedgan").settings
     for dataset, (channels, size, classes, name) in COLUMNS.items():
         with torch.device("meta"):
-            pair = (ImageGenerator(channels, size, noise=settings.noise, classes=classes,
-                                   width=settings.generator_width),
-                    PatchDiscriminator(channels + classes, width=settings.discriminator_width))
-        numbers = sum(p.numel() for network in (*pair, build(name, channels, size, classes, Rng(0)))
-                      for p in network.parameters())
+            pair = (
+                ImageGenerator(
+                    channels,
+                    size,
+                    noise=settings.noise,
+                    classes=classes,
+                    width=settings.generator_width,
+                ),
+                PatchDiscriminator(channels + classes, width=settings.discriminator_width),
+            )
+        numbers = sum(
+            p.numel()
+            for network in (*pair, build(name, channels, size, classes, Rng(0)))
+            for p in network.parameters()
+        )
         assert abs(10 * 4 * numbers / 2**20 / printed[dataset] - 1) < 0.092, dataset
 
 
@@ -147,10 +223,12 @@ def test_malformed_uploads_are_refused(task, clients):
     form = algorithm.upload_format(state)
     check_upload(good, *form, 0)
     name = "generator/seed.weight"
-    for tensors in ({key: value for key, value in good.tensors.items() if key != name},
-                    good.tensors | {name: good.tensors[name] * torch.nan},
-                    good.tensors | {name: good.tensors[name][:, 1:]},
-                    good.tensors | {"generator/more": torch.ones(1)}):
+    for tensors in (
+        {key: value for key, value in good.tensors.items() if key != name},
+        good.tensors | {name: good.tensors[name] * torch.nan},
+        good.tensors | {name: good.tensors[name][:, 1:]},
+        good.tensors | {"generator/more": torch.ones(1)},
+    ):
         with pytest.raises(UploadError):
             check_upload(Message(tensors, good.meta), *form, 0)
 
@@ -170,17 +248,27 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(task, tmp_path):
     next(rounds(TINY, task=task, checkpoint=tmp_path / "half"))
     *_, resumed = rounds(TINY, task=task, checkpoint=tmp_path / "half")
     assert whole.state.meta == resumed.state.meta
-    assert all(resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items())
+    assert all(
+        resumed.state.tensors[name].equal(value) for name, value in whole.state.tensors.items()
+    )
 
 
-@pytest.mark.parametrize("settings", [{"share": -1}, {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"share": -1}, {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}], ids=str
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InputError):
         fedgan(**settings)
 
 
 def test_it_beats_chance_on_digits():
-    experiment = attrs.evolve(TINY, model_options={"width": 16}, clients=4, rounds=6, evaluate_every=6,
-                              settings=NARROW | {"local_steps": 10, "batch_size": 32})
+    experiment = attrs.evolve(
+        TINY,
+        model_options={"width": 16},
+        clients=4,
+        rounds=6,
+        evaluate_every=6,
+        settings=NARROW | {"local_steps": 10, "batch_size": 32},
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10

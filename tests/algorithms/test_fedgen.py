@@ -13,9 +13,15 @@ from core.federation import Message, Runtime, UploadError, make_clients, make_ta
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedgen", dataset="digits", model_options={"width": 8}, clients=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5},
-                  settings={"local_steps": 2, "batch_size": 16, "generator_steps": 3, "generator_hidden": 12})
+TINY = Experiment(
+    algorithm="fedgen",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 2, "batch_size": 16, "generator_steps": 3, "generator_hidden": 12},
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +46,22 @@ def fedgen(**changes):
 
 @pytest.mark.parametrize(("alpha", "beta"), [(10.0, 0.0), (0.0, 10.0), (2.0, 3.0)])
 def test_the_terms_of_a_client_against_scipy(task, clients, after_two, alpha, beta):
-    """A generator without a hidden unit to speak of gives the same features for all noise and labels: its bias."""
+    """A generator without a hidden unit to speak of gives the same features for all noise and
+    labels: its bias.
+    """
     method = fedgen(alpha=alpha, beta=beta)
     message = method.broadcast(after_two, 0)
-    constant = {name: torch.zeros_like(value) if name == "generator/parameters/out.weight" else value
-                for name, value in message.tensors.items()}
-    message = Message(constant | {"labels/distribution": torch.eye(10)[7]}, message.meta)  # y^ is always 7
-    model, (images, labels) = task.model_from(message.tensors), (clients[0].images[:6], clients[0].labels[:6])
+    constant = {
+        name: torch.zeros_like(value) if name == "generator/parameters/out.weight" else value
+        for name, value in message.tensors.items()
+    }
+    message = Message(
+        constant | {"labels/distribution": torch.eye(10)[7]}, message.meta
+    )  # y^ is always 7
+    model, (images, labels) = (
+        task.model_from(message.tensors),
+        (clients[0].images[:6], clients[0].labels[:6]),
+    )
     found = method.objective(clients[0], message, Rng(0))(model, images, labels)
     with torch.no_grad():
         outputs = model(task.inputs(images)).double().numpy()
@@ -59,31 +74,52 @@ def test_the_terms_of_a_client_against_scipy(task, clients, after_two, alpha, be
 
 
 def test_a_divergence_does_not_move_the_features_it_is_measured_from(task, clients, after_two):
-    """Its target is fixed: with beta alone the last layer learns from the client's own images only."""
+    """Its target is fixed: with beta alone the last layer learns from the client's own images
+    only.
+    """
     method = fedgen(alpha=0.0, beta=10.0)
     message = method.broadcast(after_two, 0)
     model = task.model_from(message.tensors)
-    loss = method.objective(clients[0], message, Rng(0))(model, clients[0].images[:6], clients[0].labels[:6])
+    loss = method.objective(clients[0], message, Rng(0))(
+        model, clients[0].images[:6], clients[0].labels[:6]
+    )
     bias = torch.autograd.grad(loss, model.classifier.bias)[0]
-    assert float(bias.sum().abs()) < 1e-5  # both terms are differences of probabilities, which add up to zero
+    assert (
+        float(bias.sum().abs()) < 1e-5
+    )  # both terms are differences of probabilities, which add up to zero
     assert not any(tensor.requires_grad for tensor in message.tensors.values())
 
 
 def test_labels_for_generated_features_follow_the_clients_counts(task, clients, after_two):
     counts = sum(client.class_counts for client in clients)
     torch.testing.assert_close(after_two.tensors["labels/distribution"], counts / counts.sum())
-    uniform = [*rounds(attrs.evolve(TINY, rounds=1, settings=TINY.settings | {"labels": "uniform"}), task=task)][-1]
-    torch.testing.assert_close(uniform.state.tensors["labels/distribution"], (counts > 0) / (counts > 0).sum())
+    uniform = [
+        *rounds(
+            attrs.evolve(TINY, rounds=1, settings=TINY.settings | {"labels": "uniform"}), task=task
+        )
+    ][-1]
+    torch.testing.assert_close(
+        uniform.state.tensors["labels/distribution"], (counts > 0) / (counts > 0).sum()
+    )
 
 
 def test_what_goes_up_and_down(task, clients):
-    """Up: the model and 8 bytes a class. Down: the model, and from the second round on the generator and p(y)."""
+    """Up: the model and 8 bytes a class. Down: the model, and from the second round on the
+    generator and p(y).
+    """
     *_, last = rounds(TINY, task=task)
-    plain = [*rounds(attrs.evolve(TINY, algorithm="fedavg", settings={"local_steps": 2, "batch_size": 16}), task=task)]
+    plain = [
+        *rounds(
+            attrs.evolve(TINY, algorithm="fedavg", settings={"local_steps": 2, "batch_size": 16}),
+            task=task,
+        )
+    ]
     size = task.new_model(Rng(0)).feature_size
     with torch.device("meta"):
         generator = 4 * (count_parameters(FeatureGenerator(10, size, hidden=12)) + 2 * 12)
-    for number, (ours, its) in enumerate(zip(last.ledger.rounds, plain[-1].ledger.rounds, strict=True)):
+    for number, (ours, its) in enumerate(
+        zip(last.ledger.rounds, plain[-1].ledger.rounds, strict=True)
+    ):
         assert {k: v for k, v in ours["up"].items() if k != "labels"} == its["up"]
         assert ours["up"]["labels"] == 3 * 8 * 10
         assert ours["down"].get("generator", 0) == (3 * generator if number else 0)
@@ -93,16 +129,32 @@ def test_what_goes_up_and_down(task, clients):
 
 @pytest.mark.parametrize("variant", ["printed", "released"])
 def test_the_generator_learns_what_the_clients_models_agree_on(task, clients, variant):
-    settings = {"generator_lr": 0.01, "generator_steps": 150, "generator_hidden": 32, "local_steps": 20}
+    settings = {
+        "generator_lr": 0.01,
+        "generator_steps": 150,
+        "generator_hidden": 32,
+        "local_steps": 20,
+    }
     experiment = attrs.evolve(TINY, rounds=1, variant=variant, settings=settings)
     state = next(rounds(experiment, task=task)).state
     method = experiment.new_algorithm()
-    uploads = [method.client_update(client, Message(method.broadcast(state, 0).tensors, {"round": 0}), Rng(1))
-               for client in clients]
+    uploads = [
+        method.client_update(
+            client, Message(method.broadcast(state, 0).tensors, {"round": 0}), Rng(1)
+        )
+        for client in clients
+    ]
     before, after = method.initialise(task, Rng(0)), None
-    after = method.server_update(attrs.evolve(before, tensors=state.tensors | {
-        n: v for n, v in before.tensors.items() if n.startswith("generator/")}, meta={"round": 0}),
-        dict(enumerate(uploads)), Rng(2))
+    after = method.server_update(
+        attrs.evolve(
+            before,
+            tensors=state.tensors
+            | {n: v for n, v in before.tensors.items() if n.startswith("generator/")},
+            meta={"round": 0},
+        ),
+        dict(enumerate(uploads)),
+        Rng(2),
+    )
     losses = []
     for one in (before, after):
         generator = method.generator(task, one.tensors).eval()
@@ -119,27 +171,55 @@ def test_the_generator_learns_what_the_clients_models_agree_on(task, clients, va
 def test_uniform_weights_are_those_of_equation_4(task, clients, monkeypatch):
     seen = []
     original = server.ensemble_cross_entropy
-    monkeypatch.setattr(server, "ensemble_cross_entropy",
-                        lambda logits, labels, form, shares: seen.append((form, shares)) or original(
-                            logits, labels, form, shares))
-    next(rounds(attrs.evolve(TINY, settings=TINY.settings | {"ensemble_weights": "uniform"}), task=task))
+    monkeypatch.setattr(
+        server,
+        "ensemble_cross_entropy",
+        lambda logits, labels, form, shares: (
+            seen.append((form, shares)) or original(logits, labels, form, shares)
+        ),
+    )
+    next(
+        rounds(
+            attrs.evolve(TINY, settings=TINY.settings | {"ensemble_weights": "uniform"}), task=task
+        )
+    )
     next(rounds(attrs.evolve(TINY, settings=TINY.settings | {"ensemble": "losses"}), task=task))
     counts = torch.stack([client.class_counts for client in clients]).double()
     assert seen[0] == ("logits", None) and seen[-1][0] == "losses"
-    torch.testing.assert_close(seen[-1][1].double(), counts / counts.sum(0).clamp(min=1), check_dtype=False)
+    torch.testing.assert_close(
+        seen[-1][1].double(), counts / counts.sum(0).clamp(min=1), check_dtype=False
+    )
 
 
-@pytest.mark.parametrize("counts", [torch.full((10,), -1), torch.zeros(9, dtype=torch.int64), torch.zeros(10)])
+@pytest.mark.parametrize(
+    "counts", [torch.full((10,), -1), torch.zeros(9, dtype=torch.int64), torch.zeros(10)]
+)
 def test_malformed_label_counts_are_refused(task, clients, monkeypatch, counts):
     original = algorithms.find("fedgen").client_update
-    monkeypatch.setattr(algorithms.find("fedgen"), "client_update", lambda self, client, message, rng: Message(
-        (answer := original(self, client, message, rng)).tensors | {"labels/counts": counts}, answer.meta))
+    monkeypatch.setattr(
+        algorithms.find("fedgen"),
+        "client_update",
+        lambda self, client, message, rng: Message(
+            (answer := original(self, client, message, rng)).tensors | {"labels/counts": counts},
+            answer.meta,
+        ),
+    )
     with pytest.raises(UploadError, match="labels/counts"):
         next(rounds(TINY, task=task))
 
 
-@pytest.mark.parametrize("bad", [{"alpha": -1.0}, {"decay": 0.0}, {"generator_batch": 1}, {"noise": "gauss"},
-                                 {"ensemble": "logit"}, {"ensemble_weights": "none"}, {"labels": "all"}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"alpha": -1.0},
+        {"decay": 0.0},
+        {"generator_batch": 1},
+        {"noise": "gauss"},
+        {"ensemble": "logit"},
+        {"ensemble_weights": "none"},
+        {"labels": "all"},
+    ],
+)
 def test_bad_values_are_refused(bad):
     with pytest.raises(InputError):
         algorithms.create("fedgen", bad)

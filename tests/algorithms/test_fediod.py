@@ -1,4 +1,6 @@
-"""FedIOD: the exchange of messages against one objective written out, resuming, bytes, what can go wrong."""
+"""FedIOD: the exchange of messages against one objective written out, resuming, bytes, what can go
+wrong.
+"""
 
 import math
 
@@ -16,10 +18,25 @@ from core.federation import Ledger, Runtime, UploadError, make_clients, make_tas
 from core.models import Stacked
 from core.rng import Rng
 
-FAST = {"local_steps": 2, "distill_steps": 6, "distill_batch": 8, "noise": 7, "generator_width": 4,
-        "discriminator_width": 4, "scored_images": 20}
-TINY = Experiment(algorithm="fediod", dataset="digits", model_options={"width": 4}, clients=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
+FAST = {
+    "local_steps": 2,
+    "distill_steps": 6,
+    "distill_batch": 8,
+    "noise": 7,
+    "generator_width": 4,
+    "discriminator_width": 4,
+    "scored_images": 20,
+}
+TINY = Experiment(
+    algorithm="fediod",
+    dataset="digits",
+    model_options={"width": 4},
+    clients=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=FAST,
+    evaluate_every=9,
+)
 K, B, CLASSES, PIXELS = 3, 8, 10, 64
 
 
@@ -61,17 +78,28 @@ def entropy(q):
 
 
 def written_out(centre, locals_, settings):
-    """-L_G of Alg. 1 and L_mimic for the images of step 0, in one graph, from the formulas of the paper."""
+    """-L_G of Alg. 1 and L_mimic for the images of step 0, in one graph, from the formulas of the
+    paper.
+    """
     task, images = centre.task, centre.images(0)
     inputs, real = task.dataset.standardise(images), locals_._real(0)
     pi = [len(client) / sum(map(len, locals_.clients)) for client in locals_.clients]
     z = torch.stack([teacher(inputs) for teacher in locals_.teachers.networks])
-    d_fake, d_real = (torch.stack([1 - judge(x).sigmoid().mean((1, 2, 3)) for judge, x in zip(
-        locals_.judges, those, strict=True)]) for those in ([inputs] * K, real))
+    d_fake, d_real = (
+        torch.stack(
+            [
+                1 - judge(x).sigmoid().mean((1, 2, 3))
+                for judge, x in zip(locals_.judges, those, strict=True)
+            ]
+        )
+        for those in ([inputs] * K, real)
+    )
     gan = [pi[k] * d_real[k].mean() + 1 - d_fake[k].mean() for k in range(K)]
     q = z.softmax(-1)
     conf = sum(pi[k] * entropy(q[k]).mean() for k in range(K))
-    jsd = (entropy(sum(pi[k] * q[k] for k in range(K))) - sum(pi[k] * entropy(q[k]) for k in range(K))).mean()
+    jsd = (
+        entropy(sum(pi[k] * q[k] for k in range(K))) - sum(pi[k] * entropy(q[k]) for k in range(K))
+    ).mean()
     weight = torch.stack([client.class_counts for client in locals_.clients])[:, None].float()
     if settings.importance == "class_and_input":
         weight = weight * (d_fake / d_real.mean(1, keepdim=True).detach())[..., None]
@@ -82,63 +110,124 @@ def written_out(centre, locals_, settings):
     if settings.tau is None:
         mimic = (student - ensemble).square().sum(1).mean()
     else:
-        mimic = settings.tau ** 2 * functional.kl_div(
-            (student / settings.tau).log_softmax(1), (ensemble / settings.tau).softmax(1), reduction="batchmean")
-    objective = (settings.confidence * conf - settings.uniqueness * jsd - settings.mimic * mimic
-                 - settings.gan * sum(gan))
+        mimic = settings.tau**2 * functional.kl_div(
+            (student / settings.tau).log_softmax(1),
+            (ensemble / settings.tau).softmax(1),
+            reduction="batchmean",
+        )
+    objective = (
+        settings.confidence * conf
+        - settings.uniqueness * jsd
+        - settings.mimic * mimic
+        - settings.gan * sum(gan)
+    )
     return objective, mimic, sum(gan)
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"importance": "class_ratio"}, {"tau": 2.0}, {"mimic": 0.0}, {"gan": 0.0, "uniqueness": 0.0},
-    {"confidence": 0.0, "uniqueness": 3.0, "mimic": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"importance": "class_ratio"},
+        {"tau": 2.0},
+        {"mimic": 0.0},
+        {"gan": 0.0, "uniqueness": 0.0},
+        {"confidence": 0.0, "uniqueness": 3.0, "mimic": 0.5},
+    ],
+    ids=str,
+)
 def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients, settings):
-    """Algorithm 1: the gradients that arrive at G, S and D_k are those of one objective in one graph."""
+    """Algorithm 1: the gradients that arrive at G, S and D_k are those of one objective in one
+    graph.
+    """
     algorithm = fediod(**settings)
     centre, locals_ = play(task, clients, algorithm, 0)
     objective, mimic, gan = written_out(centre, locals_, algorithm.settings)
     judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
-    wanted = [torch.autograd.grad(loss, list(parameters), retain_graph=True) for loss, parameters in (
-        (objective, centre.generator.parameters()), (mimic, centre.student.parameters()), (gan, judges))]
+    wanted = [
+        torch.autograd.grad(loss, list(parameters), retain_graph=True)
+        for loss, parameters in (
+            (objective, centre.generator.parameters()),
+            (mimic, centre.student.parameters()),
+            (gan, judges),
+        )
+    ]
 
     centre, locals_ = play(task, clients, algorithm, 0)
     algorithm._step(centre, locals_, 0)
     judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
-    for parameters, gradients in zip((centre.generator.parameters(), centre.student.parameters(), judges), wanted,
-                                     strict=True):
+    for parameters, gradients in zip(
+        (centre.generator.parameters(), centre.student.parameters(), judges), wanted, strict=True
+    ):
         scale = max(float(gradient.abs().max()) for gradient in gradients)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-4 * scale)
 
 
 def test_all_networks_go_down_their_gradients(task, clients):
-    """Adam's first step moves every parameter by its learning rate against the sign of its gradient."""
+    """Adam's first step moves every parameter by its learning rate against the sign of its
+    gradient.
+    """
     before, after = (play(task, clients, fediod(), steps) for steps in (0, 1))
     for was, is_ in zip(weights(*before), weights(*after), strict=True):
         clear = is_.grad.abs() > 1e-5
-        torch.testing.assert_close((is_ - was)[clear], -1e-3 * is_.grad.sign()[clear], rtol=0.02, atol=1e-6)
+        torch.testing.assert_close(
+            (is_ - was)[clear], -1e-3 * is_.grad.sign()[clear], rtol=0.02, atol=1e-6
+        )
 
 
 def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, clients):
     algorithm = fediod()
     before = [take("teacher/", client.memory) for client in clients]
     centre, locals_ = play(task, clients, algorithm, 2)
-    sent = {(message.direction, name) for message in algorithm._step(centre, locals_, 2)
-            for name in message.of(0).tensors}
-    assert sent == {("down", "images"), ("up", "logits"), ("up", "discriminator/generated"),
-                    ("up", "discriminator/real"), ("down", "gradients/logits"), ("down", "gradients/generated"),
-                    ("up", "gradients/images")}
+    sent = {
+        (message.direction, name)
+        for message in algorithm._step(centre, locals_, 2)
+        for name in message.of(0).tensors
+    }
+    assert sent == {
+        ("down", "images"),
+        ("up", "logits"),
+        ("up", "discriminator/generated"),
+        ("up", "discriminator/real"),
+        ("down", "gradients/logits"),
+        ("down", "gradients/generated"),
+        ("up", "gradients/images"),
+    }
     for client, tensors in zip(clients, before, strict=True):
-        assert all(torch.equal(take("teacher/", client.memory)[name], value) for name, value in tensors.items())
+        assert all(
+            torch.equal(take("teacher/", client.memory)[name], value)
+            for name, value in tensors.items()
+        )
 
 
 SWITCHES = [
-    {"gan": 0.5}, {"confidence": 0.0}, {"uniqueness": 0.0}, {"mimic": 0.0}, {"balance": 1.0},
-    {"gan_loss": "non_saturating"}, {"gan_weighted": "generator"}, {"gan_weights": "uniform"},
-    {"uniqueness_form": "released"}, {"tau": 1.0}, {"tau": 10001.0}, {"importance": "class_ratio"},
-    {"class_ratio": "share"}, {"input_ratio": "real"}, {"student_steps": 2}, {"student_optimiser": "sgd"},
-    {"student_lr": 0.1}, {"gan_lr": 0.1}, {"gan_beta": 0.5}, {"generator_width": 5}, {"discriminator_width": 5},
-    {"distill_batch": 4}, {"noise": 5}, {"student_weight_decay": 0.5}, {"pretrain_steps": 1}]
+    {"gan": 0.5},
+    {"confidence": 0.0},
+    {"uniqueness": 0.0},
+    {"mimic": 0.0},
+    {"balance": 1.0},
+    {"gan_loss": "non_saturating"},
+    {"gan_weighted": "generator"},
+    {"gan_weights": "uniform"},
+    {"uniqueness_form": "released"},
+    {"tau": 1.0},
+    {"tau": 10001.0},
+    {"importance": "class_ratio"},
+    {"class_ratio": "share"},
+    {"input_ratio": "real"},
+    {"student_steps": 2},
+    {"student_optimiser": "sgd"},
+    {"student_lr": 0.1},
+    {"gan_lr": 0.1},
+    {"gan_beta": 0.5},
+    {"generator_width": 5},
+    {"discriminator_width": 5},
+    {"distill_batch": 4},
+    {"noise": 5},
+    {"student_weight_decay": 0.5},
+    {"pretrain_steps": 1},
+]
 
 
 @pytest.fixture(scope="module")
@@ -147,30 +236,48 @@ def plain(task, handed_out):
 
 
 def weights(centre, locals_):
-    return [parameter for network in (centre.generator, centre.student, *locals_.judges)
-            for parameter in network.parameters()]
+    return [
+        parameter
+        for network in (centre.generator, centre.student, *locals_.judges)
+        for parameter in network.parameters()
+    ]
 
 
 @pytest.mark.parametrize("settings", SWITCHES, ids=str)
 def test_every_setting_of_stage_two_has_an_effect(task, clients, plain, settings):
     """After two steps at least one of the networks is another one."""
     changed = weights(*play(task, clients, fediod(**settings), 2))
-    assert any(a.shape != b.shape or not torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
+    assert any(
+        a.shape != b.shape or not torch.equal(a, b) for a, b in zip(plain, changed, strict=True)
+    )
 
 
 def test_clients_are_the_same_in_one_batched_program_and_one_by_one(task, clients, monkeypatch):
     found = []
     for batched in (True, False):
-        monkeypatch.setattr(clients_side, "Stacked", lambda networks, batched=batched: Stacked(networks, batched))
+        monkeypatch.setattr(
+            clients_side, "Stacked", lambda networks, batched=batched: Stacked(networks, batched)
+        )
         found.append(weights(*play(task, clients, fediod(), 2)))
     apart = torch.cat([(a - b).abs().flatten() for a, b in zip(*found, strict=True)])
-    assert apart.quantile(0.99) < 1e-4  # Adam makes a gradient of rounding errors as large as any other
+    assert (
+        apart.quantile(0.99) < 1e-4
+    )  # Adam makes a gradient of rounding errors as large as any other
 
 
 def test_two_architectures_of_teachers(task):
     """Convolutional and residual teachers, dealt out in turn; the student is the task's network."""
-    experiment = attrs.evolve(TINY, rounds=1, settings=FAST | {
-        "teacher_models": [{"model": "resnet8", "width": 4, "grid": 1}, {"model": "convnet", "width": 4}]})
+    experiment = attrs.evolve(
+        TINY,
+        rounds=1,
+        settings=FAST
+        | {
+            "teacher_models": [
+                {"model": "resnet8", "width": 4, "grid": 1},
+                {"model": "convnet", "width": 4},
+            ]
+        },
+    )
     clients = make_clients(experiment, task)
     (result,) = rounds(experiment, task=task, clients=clients)
     settings = experiment.new_algorithm().settings
@@ -192,7 +299,9 @@ def test_the_number_of_rounds_only_cuts_the_same_distillation(task):
         assert torch.equal(value, parts.state.tensors[name]), name
     assert once.metrics["accuracy"] == parts.metrics["accuracy"]
     for direction in ("up", "down"):
-        assert once.ledger.total(direction)["gradients"] == parts.ledger.total(direction)["gradients"]
+        assert (
+            once.ledger.total(direction)["gradients"] == parts.ledger.total(direction)["gradients"]
+        )
 
 
 def test_killed_in_the_middle_of_stage_two_and_resumed(task, tmp_path):
@@ -207,34 +316,71 @@ def test_killed_in_the_middle_of_stage_two_and_resumed(task, tmp_path):
         assert torch.equal(value, done[-1].state.tensors[name]), name
 
 
-@pytest.mark.parametrize(("settings", "up", "down"), [
-    ({}, B * CLASSES + B + 1 + B * PIXELS, B * PIXELS + B * CLASSES + B),
-    ({"importance": "class_ratio"}, B * CLASSES + B * PIXELS, B * PIXELS + B * CLASSES),
-    ({"confidence": 0.0, "uniqueness": 0.0, "mimic": 0.0}, B * CLASSES + B + 1 + B * PIXELS, B * PIXELS),
-    ({"gan": 0.0, "importance": "class_ratio"}, B * CLASSES + B * PIXELS, B * PIXELS + B * CLASSES),
-    ({"student_steps": 3, "importance": "class_ratio"}, 4 * B * CLASSES + B * PIXELS, 4 * B * PIXELS + B * CLASSES),
-], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "up", "down"),
+    [
+        ({}, B * CLASSES + B + 1 + B * PIXELS, B * PIXELS + B * CLASSES + B),
+        ({"importance": "class_ratio"}, B * CLASSES + B * PIXELS, B * PIXELS + B * CLASSES),
+        (
+            {"confidence": 0.0, "uniqueness": 0.0, "mimic": 0.0},
+            B * CLASSES + B + 1 + B * PIXELS,
+            B * PIXELS,
+        ),
+        (
+            {"gan": 0.0, "importance": "class_ratio"},
+            B * CLASSES + B * PIXELS,
+            B * PIXELS + B * CLASSES,
+        ),
+        (
+            {"student_steps": 3, "importance": "class_ratio"},
+            4 * B * CLASSES + B * PIXELS,
+            4 * B * PIXELS + B * CLASSES,
+        ),
+    ],
+    ids=str,
+)
 def test_bytes_by_arithmetic(task, settings, up, down):
-    """Numbers of 4 bytes in a step, for each of 3 clients and 6 steps; class counts once, weights as JSON."""
+    """Numbers of 4 bytes in a step, for each of 3 clients and 6 steps; class counts once, weights
+    as JSON.
+    """
     results = list(rounds(attrs.evolve(TINY, settings=FAST | settings), task=task))
     ledger = results[-1].ledger
-    assert [result.up for result in results] == [2 * K * 4 * up + (K * CLASSES * 8 if n == 0 else 0) for n in range(3)]
+    assert [result.up for result in results] == [
+        2 * K * 4 * up + (K * CLASSES * 8 if n == 0 else 0) for n in range(3)
+    ]
     assert sum(v for kind, v in ledger.total("down").items() if kind != "meta") == 6 * K * 4 * down
     assert ledger.total("up").get("counts") == K * CLASSES * 8 and set(ledger.total("up")) <= {
-        "counts", "logits", "discriminator", "gradients"}
+        "counts",
+        "logits",
+        "discriminator",
+        "gradients",
+    }
 
 
 def test_pretraining_sends_no_logits_and_can_be_cut_anywhere(task, tmp_path):
-    """4 steps of pretraining and 6 of distillation in rounds of 3, 3 and 4; the second round has both kinds."""
+    """4 steps of pretraining and 6 of distillation in rounds of 3, 3 and 4; the second round has
+    both kinds.
+    """
     experiment = attrs.evolve(TINY, settings=FAST | {"pretrain_steps": 4})
     whole = list(rounds(experiment, task=task))
     pretraining, distilling = 4 * B * PIXELS, 4 * (B * CLASSES + B + 1 + B * PIXELS)
     assert [result.up - (K * CLASSES * 8 if n == 0 else 0) for n, result in enumerate(whole)] == [
-        K * 3 * pretraining, K * (pretraining + 2 * distilling), K * 4 * distilling]
+        K * 3 * pretraining,
+        K * (pretraining + 2 * distilling),
+        K * 4 * distilling,
+    ]
     (once,) = rounds(attrs.evolve(experiment, rounds=1), task=task)
-    assert all(torch.equal(value, whole[-1].state.tensors[name]) for name, value in once.state.tensors.items())
-    student = {name: value for name, value in experiment.new_algorithm().initialise(
-        task, Rng(TINY.seed).at("initialise")).tensors.items() if name.startswith("student/")}
+    assert all(
+        torch.equal(value, whole[-1].state.tensors[name])
+        for name, value in once.state.tensors.items()
+    )
+    student = {
+        name: value
+        for name, value in experiment.new_algorithm()
+        .initialise(task, Rng(TINY.seed).at("initialise"))
+        .tensors.items()
+        if name.startswith("student/")
+    }
     assert all(torch.equal(value, whole[0].state.tensors[name]) for name, value in student.items())
 
 
@@ -243,15 +389,21 @@ def test_a_client_with_one_image_one_with_one_class_and_one_with_none(task):
     first = clients[0]
     one_class = first.labels == first.labels[0]
     clients[0] = attrs.evolve(first, images=first.images[one_class], labels=first.labels[one_class])
-    clients[1] = attrs.evolve(clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1])
-    clients[2] = attrs.evolve(clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0])
+    clients[1] = attrs.evolve(
+        clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1]
+    )
+    clients[2] = attrs.evolve(
+        clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0]
+    )
     *_, last = rounds(attrs.evolve(TINY, clients=4), task=task, clients=clients)
     assert all(torch.isfinite(value).all() for value in last.state.tensors.values())
     assert last.ledger.total("up")["counts"] == 3 * CLASSES * 8  # the empty one takes no part
     assert last.metrics["teacher_entropy"] >= 0
 
 
-@pytest.mark.parametrize("name", ["teacher/parameters/classifier.bias", "teacher/buffers/norms.0.running_var"])
+@pytest.mark.parametrize(
+    "name", ["teacher/parameters/classifier.bias", "teacher/buffers/norms.0.running_var"]
+)
 def test_a_teacher_that_answers_with_nan_is_named(task, clients, name):
     known = [key for key in clients[1].memory if key.startswith(name.rsplit("/", 1)[0])]
     name = name if name in known else known[0]
@@ -263,8 +415,15 @@ def test_a_teacher_that_answers_with_nan_is_named(task, clients, name):
 def test_nan_in_the_middle_of_a_round_is_found_at_its_end(task, clients):
     """The first step is sound, then the learning rate throws everything out of range."""
     with pytest.raises(InputError, match="not finite"):
-        list(rounds(attrs.evolve(TINY, settings=FAST | {"gan_lr": 1e30, "student_lr": 1e30, "distill_steps": 30}),
-                    task=task, clients=clients))
+        list(
+            rounds(
+                attrs.evolve(
+                    TINY, settings=FAST | {"gan_lr": 1e30, "student_lr": 1e30, "distill_steps": 30}
+                ),
+                task=task,
+                clients=clients,
+            )
+        )
 
 
 def test_a_student_that_diverges_alone_is_found(task, clients):
@@ -297,14 +456,24 @@ def test_measures_say_how_the_last_step_stood(task):
 def test_measures_say_what_the_discriminators_said(task, clients):
     centre, locals_ = play(task, clients, fediod(), 0)
     with torch.no_grad():
-        fake, real = (torch.stack([1 - judge(x).sigmoid().mean() for judge, x in zip(
-            locals_.judges, those, strict=True)]).mean().item()
-            for those in ([task.dataset.standardise(centre.images(0))] * K, locals_._real(0)))
+        fake, real = (
+            torch.stack(
+                [
+                    1 - judge(x).sigmoid().mean()
+                    for judge, x in zip(locals_.judges, those, strict=True)
+                ]
+            )
+            .mean()
+            .item()
+            for those in ([task.dataset.standardise(centre.images(0))] * K, locals_._real(0))
+        )
     found = play(task, clients, fediod(), 1)[0].measures()
     assert found["judged_generated"] == pytest.approx(fake, rel=1e-4)
     assert found["judged_real"] == pytest.approx(real, rel=1e-4)
-    assert not any(name.startswith("judged") for name in
-                   play(task, clients, fediod(importance="class_ratio"), 1)[0].measures())
+    assert not any(
+        name.startswith("judged")
+        for name in play(task, clients, fediod(importance="class_ratio"), 1)[0].measures()
+    )
 
 
 def test_synthetic_images(task):
@@ -315,9 +484,15 @@ def test_synthetic_images(task):
     assert torch.equal(images[:2], algorithm.synthetic(last.state, 5, Rng(0))[:2])
 
 
-@pytest.mark.parametrize(("samples", "settings", "steps"), [
-    ([130, 5], {}, 3 * 300), ([130, 5], {"epoch_of": "smallest"}, 300), ([130, 5], {"distill_steps": 7}, 7),
-    ([1], {"distill_batch": 4, "distill_epochs": 2}, 2)])
+@pytest.mark.parametrize(
+    ("samples", "settings", "steps"),
+    [
+        ([130, 5], {}, 3 * 300),
+        ([130, 5], {"epoch_of": "smallest"}, 300),
+        ([130, 5], {"distill_steps": 7}, 7),
+        ([1], {"distill_batch": 4, "distill_epochs": 2}, 2),
+    ],
+)
 def test_an_epoch_is_a_pass_over_one_clients_data(samples, settings, steps):
     assert algorithms.create("fediod", settings).settings.all_steps(samples) == steps
 
@@ -328,22 +503,62 @@ def test_the_cosine_goes_from_the_first_rate_to_the_last():
 
 
 def test_printed_and_released_values():
-    printed, released = (algorithms.create("fediod", variant=variant).settings for variant in ("printed", "released"))
+    printed, released = (
+        algorithms.create("fediod", variant=variant).settings for variant in ("printed", "released")
+    )
     assert (printed.lr, printed.batch_size, printed.local_epochs) == (0.0025, 16, 500)
-    assert (printed.gan_lr, printed.student_lr, printed.gan_last_lr, printed.distill_batch, printed.distill_epochs,
-            printed.noise) == (1e-3, 1e-3, 0, 64, 300, 100)
-    differing = {field.name for field in attrs.fields(type(printed))
-                 if getattr(printed, field.name) != getattr(released, field.name)}
-    assert differing == {"gan_lr", "gan_beta", "student_optimiser", "student_lr", "student_last_lr",
-                         "student_weight_decay", "student_steps", "distill_epochs", "uniqueness", "mimic", "balance",
-                         "gan_loss", "gan_weighted", "uniqueness_form", "tau", "importance"}
+    assert (
+        printed.gan_lr,
+        printed.student_lr,
+        printed.gan_last_lr,
+        printed.distill_batch,
+        printed.distill_epochs,
+        printed.noise,
+    ) == (1e-3, 1e-3, 0, 64, 300, 100)
+    differing = {
+        field.name
+        for field in attrs.fields(type(printed))
+        if getattr(printed, field.name) != getattr(released, field.name)
+    }
+    assert differing == {
+        "gan_lr",
+        "gan_beta",
+        "student_optimiser",
+        "student_lr",
+        "student_last_lr",
+        "student_weight_decay",
+        "student_steps",
+        "distill_epochs",
+        "uniqueness",
+        "mimic",
+        "balance",
+        "gan_loss",
+        "gan_weighted",
+        "uniqueness_form",
+        "tau",
+        "importance",
+    }
 
 
-@pytest.mark.parametrize("settings", [
-    {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"gan": 0, "pretrain_steps": 5}, {"tau": 0},
-    {"importance": "eq8"}, {"gan_loss": "hinge"},
-    {"teacher_models": []}, {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"epsilon": 0},
-    {"delta": 1.5}, {"private": True}, {"student_steps": 0}, {"class_ratio": "sizes"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0},
+        {"gan": 0, "pretrain_steps": 5},
+        {"tau": 0},
+        {"importance": "eq8"},
+        {"gan_loss": "hinge"},
+        {"teacher_models": []},
+        {"teacher_models": ["resnet8"]},
+        {"teacher_models": [{"width": 4}]},
+        {"epsilon": 0},
+        {"delta": 1.5},
+        {"private": True},
+        {"student_steps": 0},
+        {"class_ratio": "sizes"},
+    ],
+    ids=str,
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InputError):
         algorithms.create("fediod", settings)

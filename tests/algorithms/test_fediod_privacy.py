@@ -1,4 +1,6 @@
-"""FedIOD under differential privacy: what is noised, how much, and what the record says was spent."""
+"""FedIOD under differential privacy: what is noised, how much, and what the record says was
+spent.
+"""
 
 import math
 
@@ -15,10 +17,27 @@ from core.rng import Rng
 
 accountants = pytest.importorskip("opacus.accountants")
 
-PRIVATE = {"local_steps": 2, "distill_steps": 40, "distill_batch": 4, "noise": 7, "generator_width": 4,
-           "discriminator_width": 4, "importance": "class_ratio", "private": True, "scored_images": 0}
-TINY = Experiment(algorithm="fediod", dataset="digits", model_options={"width": 4}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=PRIVATE, evaluate_every=9)
+PRIVATE = {
+    "local_steps": 2,
+    "distill_steps": 40,
+    "distill_batch": 4,
+    "noise": 7,
+    "generator_width": 4,
+    "discriminator_width": 4,
+    "importance": "class_ratio",
+    "private": True,
+    "scored_images": 0,
+}
+TINY = Experiment(
+    algorithm="fediod",
+    dataset="digits",
+    model_options={"width": 4},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=PRIVATE,
+    evaluate_every=9,
+)
 B = 4
 
 
@@ -39,14 +58,19 @@ def test_the_whole_training_spends_the_full_budget_and_the_record_says_so(task):
     *_, last = rounds(TINY, task=task)
     spent = last.metrics["spent_epsilon"]
     assert 9.9 < spent <= 10.0 and last.state.meta["step"] == 40
-    assert spent == pytest.approx(accounted(last.state.meta["noise"], 2 * 40), rel=0.01)  # logits and gradients
+    assert spent == pytest.approx(
+        accounted(last.state.meta["noise"], 2 * 40), rel=0.01
+    )  # logits and gradients
 
 
 @pytest.mark.parametrize("private", [True, False])
 def test_a_smaller_budget_stops_the_same_training_earlier(task, private):
     steps = {}
     for epsilon in (3.5, 6.0):
-        *_, last = rounds(attrs.evolve(TINY, settings=PRIVATE | {"private": private, "epsilon": epsilon}), task=task)
+        *_, last = rounds(
+            attrs.evolve(TINY, settings=PRIVATE | {"private": private, "epsilon": epsilon}),
+            task=task,
+        )
         steps[epsilon] = last.state.meta["step"]
         assert ("spent_epsilon" in last.metrics) == private
         if private:
@@ -68,7 +92,9 @@ def sides(task, number, **settings):
 
 
 def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task):
-    """All but a private client's upload is the same, so the difference is the noise: N(0, (3 * 2 C sqrt B)^2)."""
+    """All but a private client's upload is the same, so the difference is the noise: N(0, (3 * 2 C
+    sqrt B)^2).
+    """
     _, centre, locals_ = sides(task, 3, logit_norm=0.01, clip_norm=0.02)
     _, _, open_ = sides(task, 3, private=False)
     images = centre.images(0).detach()
@@ -95,15 +121,27 @@ def test_noise_differs_from_step_to_step_and_repeats_with_the_seed(task):
 
 def test_discriminators_say_nothing(task):
     algorithm, centre, locals_ = sides(task, 2, student_steps=2)
-    sent = {name for message in algorithm._step(centre, locals_, 0) if message.direction == "up"
-            for name in message.of(0).tensors}
+    sent = {
+        name
+        for message in algorithm._step(centre, locals_, 0)
+        if message.direction == "up"
+        for name in message.of(0).tensors
+    }
     assert sent == {"logits", "gradients/images"}
-    assert algorithm.settings.releases(1) == sum(
-        message.direction == "up" for message in algorithm._step(centre, locals_, 1)) == 4
+    assert (
+        algorithm.settings.releases(1)
+        == sum(message.direction == "up" for message in algorithm._step(centre, locals_, 1))
+        == 4
+    )
 
 
 def test_what_private_needs(task):
     with pytest.raises(InputError, match="class_ratio"):
         algorithms.create("fediod", {"private": True})
     with pytest.raises(InputError, match="does not buy one step"):
-        list(rounds(attrs.evolve(TINY, settings=PRIVATE | {"epsilon": 0.2, "distill_steps": 2}), task=task))
+        list(
+            rounds(
+                attrs.evolve(TINY, settings=PRIVATE | {"epsilon": 0.2, "distill_steps": 2}),
+                task=task,
+            )
+        )

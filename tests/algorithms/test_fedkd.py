@@ -12,13 +12,34 @@ from core import algorithms
 from core.algorithms.fedkd import laplace, quantised
 from core.errors import InputError
 from core.experiments import Experiment
-from core.federation import Client, Message, Runtime, UploadError, check_upload, make_clients, make_task, rounds
+from core.federation import (
+    Client,
+    Message,
+    Runtime,
+    UploadError,
+    check_upload,
+    make_clients,
+    make_task,
+    rounds,
+)
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedkd", dataset="digits", model_options={"width": 8, "depth": 2}, clients=4, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.3},
-                  settings={"local_steps": 3, "lr": 0.01, "pool": 80, "distill_steps": 3, "distill_batch": 32,
-                            "auxiliary": "photographs"})
+TINY = Experiment(
+    algorithm="fedkd",
+    dataset="digits",
+    model_options={"width": 8, "depth": 2},
+    clients=4,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.3},
+    settings={
+        "local_steps": 3,
+        "lr": 0.01,
+        "pool": 80,
+        "distill_steps": 3,
+        "distill_batch": 32,
+        "auxiliary": "photographs",
+    },
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +64,10 @@ def test_quantised_answers_are_at_most_half_a_step_away(levels):
     logits = 7 * torch.randn(50, 10, generator=Rng(0).generator())
     steps, size = quantised(logits, levels)
     assert steps.dtype == torch.int8 and int(steps.abs().max()) == levels
-    assert float((steps.float() * size / levels - logits).abs().max()) <= float(size) / levels / 2 * 1.0001
+    assert (
+        float((steps.float() * size / levels - logits).abs().max())
+        <= float(size) / levels / 2 * 1.0001
+    )
     assert torch.equal(quantised(torch.zeros(3, 4), levels)[0], torch.zeros(3, 4, dtype=torch.int8))
 
 
@@ -58,8 +82,10 @@ def test_the_ensemble_weighs_clients_by_their_share_of_each_class():
     rng = Rng(0).numpy()
     logits, counts = rng.normal(size=(3, 6, 10)), rng.integers(0, 50, (3, 10))
     counts[:, 4], counts[:2, 5] = 0, 0
-    uploads = [{"answers/logits": torch.tensor(z, dtype=torch.float32), "samples/classes": torch.tensor(n)}
-               for z, n in zip(logits, counts, strict=True)]
+    uploads = [
+        {"answers/logits": torch.tensor(z, dtype=torch.float32), "samples/classes": torch.tensor(n)}
+        for z, n in zip(logits, counts, strict=True)
+    ]
     ensemble = create(levels=0, noise_scale=0.0)._ensemble(uploads, Rng(0)).numpy()
     shares = np.where(counts.sum(0) > 0, counts / np.maximum(counts.sum(0), 1), 1 / 3)
     assert np.allclose(ensemble, (shares[:, None] * logits).sum(0), atol=1e-5)
@@ -67,22 +93,45 @@ def test_the_ensemble_weighs_clients_by_their_share_of_each_class():
 
 
 def test_noise_is_added_once_to_the_ensemble_or_left_to_every_batch():
-    uploads = [{"answers/logits": torch.zeros(4000, 10), "samples/classes": torch.ones(10, dtype=torch.int64)}]
+    uploads = [
+        {
+            "answers/logits": torch.zeros(4000, 10),
+            "samples/classes": torch.ones(10, dtype=torch.int64),
+        }
+    ]
     once = create(levels=0, noise_scale=2.0)._ensemble(uploads, Rng(0))
     assert float(once.var()) == pytest.approx(2 * 2.0**2, rel=0.05)
-    assert float(create(levels=0, noise_scale=2.0, fresh_noise=True)._ensemble(uploads, Rng(0)).abs().max()) == 0
+    assert (
+        float(
+            create(levels=0, noise_scale=2.0, fresh_noise=True)
+            ._ensemble(uploads, Rng(0))
+            .abs()
+            .max()
+        )
+        == 0
+    )
     assert algorithms.create("fedkd", variant="released").settings.fresh_noise
 
 
 def test_fresh_noise_changes_the_student_and_no_noise_does_not(task):
-    final = [list(rounds(tiny(noise_scale=scale, fresh_noise=fresh), task=task))[-1].state.tensors
-             for scale, fresh in ((0.0, False), (0.0, True), (1.0, True))]
+    final = [
+        list(rounds(tiny(noise_scale=scale, fresh_noise=fresh), task=task))[-1].state.tensors
+        for scale, fresh in ((0.0, False), (0.0, True), (1.0, True))
+    ]
     name = "parameters/classifier.weight"
-    assert torch.equal(final[0][name], final[1][name]) and not torch.equal(final[0][name], final[2][name])
+    assert torch.equal(final[0][name], final[1][name]) and not torch.equal(
+        final[0][name], final[2][name]
+    )
 
 
-@pytest.mark.parametrize(("settings", "each"), [
-    ({}, 80 * 10 + 4 + 8 * 10), ({"levels": 0}, 4 * 80 * 10 + 8 * 10), ({"private": True}, 4 * 80 * 10)])
+@pytest.mark.parametrize(
+    ("settings", "each"),
+    [
+        ({}, 80 * 10 + 4 + 8 * 10),
+        ({"levels": 0}, 4 * 80 * 10 + 8 * 10),
+        ({"private": True}, 4 * 80 * 10),
+    ],
+)
 def test_clients_speak_once_and_every_byte_is_counted(task, settings, each):
     if "private" in settings:
         pytest.importorskip("opacus")
@@ -103,11 +152,21 @@ def test_teachers_train_in_the_rounds_they_are_given_then_answer_and_are_forgott
     third = next(run)
     weights = [start, *(r.state.tensors["parameters/classifier.weight"] for r in (second, third))]
     assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
-    assert third.up == 0 and torch.equal(second.state.tensors["ensemble"], third.state.tensors["ensemble"])
+    assert third.up == 0 and torch.equal(
+        second.state.tensors["ensemble"], third.state.tensors["ensemble"]
+    )
 
 
-@pytest.mark.parametrize(("settings", "stop"), [({}, 1), ({"local_rounds": 2}, 1), ({"local_rounds": 2}, 2),
-                                                ({"fresh_noise": True}, 2), ({"private": True}, 1)])
+@pytest.mark.parametrize(
+    ("settings", "stop"),
+    [
+        ({}, 1),
+        ({"local_rounds": 2}, 1),
+        ({"local_rounds": 2}, 2),
+        ({"fresh_noise": True}, 2),
+        ({"private": True}, 1),
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, settings, stop):
     if "private" in settings:
         pytest.importorskip("opacus")
@@ -119,73 +178,108 @@ def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, settings, sto
     broken.close()
     resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c"))
     assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    assert all(torch.equal(resumed[-1].state.tensors[name], w) for name, w in whole[-1].state.tensors.items())
+    assert all(
+        torch.equal(resumed[-1].state.tensors[name], w)
+        for name, w in whole[-1].state.tensors.items()
+    )
 
 
 def test_clients_without_data_with_one_image_and_with_one_class(task):
     images, labels = task.dataset.train.images, task.dataset.train.labels
     rows = [torch.arange(0), torch.arange(1), (labels == 3).nonzero()[:20, 0]]
-    *_, last = rounds(TINY, task=task, clients=[Client(k, task, images[r], labels[r]) for k, r in enumerate(rows)])
+    *_, last = rounds(
+        TINY, task=task, clients=[Client(k, task, images[r], labels[r]) for k, r in enumerate(rows)]
+    )
     assert np.isfinite(last.metrics["cross_entropy"])
 
 
 @pytest.mark.parametrize("levels", [0, 100])
 def test_a_teacher_that_diverges_is_named(task, levels):
     with pytest.raises(UploadError, match=r"client 1 .*did the training diverge"):
-        list(rounds(tiny(lr=1e30, levels=levels, local_steps=10), task=task, clients=[make_clients(TINY, task)[1]]))
+        list(
+            rounds(
+                tiny(lr=1e30, levels=levels, local_steps=10),
+                task=task,
+                clients=[make_clients(TINY, task)[1]],
+            )
+        )
 
 
 def test_it_beats_chance_on_digits():
-    experiment = attrs.evolve(tiny(local_steps=60, pool=2000, distill_steps=200, distill_batch=64),
-                              model_options={"width": 16}, evaluate_every=2)
+    experiment = attrs.evolve(
+        tiny(local_steps=60, pool=2000, distill_steps=200, distill_batch=64),
+        model_options={"width": 16},
+        evaluate_every=2,
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.2 and "spent_epsilon" not in last.metrics  # chance is 0.10
 
 
 # differential privacy
 
+
 def test_a_smaller_budget_buys_fewer_answers_at_the_same_noise(task):
     accountants = pytest.importorskip("opacus.accountants")
-    states = {epsilon: create(private=True, epsilon=epsilon, pool=400).initialise(task, Rng(0))
-              for epsilon in (3.5, 6.0, 10.0)}
+    states = {
+        epsilon: create(private=True, epsilon=epsilon, pool=400).initialise(task, Rng(0))
+        for epsilon in (3.5, 6.0, 10.0)
+    }
     answered = [state.meta["queries"] for state in states.values()]
     assert answered == sorted(answered) and answered[0] < 0.3 * answered[2] and answered[2] == 400
-    noise = {round(state.meta["noise"] * math.sqrt(state.meta["queries"]), 6) for state in states.values()}
+    noise = {
+        round(state.meta["noise"] * math.sqrt(state.meta["queries"]), 6)
+        for state in states.values()
+    }
     assert len(noise) == 1
     for epsilon, state in states.items():
         spent = create(private=True, epsilon=epsilon).measures(state)["spent_epsilon"]
         library = accountants.RDPAccountant()
         library.history = [(noise.copy().pop(), 1.0, state.meta["queries"])]
-        assert spent == pytest.approx(library.get_epsilon(1e-5), rel=1e-3) and 0.95 * epsilon < spent <= epsilon
+        assert (
+            spent == pytest.approx(library.get_epsilon(1e-5), rel=1e-3)
+            and 0.95 * epsilon < spent <= epsilon
+        )
     plain = create(private=False, epsilon=3.5, pool=400)
     assert plain.initialise(task, Rng(0)).meta["queries"] == answered[0]
     assert plain.measures(plain.initialise(task, Rng(0))) == {"answered_images": float(answered[0])}
 
 
 def test_votes_carry_the_noise_that_the_budget_asks_for(task):
-    """The sum of the uploads varies by sigma = sqrt(2) z per vote around the true counts; single uploads by less."""
+    """The sum of the uploads varies by sigma = sqrt(2) z per vote around the true counts; single
+    uploads by less.
+    """
     pytest.importorskip("opacus")
     clients = make_clients(TINY, task)
     for protects, share in (("sum", 1 / 4), ("upload", 1.0)):
-        noisy, true = (create(private=True, full_epsilon=budget, protects=protects, pool=1500, local_steps=1)
-                       for budget in (10.0, 1e9))
+        noisy, true = (
+            create(private=True, full_epsilon=budget, protects=protects, pool=1500, local_steps=1)
+            for budget in (10.0, 1e9)
+        )
         states = [algorithm.initialise(task, Rng(0)) for algorithm in (noisy, true)]
         sharers = {"sharers": 4 if protects == "sum" else 1}
         errors = []
         for client in clients:
             sent = []
             for algorithm, state in zip((noisy, true), states, strict=True):
-                message = algorithm.broadcast(attrs.evolve(state, meta=state.meta | sharers), client.id)
-                sent.append(algorithm.client_update(client, message, Rng(client.id)).tensors["votes/noisy"])
+                message = algorithm.broadcast(
+                    attrs.evolve(state, meta=state.meta | sharers), client.id
+                )
+                sent.append(
+                    algorithm.client_update(client, message, Rng(client.id)).tensors["votes/noisy"]
+                )
             errors.append(sent[0] - sent[1].round())
         sigma = math.sqrt(2) * states[0].meta["noise"] * math.sqrt(1500)
         assert float(errors[0].std()) == pytest.approx(sigma * math.sqrt(share), rel=0.05)
-        assert float(torch.stack(errors).sum(0).std()) == pytest.approx(sigma * math.sqrt(4 * share), rel=0.05)
+        assert float(torch.stack(errors).sum(0).std()) == pytest.approx(
+            sigma * math.sqrt(4 * share), rel=0.05
+        )
         assert not torch.allclose(errors[0], errors[1])
 
 
 def test_the_winner_of_the_votes_is_learnt(task):
-    uploads = [{"votes/noisy": one_hot_votes(classes)} for classes in ([1, 2, 3], [1, 2, 0], [4, 5, 0])]
+    uploads = [
+        {"votes/noisy": one_hot_votes(classes)} for classes in ([1, 2, 3], [1, 2, 0], [4, 5, 0])
+    ]
     assert create(private=True)._ensemble(uploads, Rng(0)).tolist() == [1, 2, 0]
 
 
@@ -201,17 +295,34 @@ def test_a_private_upload_holds_votes_and_nothing_else(task):
 def test_levels_and_counts_out_of_range_are_refused(task):
     algorithm = create(levels=10)
     form = algorithm.upload_format(algorithm.initialise(task, Rng(0)))
-    sound = {"answers/levels": torch.full((80, 10), -10, dtype=torch.int8), "answers/scale": torch.ones(1),
-             "samples/classes": torch.zeros(10, dtype=torch.int64)}
+    sound = {
+        "answers/levels": torch.full((80, 10), -10, dtype=torch.int8),
+        "answers/scale": torch.ones(1),
+        "samples/classes": torch.zeros(10, dtype=torch.int64),
+    }
     check_upload(Message(sound), *form, 0)
-    for bad in ({"answers/levels": sound["answers/levels"] - 1}, {"answers/scale": -torch.ones(1)},
-                {"samples/classes": sound["samples/classes"] - 1}):
+    for bad in (
+        {"answers/levels": sound["answers/levels"] - 1},
+        {"answers/scale": -torch.ones(1)},
+        {"samples/classes": sound["samples/classes"] - 1},
+    ):
         with pytest.raises(UploadError):
             check_upload(Message(sound | bad), *form, 0)
 
 
-@pytest.mark.parametrize("bad", [{"levels": 128}, {"levels": -1}, {"epsilon": 0}, {"epsilon": 11.0}, {"delta": 1},
-                                 {"protects": "all"}, {"noise_scale": -1}, {"pool": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"levels": 128},
+        {"levels": -1},
+        {"epsilon": 0},
+        {"epsilon": 11.0},
+        {"delta": 1},
+        {"protects": "all"},
+        {"noise_scale": -1},
+        {"pool": 0},
+    ],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         create(**bad)

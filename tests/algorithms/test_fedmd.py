@@ -14,10 +14,22 @@ from core.experiments import Experiment
 from core.federation import Client, Message, Runtime, UploadError, make_clients, make_task, rounds
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedmd", dataset="digits", model_options={"width": 8, "depth": 2}, clients=4, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.3},
-                  settings={"local_steps": 2, "initial_steps": 3, "alignment": 60, "align_batch": 32,
-                            "student_epochs": 1, "auxiliary": "photographs"})
+TINY = Experiment(
+    algorithm="fedmd",
+    dataset="digits",
+    model_options={"width": 8, "depth": 2},
+    clients=4,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.3},
+    settings={
+        "local_steps": 2,
+        "initial_steps": 3,
+        "alignment": 60,
+        "align_batch": 32,
+        "student_epochs": 1,
+        "auxiliary": "photographs",
+    },
+)
 LOGITS = 60 * 10 * 4  # bytes of one client's answers
 
 
@@ -31,15 +43,24 @@ def create(**changes):
 
 
 def consensus_of(algorithm, state, answers):
-    uploads = {k: Message({"answers/logits": torch.tensor(z, dtype=torch.float32)}) for k, z in enumerate(answers)}
-    return algorithm.server_update(state, uploads, Rng(0)).tensors["sent/consensus/logits"].double().numpy()
+    uploads = {
+        k: Message({"answers/logits": torch.tensor(z, dtype=torch.float32)})
+        for k, z in enumerate(answers)
+    }
+    return (
+        algorithm.server_update(state, uploads, Rng(0))
+        .tensors["sent/consensus/logits"]
+        .double()
+        .numpy()
+    )
 
 
 def test_the_consensus_is_the_mean_because_nothing_is_closer_to_all_parties(task):
-    """sum_k ||z - f_k||^2 = m ||z - f~||^2 + sum_k ||f~ - f_k||^2: what all digest together is least for the mean.
+    """sum_k ||z - f_k||^2 = m ||z - f~||^2 + sum_k ||f~ - f_k||^2: what all digest together is
+    least for the mean.
 
-    It is the plain mean, as the server knows of no party how much data it has: the order of the parties does not
-    matter, and no party counts twice.
+    It is the plain mean, as the server knows of no party how much data it has: the order of the
+    parties does not matter, and no party counts twice.
     """
     answers = Rng(0).numpy().normal(size=(5, 60, 10))
     algorithm = create()
@@ -47,10 +68,15 @@ def test_the_consensus_is_the_mean_because_nothing_is_closer_to_all_parties(task
     mean = consensus_of(algorithm, state, answers)
     spread = ((mean - answers) ** 2).sum()
     for other in (*answers, np.median(answers, 0), 0 * mean, mean + 0.01):
-        assert np.isclose(((other - answers) ** 2).sum(), 5 * ((other - mean) ** 2).sum() + spread, rtol=1e-5)
+        assert np.isclose(
+            ((other - answers) ** 2).sum(), 5 * ((other - mean) ** 2).sum() + spread, rtol=1e-5
+        )
         assert ((other - answers) ** 2).sum() > spread
     assert np.allclose(consensus_of(algorithm, state, answers[[3, 0, 4, 1, 2]]), mean, atol=1e-6)
-    assert set(algorithm.upload_format(state)[0]) == {"answers/logits"} and not algorithm.upload_format(state)[1]
+    assert (
+        set(algorithm.upload_format(state)[0]) == {"answers/logits"}
+        and not algorithm.upload_format(state)[1]
+    )
 
 
 def test_traffic_is_logits_up_and_consensus_down_and_never_a_model(task):
@@ -66,9 +92,13 @@ def test_traffic_is_logits_up_and_consensus_down_and_never_a_model(task):
 def test_both_sides_see_the_same_public_images_and_others_in_every_round(task):
     algorithm = create()
     state = algorithm.initialise(task, Rng(0))
-    first, again, next_ = (algorithm._aligned(task, source, number) for source, number in (
-        (state, 0), (algorithm.broadcast(state, 3), 0), (state, 1)))
-    assert first.shape == (60, 1, 8, 8) and torch.equal(first, again) and not torch.equal(first, next_)
+    first, again, next_ = (
+        algorithm._aligned(task, source, number)
+        for source, number in ((state, 0), (algorithm.broadcast(state, 3), 0), (state, 1))
+    )
+    assert (
+        first.shape == (60, 1, 8, 8) and torch.equal(first, again) and not torch.equal(first, next_)
+    )
     assert len(create(alignment=10**6)._aligned(task, state, 0)) == 5_000
 
 
@@ -85,7 +115,9 @@ def test_digesting_brings_a_client_closer_to_the_consensus(task):
 def test_a_client_remembers_its_model_and_starts_from_its_own_weights(task):
     algorithm, clients = create(), make_clients(TINY, task)
     state = algorithm.initialise(task, Rng(0))
-    algorithm.clients_update(clients, {c.id: algorithm.broadcast(state, c.id) for c in clients}, Rng(4))
+    algorithm.clients_update(
+        clients, {c.id: algorithm.broadcast(state, c.id) for c in clients}, Rng(4)
+    )
     kept = [c.memory["parameters/blocks.0.conv.weight"] for c in clients]
     assert all(not torch.allclose(a, b, atol=0.05) for a, b in itertools.pairwise(kept))
     # what it learns does not depend on who else is there
@@ -114,7 +146,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, tested):
     broken.close()
     resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c"))
     assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    assert all(torch.equal(resumed[-1].state.tensors[name], w) for name, w in whole[-1].state.tensors.items())
+    assert all(
+        torch.equal(resumed[-1].state.tensors[name], w)
+        for name, w in whole[-1].state.tensors.items()
+    )
 
 
 def test_clients_without_data_with_one_image_and_with_one_class(task):
@@ -122,26 +157,49 @@ def test_clients_without_data_with_one_image_and_with_one_class(task):
     rows = [torch.arange(0), torch.arange(1), (labels == 3).nonzero()[:20, 0]]
     clients = [Client(k, task, images[r], labels[r]) for k, r in enumerate(rows)]
     *_, last = rounds(TINY, task=task, clients=clients)
-    assert np.isfinite(last.metrics["cross_entropy"]) and last.up == 2 * LOGITS and not clients[0].memory
+    assert (
+        np.isfinite(last.metrics["cross_entropy"])
+        and last.up == 2 * LOGITS
+        and not clients[0].memory
+    )
 
 
 def test_a_client_that_diverges_is_named(task):
     client = make_clients(TINY, task)[1]
     with pytest.raises(UploadError, match=r"client 1 .*did the training diverge"):
-        list(rounds(attrs.evolve(TINY, settings=TINY.settings | {"lr": 1e30, "initial_steps": 20}), task=task,
-                    clients=[client]))
+        list(
+            rounds(
+                attrs.evolve(TINY, settings=TINY.settings | {"lr": 1e30, "initial_steps": 20}),
+                task=task,
+                clients=[client],
+            )
+        )
 
 
 @pytest.mark.parametrize("tested", ["student", "clients"])
 def test_it_beats_chance_on_digits(tested):
-    experiment = attrs.evolve(TINY, model_options={"width": 16}, rounds=4, evaluate_every=4, settings={
-        "local_steps": 10, "initial_steps": 20, "alignment": 1000, "align_batch": 64, "student_epochs": 4,
-        "tested": tested, "lr": 3e-3})
+    experiment = attrs.evolve(
+        TINY,
+        model_options={"width": 16},
+        rounds=4,
+        evaluate_every=4,
+        settings={
+            "local_steps": 10,
+            "initial_steps": 20,
+            "alignment": 1000,
+            "align_batch": 64,
+            "student_epochs": 4,
+            "tested": tested,
+            "lr": 3e-3,
+        },
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10
 
 
-@pytest.mark.parametrize("bad", [{"alignment": 0}, {"tested": "server"}, {"lr": 0}, {"initial_steps": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"alignment": 0}, {"tested": "server"}, {"lr": 0}, {"initial_steps": 0}]
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         create(**bad)

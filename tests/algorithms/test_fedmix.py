@@ -16,8 +16,15 @@ from core.federation import Client, Message, Runtime, UploadError, make_clients,
 from core.models import initialise
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedmix", dataset="digits", model_options={"width": 8}, clients=4, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 2, "batch_size": 16})
+TINY = Experiment(
+    algorithm="fedmix",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=4,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 2, "batch_size": 16},
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +41,18 @@ def clients(task):
 def smooth():
     """A network without kinks in float64, a batch, and an average with its shares of classes."""
     draws = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Softplus(), nn.Flatten(), nn.Linear(16, 3))
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Softplus(), nn.Flatten(), nn.Linear(16, 3)
+    )
     initialise(model, Rng(0))
     x, x_g = torch.randn(6, 1, 4, 4, generator=draws).double().split((5, 1))
-    return model.double(), x, torch.randint(3, (5,), generator=draws), x_g, torch.tensor([[0.2, 0.8, 0.0]]).double()
+    return (
+        model.double(),
+        x,
+        torch.randint(3, (5,), generator=draws),
+        x_g,
+        torch.tensor([[0.2, 0.8, 0.0]]).double(),
+    )
 
 
 def exact(model, x, y, x_g, y_g, share):
@@ -47,10 +62,23 @@ def exact(model, x, y, x_g, y_g, share):
 
 
 def test_the_expansion_is_mixup_up_to_second_order(smooth):
-    """Half the lambda, a quarter of the error; without the Taylor term the error would only halve."""
-    errors = [abs(float((mixup_loss(smooth[0], F.cross_entropy, *smooth[1:], share)
-                         - exact(*smooth, share)).detach())) for share in (0.02, 0.01, 0.005)]
-    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1) and errors[1] / errors[2] == pytest.approx(4, rel=0.1)
+    """Half the lambda, a quarter of the error; without the Taylor term the error would only
+    halve.
+    """
+    errors = [
+        abs(
+            float(
+                (
+                    mixup_loss(smooth[0], F.cross_entropy, *smooth[1:], share)
+                    - exact(*smooth, share)
+                ).detach()
+            )
+        )
+        for share in (0.02, 0.01, 0.005)
+    ]
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1) and errors[1] / errors[
+        2
+    ] == pytest.approx(4, rel=0.1)
 
 
 def test_the_gradient_of_the_weights_by_finite_differences(smooth):
@@ -62,21 +90,32 @@ def test_the_gradient_of_the_weights_by_finite_differences(smooth):
 
         return mixup_loss(network, F.cross_entropy, x, y, x_g, y_g, 0.3)
 
-    assert torch.autograd.gradcheck(loss, model[0].weight.detach().clone().requires_grad_(), atol=1e-6)
+    assert torch.autograd.gradcheck(
+        loss, model[0].weight.detach().clone().requires_grad_(), atol=1e-6
+    )
 
 
 def test_the_terms_of_a_linear_model_in_closed_form():
-    """l = sum(w x) y for one image: l_1 = (1 - a)^2 w.x y, l_2 = a (1 - a) w.x y_g, l_3 = a (1 - a) w.x_g y."""
+    """l = sum(w x) y for one image: l_1 = (1 - a)^2 w.x y, l_2 = a (1 - a) w.x y_g, l_3 = a (1 - a)
+    w.x_g y.
+    """
     w = torch.tensor([2.0, -1.0, 0.5]).double().view(1, 3, 1, 1)
-    x, x_g = torch.tensor([1.0, 3.0, -2.0]).double().view(1, 3, 1, 1), torch.ones(1, 3, 1, 1).double()
+    x, x_g = (
+        torch.tensor([1.0, 3.0, -2.0]).double().view(1, 3, 1, 1),
+        torch.ones(1, 3, 1, 1).double(),
+    )
     y, y_g, a = torch.tensor([3.0]).double(), torch.tensor([[0.5]]).double(), 0.1
-    found = mixup_loss(lambda inputs: (w * inputs).sum(), lambda out, label: (out * label).sum(), x, y, x_g, y_g, a)
+    found = mixup_loss(
+        lambda inputs: (w * inputs).sum(), lambda out, label: (out * label).sum(), x, y, x_g, y_g, a
+    )
     assert float(found.detach()) == pytest.approx(0.81 * -2 * 3 + 0.09 * -2 * 0.5 + 0.09 * 1.5 * 3)
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 10), st.one_of(st.none(), st.integers(2, 5)), st.integers(0, 99))
-def test_every_image_is_in_one_average_and_none_in_too_small_a_group(task, samples, mean_batch, seed):
+def test_every_image_is_in_one_average_and_none_in_too_small_a_group(
+    task, samples, mean_batch, seed
+):
     """Every image has a label of its own, so the shares of classes tell who is in which average."""
     draws = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (samples, 1, 8, 8), dtype=torch.uint8, generator=draws)
@@ -84,10 +123,17 @@ def test_every_image_is_in_one_average_and_none_in_too_small_a_group(task, sampl
     found = averages(Client(0, task, images, labels), mean_batch, Rng(seed)).tensors
     members = found["averages/labels"] > 0
     sizes = members.sum(1)
-    assert len(sizes) == len(found["averages/images"]) == (samples > 1 and max(1, samples // (mean_batch or samples)))
+    assert (
+        len(sizes)
+        == len(found["averages/images"])
+        == (samples > 1 and max(1, samples // (mean_batch or samples)))
+    )
     if samples > 1:
         assert (members.sum(0)[labels] == 1).all() and int(sizes.sum()) == samples
-        assert int(sizes.min()) >= min(mean_batch or samples, samples) and int(sizes.max() - sizes.min()) <= 1
+        assert (
+            int(sizes.min()) >= min(mean_batch or samples, samples)
+            and int(sizes.max() - sizes.min()) <= 1
+        )
     for mean, row in zip(found["averages/images"], members, strict=True):
         inside = images[torch.isin(labels, row.nonzero().squeeze(1))].double().mean(0)
         assert float((mean - inside).abs().max()) <= 0.5 + 1e-5
@@ -97,7 +143,9 @@ def test_an_average_is_the_mean_of_its_images(task):
     images = torch.tensor([10, 20, 33], dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 1, 8, 8)
     client = Client(0, task, images, torch.tensor([4, 4, 7]))
     found = averages(client, 5, Rng(0)).tensors
-    assert found["averages/images"].unique().tolist() == [21] and found["averages/images"].shape == (1, 1, 8, 8)
+    assert found["averages/images"].unique().tolist() == [21] and found[
+        "averages/images"
+    ].shape == (1, 1, 8, 8)
     assert found["averages/labels"][0, [4, 7]].tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
@@ -128,28 +176,44 @@ def test_a_client_that_comes_late_gets_all_and_the_others_what_is_new(task, clie
         entry = result.ledger.rounds[-1]
         new = set(result.state.meta["averaged"]) - sent
         sent |= new
-        taking_part = [c for c in clients if len(c.memory.get("averages/labels", ())) == sum(sizes[i] for i in sent)]
+        taking_part = [
+            c
+            for c in clients
+            if len(c.memory.get("averages/labels", ())) == sum(sizes[i] for i in sent)
+        ]
         assert entry["up"].get("averages", 0) == 104 * sum(sizes[i] for i in new)
         if new:
             assert entry["down"]["averages"] == 104 * sum(
-                sum(sizes[i] for i in sent) - known.get(c.id, 0) for c in taking_part)
+                sum(sizes[i] for i in sent) - known.get(c.id, 0) for c in taking_part
+            )
             known |= {c.id: sum(sizes[i] for i in sent) for c in taking_part}
     assert len(sent) > 2
 
 
-@pytest.mark.parametrize("change", [
-    {"averages/images": torch.zeros(3, 1, 8, 8)}, {"averages/images": torch.zeros(3, 1, 7, 8, dtype=torch.uint8)},
-    {"averages/labels": torch.full((3, 10), 2.0)}, {"averages/labels": torch.zeros(2, 10)},
-    {"averages/labels": torch.full((3, 10), float("nan"))}, {"more": torch.zeros(1)},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"averages/images": torch.zeros(3, 1, 8, 8)},
+        {"averages/images": torch.zeros(3, 1, 7, 8, dtype=torch.uint8)},
+        {"averages/labels": torch.full((3, 10), 2.0)},
+        {"averages/labels": torch.zeros(2, 10)},
+        {"averages/labels": torch.full((3, 10), float("nan"))},
+        {"more": torch.zeros(1)},
+    ],
+)
 def test_malformed_averages_are_refused(task, clients, monkeypatch, change):
-    good = {"averages/images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8), "averages/labels": torch.full((3, 10), 0.1)}
+    good = {
+        "averages/images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8),
+        "averages/labels": torch.full((3, 10), 0.1),
+    }
     monkeypatch.setattr("core.algorithms.fedmix.averages", lambda *_: Message(good | change))
     with pytest.raises(UploadError):
         next(rounds(TINY, task=task, clients=clients))
 
 
-@pytest.mark.parametrize("bad", [{"mixup": 1.5}, {"mixup": -0.1}, {"mean_batch": 1}, {"mean_batch": 2.5}])
+@pytest.mark.parametrize(
+    "bad", [{"mixup": 1.5}, {"mixup": -0.1}, {"mean_batch": 1}, {"mean_batch": 2.5}]
+)
 def test_bad_values_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         algorithms.create("fedmix", bad)

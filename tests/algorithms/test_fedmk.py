@@ -11,10 +11,24 @@ from core.federation import Ledger, Message, Runtime, UploadError, make_clients,
 from core.models import count_parameters
 from core.rng import Rng
 
-SHORT = {"images_per_class": 2, "iterations": 2, "inner_batch": 8, "real_batch": 8, "server_steps": 3,
-         "generator_steps": 2}
-TINY = Experiment(algorithm="fedmk", dataset="digits", model="lenet", clients=4, active=3, rounds=3,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=SHORT)
+SHORT = {
+    "images_per_class": 2,
+    "iterations": 2,
+    "inner_batch": 8,
+    "real_batch": 8,
+    "server_steps": 3,
+    "generator_steps": 2,
+}
+TINY = Experiment(
+    algorithm="fedmk",
+    dataset="digits",
+    model="lenet",
+    clients=4,
+    active=3,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=SHORT,
+)
 
 
 def fedmk(**settings):
@@ -40,42 +54,63 @@ def after_one_round(task, clients):
 
 def sources(algorithm, clients, state):
     """What clients start from, without running the extraction."""
-    return {client.id: algorithm._source(client, algorithm.broadcast(state, client.id),
-                                         state.task.model_from(state.tensors), Rng(7).at(client.id))
-            for client in clients}
+    return {
+        client.id: algorithm._source(
+            client,
+            algorithm.broadcast(state, client.id),
+            state.task.model_from(state.tensors),
+            Rng(7).at(client.id),
+        )
+        for client in clients
+    }
 
 
-# --- initialisation and sharing --------------------------------------------------------------------------------------
+# --- initialisation and sharing
+# --------------------------------------------------------------------------------------
 
 
 def test_the_first_round_starts_from_uniform_noise(task, clients):
     algorithm = fedmk(images_per_class=50)
     state = algorithm.initialise(task, Rng(0))
-    assert {name.split("/")[0] for name in algorithm.broadcast(state, 0).tensors} == {"parameters", "buffers"}
+    assert {name.split("/")[0] for name in algorithm.broadcast(state, 0).tensors} == {
+        "parameters",
+        "buffers",
+    }
     for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
         start = source.knowledge
         # U[-1, 1]: mean 0, variance 1/3
         assert float(start.min()) >= -1 and float(start.max()) <= 1
-        assert abs(float(start.mean())) < 0.02 and float(start.var()) == pytest.approx(1 / 3, abs=0.02)
+        assert abs(float(start.mean())) < 0.02 and float(start.var()) == pytest.approx(
+            1 / 3, abs=0.02
+        )
         own = client.labels.unique()
         assert torch.equal(source.knowledge_labels, own.repeat_interleave(50))
 
 
 def test_later_rounds_start_from_another_client_of_the_last_round(clients, after_one_round):
-    """Class by class: what the other client knows is taken over, the rest is noise; nobody gets his own."""
+    """Class by class: what the other client knows is taken over, the rest is noise; nobody gets his
+    own.
+    """
     state, algorithm = after_one_round, fedmk()
     given = set()
     for number in range(20):
         state = attrs.evolve(state, meta=state.meta | {"round": number})
-        for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
+        for client, source in zip(
+            clients, sources(algorithm, clients, state).values(), strict=True
+        ):
             message = algorithm.broadcast(state, client.id).tensors
-            (owner,) = [owner for owner in range(3)
-                        if message["images"] is state.tensors[f"knowledge/{owner}/images"]]
+            (owner,) = [
+                owner
+                for owner in range(3)
+                if message["images"] is state.tensors[f"knowledge/{owner}/images"]
+            ]
             assert owner != client.id
             given.add((client.id, owner))
             for label in source.knowledge_labels.unique():
                 mine, theirs = source.knowledge_labels == label, message["labels"] == label
-                same = bool(theirs.any()) and torch.equal(source.knowledge[mine], message["images"][theirs])
+                same = bool(theirs.any()) and torch.equal(
+                    source.knowledge[mine], message["images"][theirs]
+                )
                 assert same == bool(theirs.any())
     assert given == {(k, other) for k in range(4) for other in range(3) if k != other}
 
@@ -94,7 +129,8 @@ def test_all_classes_can_be_made(task, clients):
         assert torch.equal(source.knowledge_labels, torch.arange(10).repeat_interleave(2))
 
 
-# --- weights of real samples -----------------------------------------------------------------------------------------
+# --- weights of real samples
+# -----------------------------------------------------------------------------------------
 
 
 def test_weights_come_from_the_received_model(task, clients):
@@ -104,7 +140,10 @@ def test_weights_come_from_the_received_model(task, clients):
     logits = task.outputs(model, client.images).double()
     right = logits[torch.arange(len(client)), client.labels]
     loss = logits.exp().sum(1).log() - right
-    wanted = {"dynamic": 1 / (1 + (-5 * loss).exp()), "uniform": torch.ones(len(client), dtype=torch.float64)}
+    wanted = {
+        "dynamic": 1 / (1 + (-5 * loss).exp()),
+        "uniform": torch.ones(len(client), dtype=torch.float64),
+    }
     counts = client.class_counts
     wanted["class_balanced"] = (len(client) / ((counts > 0).sum() * counts[client.labels])).double()
     for name, values in wanted.items():
@@ -112,15 +151,24 @@ def test_weights_come_from_the_received_model(task, clients):
         torch.testing.assert_close(found.double(), values, rtol=1e-4, atol=1e-5)
 
 
-# --- the server ------------------------------------------------------------------------------------------------------
+# --- the server
+# ---------------------------------------------------------------------------------------------
 
 
 def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatch):
-    """One full-batch step by hand: the gradient of L(D^) + beta L(D^_pseudo), beta = |pseudo| / |uploaded|."""
+    """One full-batch step by hand: the gradient of L(D^) + beta L(D^_pseudo), beta = |pseudo| /
+    |uploaded|.
+    """
     from core.algorithms import fedmk as module
 
-    algorithm = fedmk(pseudo=0.5, server_steps=1, server_batch=10_000, server_lr=0.1, server_momentum=0.0,
-                      server_weight_decay=0.0)
+    algorithm = fedmk(
+        pseudo=0.5,
+        server_steps=1,
+        server_batch=10_000,
+        server_lr=0.1,
+        server_momentum=0.0,
+        server_weight_decay=0.0,
+    )
     uploads = uploads_of(after_one_round)
     seen = {}
     sample = module.draw_pseudo
@@ -139,11 +187,14 @@ def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatc
     x = torch.cat([upload.tensors["images"] for upload in uploads.values()])
     y = torch.cat([upload.tensors["labels"] for upload in uploads.values()]).long()
     entropy = torch.nn.functional.cross_entropy
-    loss = entropy(model(x), y) + len(classes) / len(y) * entropy(model.classifier(features), classes)
+    loss = entropy(model(x), y) + len(classes) / len(y) * entropy(
+        model.classifier(features), classes
+    )
     slopes = torch.autograd.grad(loss, list(model.parameters()))
     for (name, weight), slope in zip(model.named_parameters(), slopes, strict=True):
-        torch.testing.assert_close(new.tensors[f"parameters/{name}"], weight.detach() - 0.1 * slope,
-                                   rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            new.tensors[f"parameters/{name}"], weight.detach() - 0.1 * slope, rtol=1e-3, atol=1e-5
+        )
 
 
 def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
@@ -160,8 +211,10 @@ def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
         right.append(float((model.classifier(features).argmax(1) == classes).float().mean()))
         algorithm._train_generator(generator.train(), model, labels, {}, Rng(2))
     assert right[0] < 0.5 < 0.9 < right[1]
-    assert torch.equal(torch.cat([w.flatten() for w in model.parameters()]),
-                       torch.cat([w.flatten() for w in task.model_from(after_one_round.tensors).parameters()]))
+    assert torch.equal(
+        torch.cat([w.flatten() for w in model.parameters()]),
+        torch.cat([w.flatten() for w in task.model_from(after_one_round.tensors).parameters()]),
+    )
 
 
 def test_without_pseudo_knowledge_the_generator_rests(task, clients):
@@ -176,16 +229,26 @@ def test_without_pseudo_knowledge_the_generator_rests(task, clients):
 
 
 def uploads_of(state):
-    return {owner: Message({kind: state.tensors[f"knowledge/{owner}/{kind}"] for kind in ("images", "labels")})
-            for owner in range(3)}
+    return {
+        owner: Message(
+            {kind: state.tensors[f"knowledge/{owner}/{kind}"] for kind in ("images", "labels")}
+        )
+        for owner in range(3)
+    }
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda images, labels: (images[:-1], labels), lambda images, labels: (images[:-1], labels[:-1]),
-    lambda images, labels: (images, labels.flip(0)), lambda images, labels: (images[:, :, :4], labels),
-    lambda images, labels: (images * torch.nan, labels), lambda images, labels: (images.double(), labels),
-    lambda images, labels: (images, labels + 9),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda images, labels: (images[:-1], labels),
+        lambda images, labels: (images[:-1], labels[:-1]),
+        lambda images, labels: (images, labels.flip(0)),
+        lambda images, labels: (images[:, :, :4], labels),
+        lambda images, labels: (images * torch.nan, labels),
+        lambda images, labels: (images.double(), labels),
+        lambda images, labels: (images, labels + 9),
+    ],
+)
 def test_malformed_knowledge_is_refused(task, clients, after_one_round, monkeypatch, spoil):
     algorithm = fedmk()
     honest = algorithm.clients_update
@@ -202,7 +265,8 @@ def test_malformed_knowledge_is_refused(task, clients, after_one_round, monkeypa
         algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(1))
 
 
-# --- a run -----------------------------------------------------------------------------------------------------------
+# --- a run
+# ---------------------------------------------------------------------------------------------
 
 
 def test_one_batch_for_all_clients_gives_what_they_get_one_by_one(task, clients, after_one_round):
@@ -212,8 +276,9 @@ def test_one_batch_for_all_clients_gives_what_they_get_one_by_one(task, clients,
     for client in clients:
         alone = algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
         assert torch.equal(alone.tensors["labels"], together[client.id].tensors["labels"])
-        torch.testing.assert_close(alone.tensors["images"], together[client.id].tensors["images"],
-                                   rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            alone.tensors["images"], together[client.id].tensors["images"], rtol=1e-3, atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("stop", [1, 2])
@@ -240,17 +305,26 @@ def test_a_client_with_one_image_takes_part(task, clients):
 
 
 def test_it_beats_chance_on_digits():
-    settings = {"images_per_class": 5, "iterations": 30, "inner_batch": 32, "real_batch": 32, "server_steps": 60}
+    settings = {
+        "images_per_class": 5,
+        "iterations": 30,
+        "inner_batch": 32,
+        "real_batch": 32,
+        "server_steps": 60,
+    }
     experiment = attrs.evolve(TINY, rounds=2, evaluate_every=2, settings=settings)
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10
 
 
-# --- Table 7 ---------------------------------------------------------------------------------------------------------
+# --- Table 7
+# ---------------------------------------------------------------------------------------------
 
 
 def test_the_size_of_comparison_itself_has_no_distance(task):
-    """The federation beside it runs with the same seed, so for equal sizes it is the same federation."""
+    """The federation beside it runs with the same seed, so for equal sizes it is the same
+    federation.
+    """
     pytest.importorskip("ot")
     found = {}
     for size in (1, 2):
@@ -258,25 +332,36 @@ def test_the_size_of_comparison_itself_has_no_distance(task):
         *_, last = rounds(experiment, task=task)
         found[size] = last.metrics["emd"]
         *_, plain = rounds(attrs.evolve(TINY, rounds=2), task=task)
-        assert (last.up, last.down, last.metrics["accuracy"]) == (plain.up, plain.down, plain.metrics["accuracy"])
+        assert (last.up, last.down, last.metrics["accuracy"]) == (
+            plain.up,
+            plain.down,
+            plain.metrics["accuracy"],
+        )
         assert "emd" not in plain.metrics
     assert found[2] == pytest.approx(0, abs=1e-6) and found[1] > 0.01
 
 
-# --- the appendix's arithmetic ---------------------------------------------------------------------------------------
+# --- the appendix's arithmetic
+# ---------------------------------------------------------------------------------------
 
 
 def mnist_shaped(task):
-    """The tiny task with images of MNIST's shape, so that models and knowledge have MNIST's sizes."""
+    """The tiny task with images of MNIST's shape, so that models and knowledge have MNIST's
+    sizes.
+    """
     from core.data import Split
 
     data = task.dataset
-    large = Split(data.train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous(), data.train.labels)
+    large = Split(
+        data.train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous(), data.train.labels
+    )
     return attrs.evolve(task, dataset=attrs.evolve(data, train=large, test=large, val=large))
 
 
 def test_the_costs_that_the_appendix_prints(task):
-    """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: what the ledger says of each, 10 active clients."""
+    """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: what the ledger says of each, 10
+    active clients.
+    """
     large = mnist_shaped(task)
     clients = make_clients(attrs.evolve(TINY, clients=10, partition={"name": "iid"}), large)
     algorithm = fedmk(images_per_class=20, classes="all", iterations=1, server_steps=1)
@@ -293,7 +378,8 @@ def test_the_costs_that_the_appendix_prints(task):
     assert down["parameters"] == 10 * 4 * count_parameters(large.new_model(Rng(0))) == 10 * 105_736
     # the printed download counts the knowledge once and the model ten times
     assert down["images"] / 10 + down["parameters"] == pytest.approx(1_677_200, rel=0.005)
-    # the printed 16 M is ten times that download; the sum that the paper states, (up + down) x 10, is 23 M
+    # the printed 16 M is ten times that download; the sum that the paper states, (up + down) x 10,
+    # is 23 M
     printed_up, printed_down = up["images"] / 10, down["images"] / 10 + down["parameters"]
     assert 10 * printed_down == pytest.approx(16.77e6, rel=0.005)
     assert 10 * (printed_up + printed_down) == pytest.approx(23.04e6, rel=0.005)
@@ -307,11 +393,22 @@ def test_the_costs_that_the_appendix_prints(task):
     assert 200 * moved == pytest.approx(420e6, rel=0.01)
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings
+# ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", [{"tau": 0.0}, {"weights": "focal"}, {"sharing": "yes"}, {"pseudo": -1.0},
-                                 {"classes": "some"}, {"images_per_class": 0}, {"compare_size": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"tau": 0.0},
+        {"weights": "focal"},
+        {"sharing": "yes"},
+        {"pseudo": -1.0},
+        {"classes": "some"},
+        {"images_per_class": 0},
+        {"compare_size": 0},
+    ],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         algorithms.create("fedmk", bad)
@@ -319,4 +416,9 @@ def test_bad_settings_are_refused(bad):
 
 def test_the_defaults_are_the_papers():
     settings = algorithms.create("fedmk").settings
-    assert (settings.images_per_class, settings.tau, settings.weights, settings.sharing) == (20, 5.0, "dynamic", True)
+    assert (settings.images_per_class, settings.tau, settings.weights, settings.sharing) == (
+        20,
+        5.0,
+        "dynamic",
+        True,
+    )

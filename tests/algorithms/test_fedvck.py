@@ -14,9 +14,24 @@ from core.federation import Client, Ledger, Runtime, make_clients, make_task, pa
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
-FAST = {"iterations": 2, "image_lr": 1.0, "real_batch": 16, "pool": 2, "server_steps": 4, "share": 0.05}
-TINY = Experiment(algorithm="fedvck", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
+FAST = {
+    "iterations": 2,
+    "image_lr": 1.0,
+    "real_batch": 16,
+    "pool": 2,
+    "server_steps": 4,
+    "share": 0.05,
+}
+TINY = Experiment(
+    algorithm="fedvck",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=FAST,
+    evaluate_every=9,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +57,9 @@ def copies(clients):
 
 
 def assert_same_uploads(one, other):
-    """Images within one grey level, and nearly all equal; the rest as close as float32 sums in another order are."""
+    """Images within one grey level, and nearly all equal; the rest as close as float32 sums in
+    another order are.
+    """
     assert one.keys() == other.keys()
     for id_, upload in one.items():
         for name, value in upload.tensors.items():
@@ -55,11 +72,24 @@ def assert_same_uploads(one, other):
                 torch.testing.assert_close(value, twin, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [
-    {"augmentation": "colour"}, {"augmentation": 3}, {"server_augmentation": "color_turn"}, {"alpha": 1.5},
-    {"candidates": 0}, {"negatives": 0}, {"temperature": 0}, {"warm_start": "yes"}, {"keep_rounds": 0},
-    {"wire": "float16"}, {"first_model": "mine"}, {"server_epochs": 0},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"augmentation": "colour"},
+        {"augmentation": 3},
+        {"server_augmentation": "color_turn"},
+        {"alpha": 1.5},
+        {"candidates": 0},
+        {"negatives": 0},
+        {"temperature": 0},
+        {"warm_start": "yes"},
+        {"keep_rounds": 0},
+        {"wire": "float16"},
+        {"first_model": "mine"},
+        {"server_epochs": 0},
+    ],
+    ids=str,
+)
 def test_bad_values_are_refused(settings):
     with pytest.raises(InputError, match="fedvck"):
         fedvck(**settings)
@@ -68,45 +98,62 @@ def test_bad_values_are_refused(settings):
 # one batch, or one by one
 
 
-@pytest.mark.parametrize("settings", [
-    {"estimator": "minibatch"}, {"estimator": "feature_bank"}, {"estimator": "expectation"},
-    {"estimator": "minibatch", "candidates": 7, "statistics": "running", "clip_norm": 0.5},
-    {"estimator": "expectation", "candidates": 7, "batches": "sliding"},
-    {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"estimator": "minibatch"},
+        {"estimator": "feature_bank"},
+        {"estimator": "expectation"},
+        {"estimator": "minibatch", "candidates": 7, "statistics": "running", "clip_norm": 0.5},
+        {"estimator": "expectation", "candidates": 7, "batches": "sliding"},
+        {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
+    ],
+    ids=str,
+)
 def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, clients, settings):
     algorithm, rng = fedvck(augmentation=AUGMENTATION, **settings), Rng(3)
     state = algorithm.initialise(task, Rng(0))
     messages = messages_of(algorithm, state, clients)
     together, apart = copies(clients), copies(clients)
     batched = algorithm.clients_update(together, messages, rng)
-    alone = {client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
-             for client in apart}
+    alone = {
+        client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
+        for client in apart
+    }
     assert_same_uploads(batched, alone)
     for one, other in zip(together, apart, strict=True):
         assert one.memory.keys() == other.memory.keys()
 
 
-@pytest.mark.parametrize("settings", [{"warm_start": True}, {"first_model": "own", "wire": "float32"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"warm_start": True}, {"first_model": "own", "wire": "float32"}], ids=str
+)
 def test_a_client_that_joins_late_changes_nothing_for_the_others(task, clients, settings):
-    """Round 0 without client 0, then all: each goes on with its own memory, in one batch as one by one."""
+    """Round 0 without client 0, then all: each goes on with its own memory, in one batch as one by
+    one.
+    """
     algorithm, ledger = fedvck(**settings), Ledger()
     ledger.open_round()
     start = algorithm.initialise(task, Rng(0))
     state = algorithm.round(start, clients[1:], ledger, Rng(0))
     messages, rng = messages_of(algorithm, state, clients), Rng(3)
     apart = copies(clients)
-    alone = {client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
-             for client in apart}
+    alone = {
+        client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
+        for client in apart
+    }
     assert_same_uploads(algorithm.clients_update(clients, messages, rng), alone)
-    # the model of its own is for round 0 only: now the newcomer starts from the server's, as the others do
+    # the model of its own is for round 0 only: now the newcomer starts from the server's, as the
+    # others do
     for name, value in pack(task.model_from(messages[0].tensors)).items():
         assert torch.equal(clients[0].memory[f"previous/{name}"], value)
 
 
 def test_a_model_of_its_own_in_round_0(task, clients):
     algorithm = fedvck(first_model="own")
-    algorithm.clients_update(clients, messages_of(algorithm, algorithm.initialise(task, Rng(0)), clients), Rng(3))
+    algorithm.clients_update(
+        clients, messages_of(algorithm, algorithm.initialise(task, Rng(0)), clients), Rng(3)
+    )
     weights = [client.memory["previous/parameters/classifier.weight"] for client in clients]
     assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
 
@@ -133,7 +180,8 @@ def test_gather_looks_at_some_candidates_but_counts_all(clients):
     assert torch.equal(sizes, all_sizes)
     assert torch.bincount(real.group).tolist() == sizes.clamp(max=4).tolist()
     torch.testing.assert_close(real.probabilities, 1 / sizes.clamp(max=4).float()[real.group])
-    # other candidates with another stream, which is that of the round; the same ones when a client is alone
+    # other candidates with another stream, which is that of the round; the same ones when a client
+    # is alone
     other, _ = condensing.gather(clients, [Rng(4), Rng(5), Rng(6)], 4)
     assert not torch.equal(other.images, real.images)
     alone, _ = condensing.gather(clients[1:2], rngs[1:2], 4)
@@ -147,7 +195,9 @@ def test_noise_comes_from_each_clients_own_stream(clients):
     together = condensing.noise(real, group, rngs)
     for position, client in enumerate(clients):
         alone, _ = condensing.gather([client], [rngs[position]])
-        mine = condensing.noise(alone, torch.arange(alone.groups).repeat_interleave(2), [rngs[position]])
+        mine = condensing.noise(
+            alone, torch.arange(alone.groups).repeat_interleave(2), [rngs[position]]
+        )
         assert torch.equal(together[real.owner[group] == position], mine)
     assert abs(float(together.mean())) < 0.05 and abs(float(together.std()) - 1) < 0.05
 
@@ -163,13 +213,19 @@ def test_images_are_weighed_by_the_error_of_both_models(task, clients, settings)
     models = [task.new_model(Rng(seed)) for seed in (10, 11)]
     now, before = (task.outputs(model, real.images).double().numpy() for model in models)
     clients[0].memory = {f"previous/{name}": value for name, value in pack(models[1]).items()}
-    found = algorithm._probabilities(clients[:1], real, torch.from_numpy(now).float()).double().numpy()
+    found = (
+        algorithm._probabilities(clients[:1], real, torch.from_numpy(now).float()).double().numpy()
+    )
 
     def softmax(x):
         return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
     label, group = real.label[real.group].numpy(), real.group.numpy()
-    mixed = softmax(0.3 * now + 0.7 * before) if settings else 0.3 * softmax(now) + 0.7 * softmax(before)
+    mixed = (
+        softmax(0.3 * now + 0.7 * before)
+        if settings
+        else 0.3 * softmax(now) + 0.7 * softmax(before)
+    )
     weight = 1 / (1 + np.exp(np.log(mixed[np.arange(len(label)), label]) + 0.7))
     for g in range(real.groups):
         mine = weight[group == g]
@@ -178,7 +234,9 @@ def test_images_are_weighed_by_the_error_of_both_models(task, clients, settings)
 
 
 def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, clients):
-    """Eq. 11-14: pooled mean logits per class, the largest others in them, mean features of all earlier rounds."""
+    """Eq. 11-14: pooled mean logits per class, the largest others in them, mean features of all
+    earlier rounds.
+    """
     algorithm, ledger = fedvck(negatives=3), Ledger()
     state = algorithm.initialise(task, Rng(0))
     for number in range(2):
@@ -199,11 +257,17 @@ def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, cli
     given = state.tensors["knowledge/labels"]
     assert sorted(state.tensors["knowledge/round"].unique().tolist()) == [0, 1]
     for c in range(10):
-        torch.testing.assert_close(contrast.prototypes[c].double(), features[given == c].mean(0), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            contrast.prototypes[c].double(), features[given == c].mean(0), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_classes_that_nobody_holds_are_no_hard_negatives(task):
-    algorithm, ledger, clients = fedvck(negatives=5), Ledger(), crowd(task, [{0: 9, 3: 8}, {3: 8, 7: 6}])
+    algorithm, ledger, clients = (
+        fedvck(negatives=5),
+        Ledger(),
+        crowd(task, [{0: 9, 3: 8}, {3: 8, 7: 6}]),
+    )
     ledger.open_round()
     state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
     # the classifier says 5 to everything
@@ -217,7 +281,9 @@ def test_classes_that_nobody_holds_are_no_hard_negatives(task):
 
 @pytest.mark.parametrize("candidates", [None, 4])
 def test_logit_prototypes_stand_for_all_images_of_a_class(task, clients, candidates):
-    """Eq. 11, and |T_{c,k}| of Eq. 12, which is the number of images held, however many were looked at."""
+    """Eq. 11, and |T_{c,k}| of Eq. 12, which is the number of images held, however many were looked
+    at.
+    """
     algorithm = fedvck(candidates=candidates)
     state = algorithm.initialise(task, Rng(0))
     upload = algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(3)).tensors
@@ -226,8 +292,12 @@ def test_logit_prototypes_stand_for_all_images_of_a_class(task, clients, candida
     logits = task.outputs(algorithm.model(state), clients[0].images).double()
     for c in range(10):
         if candidates is None and counts[c]:
-            torch.testing.assert_close(upload["prototypes/logits"][c].double(), logits[clients[0].labels == c].mean(0),
-                                       rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                upload["prototypes/logits"][c].double(),
+                logits[clients[0].labels == c].mean(0),
+                rtol=1e-4,
+                atol=1e-5,
+            )
         assert bool(upload["prototypes/logits"][c].any()) == bool(counts[c])
 
 
@@ -237,7 +307,10 @@ def test_a_client_remembers_the_model_it_received(task, clients):
     algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(3))
     for client in clients:
         assert client.memory.keys() == {f"previous/{name}" for name in state.tensors}
-        assert all(torch.equal(client.memory[f"previous/{name}"], value) for name, value in state.tensors.items())
+        assert all(
+            torch.equal(client.memory[f"previous/{name}"], value)
+            for name, value in state.tensors.items()
+        )
 
 
 # clients that are hard to serve
@@ -247,7 +320,10 @@ def crowd(task, wanted):
     """Clients with the given numbers of images per class, {class: number}."""
     train, clients, taken = task.dataset.train, [], 0
     for id_, classes in enumerate(wanted):
-        rows = [(train.labels == c).nonzero().flatten()[taken:taken + number] for c, number in classes.items()]
+        rows = [
+            (train.labels == c).nonzero().flatten()[taken : taken + number]
+            for c, number in classes.items()
+        ]
         rows = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
         clients.append(Client(id_, task, train.images[rows], train.labels[rows]))
         taken += max(classes.values(), default=0)
@@ -268,9 +344,18 @@ CROWDS = {
 @pytest.mark.parametrize("name", CROWDS)
 def test_degenerate_clients_go_through_two_rounds(task, name, algorithm):
     algorithm, _, more = algorithm.partition(" ")
-    settings = FAST | {"augmentation": AUGMENTATION} | ({"estimator": more} if more == "expectation" else {})
-    experiment = attrs.evolve(TINY, algorithm=algorithm, clients=len(CROWDS[name]), settings=settings,
-                              variant="released" if more == "released" else "printed")
+    settings = (
+        FAST
+        | {"augmentation": AUGMENTATION}
+        | ({"estimator": more} if more == "expectation" else {})
+    )
+    experiment = attrs.evolve(
+        TINY,
+        algorithm=algorithm,
+        clients=len(CROWDS[name]),
+        settings=settings,
+        variant="released" if more == "released" else "printed",
+    )
     *_, last = rounds(experiment, task=task, clients=crowd(task, CROWDS[name]))
     assert all(value.isfinite().all() for value in last.state.tensors.values())
     assert np.isfinite(last.metrics["accuracy"])

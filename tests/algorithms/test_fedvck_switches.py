@@ -12,15 +12,40 @@ from core.algorithms import fedvck as module
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
 from core.experiments import Experiment
-from core.federation import Client, Ledger, Message, Runtime, Task, make_clients, make_task, pack, rounds
+from core.federation import (
+    Client,
+    Ledger,
+    Message,
+    Runtime,
+    Task,
+    make_clients,
+    make_task,
+    pack,
+    rounds,
+)
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
-FAST = {"iterations": 2, "image_lr": 1.0, "real_batch": 16, "pool": 2, "server_steps": 4, "share": 0.05}
+FAST = {
+    "iterations": 2,
+    "image_lr": 1.0,
+    "real_batch": 16,
+    "pool": 2,
+    "server_steps": 4,
+    "share": 0.05,
+}
 #: enough for the tiny network to be wrong on some images more than on others, which selection needs
 TRAINED = {"server_steps": 40, "server_lr": 0.1}
-TINY = Experiment(algorithm="fedvck", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings=FAST, evaluate_every=9)
+TINY = Experiment(
+    algorithm="fedvck",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings=FAST,
+    evaluate_every=9,
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +70,33 @@ def messages_of(algorithm, state, clients):
 
 #: a value for every setting that is FedVCK's own, other than its default
 SWITCHES = {
-    "b": 3.0, "alpha": 0.9, "negatives": 2, "temperature": 1.0, "contrast": 0.1, "wo_lrc": True, "wo_pw": True,
-    "wo_latent": True, "statistics": "running", "blend": "logits", "selection": "softmax", "batches": "sliding",
-    "first_model": "own", "warm_start": True, "own_negative": "forced", "contrast_form": "released",
-    "similarity": "dot", "projector": "fresh", "projector_training": "accumulated", "fading_contrast": True,
-    "keep_rounds": 10, "server_augmentation": AUGMENTATION, "wire": "float32",
+    "b": 3.0,
+    "alpha": 0.9,
+    "negatives": 2,
+    "temperature": 1.0,
+    "contrast": 0.1,
+    "wo_lrc": True,
+    "wo_pw": True,
+    "wo_latent": True,
+    "statistics": "running",
+    "blend": "logits",
+    "selection": "softmax",
+    "batches": "sliding",
+    "first_model": "own",
+    "warm_start": True,
+    "own_negative": "forced",
+    "contrast_form": "released",
+    "similarity": "dot",
+    "projector": "fresh",
+    "projector_training": "accumulated",
+    "fading_contrast": True,
+    "keep_rounds": 10,
+    "server_augmentation": AUGMENTATION,
+    "wire": "float32",
 }
 SELECTION = {"b", "alpha", "blend", "selection", "wo_pw"}
-#: round 1 has no contrastive term, so the projector of round 2 is new in any case: only round 3 can tell
+#: round 1 has no contrastive term, so the projector of round 2 is new in any case: only round 3 can
+#: tell
 SEEN_IN_ROUND_3 = {"projector"}
 
 
@@ -60,7 +104,9 @@ SEEN_IN_ROUND_3 = {"projector"}
 def weights_after(task, number=2, **settings):
     experiment = attrs.evolve(TINY, rounds=number, settings=FAST | settings)
     *_, last = rounds(experiment, task=task)
-    return torch.cat([value.flatten() for value in pack(experiment.new_algorithm().model(last.state)).values()])
+    return torch.cat(
+        [value.flatten() for value in pack(experiment.new_algorithm().model(last.state)).values()]
+    )
 
 
 def test_every_setting_has_a_test_and_released_changes_every_difference():
@@ -70,33 +116,57 @@ def test_every_setting_has_a_test_and_released_changes_every_difference():
     printed, released = module.Settings(), module.Settings.released()
     same = {name for name in own if getattr(printed, name) == getattr(released, name)}
     # the ablations; what both have; the cosine, which the printed form needs too (see `similarity`)
-    assert same == {"wo_lrc", "wo_pw", "wo_latent", "b", "alpha", "negatives", "temperature", "similarity"}
+    assert same == {
+        "wo_lrc",
+        "wo_pw",
+        "wo_latent",
+        "b",
+        "alpha",
+        "negatives",
+        "temperature",
+        "similarity",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(SWITCHES))
 def test_each_switch_alone_changes_the_result(task, name):
     more = TRAINED if name in SELECTION else {}
-    plain, changed = weights_after(task, **more), weights_after(task, **more, **{name: SWITCHES[name]})
+    plain, changed = (
+        weights_after(task, **more),
+        weights_after(task, **more, **{name: SWITCHES[name]}),
+    )
     assert changed.isfinite().all()
     if name in SEEN_IN_ROUND_3:
         assert torch.equal(changed, plain)
-        assert not torch.equal(weights_after(task, 3, **{name: SWITCHES[name]}), weights_after(task, 3))
+        assert not torch.equal(
+            weights_after(task, 3, **{name: SWITCHES[name]}), weights_after(task, 3)
+        )
     else:
         assert not torch.allclose(changed, plain, rtol=1e-6, atol=1e-7)
 
 
 def test_the_weight_of_the_contrast_fades_from_round_to_round(task):
-    """con_beta is multiplied by 0.1 half way through every round and never restored; as printed it stays."""
+    """con_beta is multiplied by 0.1 half way through every round and never restored; as printed it
+    stays.
+    """
     for fading, factor in ((True, 0.1), (False, 1.0)):
-        experiment = attrs.evolve(TINY, rounds=3, settings=FAST | {"fading_contrast": fading, "contrast": 0.5})
+        experiment = attrs.evolve(
+            TINY, rounds=3, settings=FAST | {"fading_contrast": fading, "contrast": 0.5}
+        )
         weights = [result.state.meta["contrast"] for result in rounds(experiment, task=task)]
         assert weights == pytest.approx([0.5 * factor**r for r in (1, 2, 3)])
 
 
 def test_each_step_of_the_ablation_changes_the_result(task):
     """The rows of Tables 4 and 14, and the two unions that the paper leaves out."""
-    steps = [(), ("wo_lrc",), ("wo_lrc", "wo_pw"), ("wo_lrc", "wo_pw", "wo_latent"), ("wo_pw", "wo_latent"),
-             ("wo_lrc", "wo_latent")]
+    steps = [
+        (),
+        ("wo_lrc",),
+        ("wo_lrc", "wo_pw"),
+        ("wo_lrc", "wo_pw", "wo_latent"),
+        ("wo_pw", "wo_latent"),
+        ("wo_lrc", "wo_latent"),
+    ]
     results = [weights_after(task, **TRAINED, **dict.fromkeys(off, True)) for off in steps]
     for i, one in enumerate(results):
         assert one.isfinite().all()
@@ -108,20 +178,28 @@ def without_all(**more):
 
 
 @pytest.mark.parametrize("estimator", ["minibatch", "expectation"])
-def test_without_all_and_feddm_differ_in_the_logits_and_the_disturbance_only(task, clients, estimator):
-    """In the paper "w.o. all" equals FedDM to the digit (Tables 4 and 14). Here FedDM follows its own paper.
+def test_without_all_and_feddm_differ_in_the_logits_and_the_disturbance_only(
+    task, clients, estimator
+):
+    """In the paper "w.o. all" equals FedDM to the digit (Tables 4 and 14). Here FedDM follows its
+    own paper.
 
-    It matches logits beside features, and disturbs the weights. With a classifier of weight 0 all logits are alike, so
-    their mismatch is 0: without disturbance both then condense the same images, and differ with either of the two.
+    It matches logits beside features, and disturbs the weights. With a classifier of weight 0 all
+    logits are alike, so their mismatch is 0: without disturbance both then condense the same
+    images, and differ with either of the two.
     """
     vck = without_all(estimator=estimator)
-    dm, disturbed = (algorithms.create("feddm", FAST | {"estimator": estimator, "rho": rho})
-                     for rho in (0.0, 5.0))
+    dm, disturbed = (
+        algorithms.create("feddm", FAST | {"estimator": estimator, "rho": rho})
+        for rho in (0.0, 5.0)
+    )
 
     def images(algorithm, factor=0.0):
         state = algorithm.initialise(task, Rng(0))
         state.tensors["parameters/classifier.weight"] *= factor
-        upload = algorithm.client_update(attrs.evolve(clients[0], memory={}), algorithm.broadcast(state, 0), Rng(3))
+        upload = algorithm.client_update(
+            attrs.evolve(clients[0], memory={}), algorithm.broadcast(state, 0), Rng(3)
+        )
         return upload.tensors["images"].int()
 
     assert (images(vck) - images(dm)).abs().max() <= 1
@@ -136,8 +214,10 @@ def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
     vck, dm = without_all(**shared), algorithms.create("feddm", FAST | shared)
     state = vck.initialise(task, Rng(0))
     uploads = vck.clients_update(clients, messages_of(vck, state, clients), Rng(3))
-    bare = {id_: Message({name: upload.tensors[name] for name in ("images", "labels")})
-            for id_, upload in uploads.items()}
+    bare = {
+        id_: Message({name: upload.tensors[name] for name in ("images", "labels")})
+        for id_, upload in uploads.items()
+    }
     ours = vck.server_update(state, uploads, Rng(4))
     theirs = dm.server_update(dm.initialise(task, Rng(0)), bare, Rng(4))
     for name, value in theirs.tensors.items():
@@ -147,10 +227,15 @@ def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
 # resuming
 
 
-@pytest.mark.parametrize(("more", "stop"), [
-    ({"settings": FAST | {"warm_start": True}}, 2), ({"settings": FAST | {"estimator": "expectation"}, "active": 2}, 1),
-    ({"variant": "released", "active": 2}, 2),
-], ids=["warm start", "two active", "released"])
+@pytest.mark.parametrize(
+    ("more", "stop"),
+    [
+        ({"settings": FAST | {"warm_start": True}}, 2),
+        ({"settings": FAST | {"estimator": "expectation"}, "active": 2}, 1),
+        ({"variant": "released", "active": 2}, 2),
+    ],
+    ids=["warm start", "two active", "released"],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
     experiment = attrs.evolve(TINY, rounds=3, **more)
     whole = list(rounds(experiment, task=task))
@@ -171,36 +256,98 @@ def test_the_projector_is_kept(task):
     assert not any(name.startswith("projector/") for name in after[0]) and names
     # round 3 goes on from round 2: its few steps move the weights less than another draw would
     weight = "projector/first.weight"
-    fresh = [result.state.tensors for result in
-             rounds(attrs.evolve(TINY, rounds=3, settings=FAST | {"projector": "fresh"}), task=task)]
-    assert (after[2][weight] - after[1][weight]).norm() < 0.5 * (fresh[2][weight] - fresh[1][weight]).norm()
+    fresh = [
+        result.state.tensors
+        for result in rounds(
+            attrs.evolve(TINY, rounds=3, settings=FAST | {"projector": "fresh"}), task=task
+        )
+    ]
+    assert (after[2][weight] - after[1][weight]).norm() < 0.5 * (
+        fresh[2][weight] - fresh[1][weight]
+    ).norm()
 
 
 # bytes
 
 
-@pytest.mark.parametrize(("name", "share", "pixel_bytes", "groups", "images", "printed"), [
-    ("CIFAR10", 0.02, 32 * 32 * 3,
-     [3593, 4999, 175, 4958, 242, 847, 1094, 4152, 307, 4999, 4365, 3914, 4605, 4999, 364, 135, 4727, 120, 192, 1075],
-     1012, 2.96),
-    ("ImageNette", 0.01, 64 * 64 * 3,
-     [856, 87, 919, 302, 932, 882, 227, 626, 930, 865, 65, 311, 952, 185, 625, 278, 69, 270], 126, 1.48),
-])
-def test_table_9_to_the_digit_from_the_authors_splits(name, share, pixel_bytes, groups, images, printed):
-    """Upload in MB of 2^20 bytes: 10 clients, alpha 0.05, images of the classes that the split files list."""
+@pytest.mark.parametrize(
+    ("name", "share", "pixel_bytes", "groups", "images", "printed"),
+    [
+        (
+            "CIFAR10",
+            0.02,
+            32 * 32 * 3,
+            [
+                3593,
+                4999,
+                175,
+                4958,
+                242,
+                847,
+                1094,
+                4152,
+                307,
+                4999,
+                4365,
+                3914,
+                4605,
+                4999,
+                364,
+                135,
+                4727,
+                120,
+                192,
+                1075,
+            ],
+            1012,
+            2.96,
+        ),
+        (
+            "ImageNette",
+            0.01,
+            64 * 64 * 3,
+            [856, 87, 919, 302, 932, 882, 227, 626, 930, 865, 65, 311, 952, 185, 625, 278, 69, 270],
+            126,
+            1.48,
+        ),
+    ],
+)
+def test_table_9_to_the_digit_from_the_authors_splits(
+    name, share, pixel_bytes, groups, images, printed
+):
+    """Upload in MB of 2^20 bytes: 10 clients, alpha 0.05, images of the classes that the split
+    files list.
+    """
     counts = condensed_counts(torch.tensor(groups), Condensation(share=share))
     assert int(counts.sum()) == images
     assert round(images * pixel_bytes / 2**20, 2) == printed
 
 
-@pytest.mark.parametrize(("name", "share", "pixel_bytes", "classes", "printed"), [
-    ("PathMNIST", 0.01, 28 * 28 * 3, [9366, 9509, 10360, 10401, 8006, 12182, 7886, 9401, 12885], 2.04),
-    ("OCTMNIST", 0.01, 28 * 28, [33484, 10213, 7754, 46026], 0.74),
-    ("OrganSMNIST", 0.05, 28 * 28, [1148, 630, 614, 721, 1132, 1119, 3464, 741, 803, 2004, 1556], 0.52),
-    ("PneumoniaMNIST", 0.05, 224 * 224, [1214, 3494], 11.77),
-])
+@pytest.mark.parametrize(
+    ("name", "share", "pixel_bytes", "classes", "printed"),
+    [
+        (
+            "PathMNIST",
+            0.01,
+            28 * 28 * 3,
+            [9366, 9509, 10360, 10401, 8006, 12182, 7886, 9401, 12885],
+            2.04,
+        ),
+        ("OCTMNIST", 0.01, 28 * 28, [33484, 10213, 7754, 46026], 0.74),
+        (
+            "OrganSMNIST",
+            0.05,
+            28 * 28,
+            [1148, 630, 614, 721, 1132, 1119, 3464, 741, 803, 2004, 1556],
+            0.52,
+        ),
+        ("PneumoniaMNIST", 0.05, 224 * 224, [1214, 3494], 11.77),
+    ],
+)
 def test_tables_5_and_9_are_a_share_of_the_pixels(name, share, pixel_bytes, classes, printed):
-    """One client per class: within 5% of print, where rounding up and the least number of 5 depend on the split."""
+    """One client per class: within 5% of print, where rounding up and the least number of 5 depend
+    on the split.
+    """
     counts = condensed_counts(torch.tensor(classes), Condensation(share=share))
     assert int(counts.sum()) * pixel_bytes / 2**20 == pytest.approx(printed, rel=0.05)
 
@@ -217,19 +364,31 @@ def test_the_ledger_counts_images_labels_and_prototypes(task, clients):
     sizes = torch.stack([client.class_counts for client in clients])
     images = int(condensed_counts(sizes[sizes > 0], Condensation(share=0.05)).sum())
     up, classes = result.ledger.total("up"), 10
-    assert up == {"images": images * 64, "labels": images, "prototypes": 3 * (classes * classes * 4 + classes * 8)}
+    assert up == {
+        "images": images * 64,
+        "labels": images,
+        "prototypes": 3 * (classes * classes * 4 + classes * 8),
+    }
     assert result.up == sum(up.values())
     assert "meta" not in result.ledger.total("down")
-    wide = next(rounds(attrs.evolve(TINY, settings=FAST | {"wire": "float32"}), task=task)).ledger.total("up")
+    wide = next(
+        rounds(attrs.evolve(TINY, settings=FAST | {"wire": "float32"}), task=task)
+    ).ledger.total("up")
     assert wide["images"] == 4 * images * 64
 
 
 def test_the_server_decodes_within_half_a_grey_level(task, clients):
-    """The same client condenses once for each wire: float32 is what it has, uint8 what the server sees of it."""
+    """The same client condenses once for each wire: float32 is what it has, uint8 what the server
+    sees of it.
+    """
     exact, sent = (
-        algorithm.client_update(attrs.evolve(clients[0], memory={}),
-                                algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Rng(3)).tensors["images"]
-        for algorithm in (fedvck(wire="float32"), fedvck()))
+        algorithm.client_update(
+            attrs.evolve(clients[0], memory={}),
+            algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0),
+            Rng(3),
+        ).tensors["images"]
+        for algorithm in (fedvck(wire="float32"), fedvck())
+    )
     decoded, data = condensing.inputs(task, sent), task.dataset
     level = 1 / 255 / data.std[0]
     black, white = (0 - data.mean[0]) / data.std[0], (1 - data.mean[0]) / data.std[0]
@@ -242,9 +401,20 @@ def test_the_server_decodes_within_half_a_grey_level(task, clients):
 def test_many_images_per_class_are_not_refused():
     """The server's bound on the size of an upload follows `min_images`."""
     draw = Rng(0).generator()
-    split = Split(torch.randint(0, 256, (4, 1, 8, 8), generator=draw, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]))
-    data = Dataset(name="few", train=split, val=split, test=split, classes=("a", "b"), mean=(0.5,), std=(0.5,),
-                   fingerprint="")
+    split = Split(
+        torch.randint(0, 256, (4, 1, 8, 8), generator=draw, dtype=torch.uint8),
+        torch.tensor([0, 0, 1, 1]),
+    )
+    data = Dataset(
+        name="few",
+        train=split,
+        val=split,
+        test=split,
+        classes=("a", "b"),
+        mean=(0.5,),
+        std=(0.5,),
+        fingerprint="",
+    )
     task = Task(data, "convnet", {"width": 4}, Runtime())
     algorithm, ledger = fedvck(min_images=150, iterations=1), Ledger()
     ledger.open_round()

@@ -8,9 +8,18 @@ from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task
 from core.rng import Rng
 
-SMALL = {"images_per_class": 1, "iterations": 3, "real_batch": 8, "encoder_width": 4, "encoder_depth": 2,
-         "augmentation": "none", "image_lr": 10.0}
-TINY = Experiment(algorithm="gddfl", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
+SMALL = {
+    "images_per_class": 1,
+    "iterations": 3,
+    "real_batch": 8,
+    "encoder_width": 4,
+    "encoder_depth": 2,
+    "augmentation": "none",
+    "image_lr": 10.0,
+}
+TINY = Experiment(
+    algorithm="gddfl", dataset="digits", model_options={"width": 8}, clients=2, rounds=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +52,11 @@ def test_without_a_shift_both_losses_are_alike():
 
 def test_form_place_and_probability_of_the_shift_matter(task):
     plain = uploaded(task)
-    for change in ({"shift": "as_printed"}, {"shift_layer": 1}, {"shift_layer": 2}, {"shift_probability": 1.0},
-                   {"shift_layer": 1, "shift": "as_printed"}):
+    for change in (
+        {"shift": "as_printed"},
+        {"shift_layer": 1},
+        {"shift_layer": 2},
+        {"shift_probability": 1.0},
+        {"shift_layer": 1, "shift": "as_printed"},
+    ):
         assert not torch.equal(uploaded(task, **change), plain), change

@@ -1,5 +1,6 @@
-"""FedAvg, FedProx, FedAvgM, centralized and standalone training against closed forms; what all methods have in common
-that are FedAvg with another objective."""
+"""FedAvg, FedProx, FedAvgM, centralized and standalone training against closed forms; what all
+methods have in common that are FedAvg with another objective.
+"""
 
 import attrs
 import pytest
@@ -11,8 +12,15 @@ from core.experiments import Experiment
 from core.federation import Ledger, Message, Runtime, make_clients, make_task, pack, rounds
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 3, "batch_size": 16})
+TINY = Experiment(
+    algorithm="fedavg",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 3, "batch_size": 16},
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +41,16 @@ def test_the_registry_is_the_files():
         assert isinstance(algorithms.create(name, variant="released").settings, algorithm.Settings)
 
 
-@pytest.mark.parametrize(("name", "settings"), [
-    ("fedavgg", {}), ("fedavg", {"learning_rate": 0.1}), ("fedprox", {"mu": -1}),
-    ("fedavgm", {"server_momentum": 1.5}), ("fedavg", {"lr": "fast"}),
-])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedavgg", {}),
+        ("fedavg", {"learning_rate": 0.1}),
+        ("fedprox", {"mu": -1}),
+        ("fedavgm", {"server_momentum": 1.5}),
+        ("fedavg", {"lr": "fast"}),
+    ],
+)
 def test_unknown_names_and_bad_values_are_refused(name, settings):
     with pytest.raises(InputError):
         algorithms.create(name, settings)
@@ -45,7 +59,9 @@ def test_unknown_names_and_bad_values_are_refused(name, settings):
 def test_the_server_averages_parameters_and_running_statistics_by_samples(task, clients):
     fedavg = algorithms.create("fedavg", TINY.settings)
     state = fedavg.initialise(task, Rng(0))
-    uploads = {c.id: fedavg.client_update(c, fedavg.broadcast(state, c.id), Rng(c.id)) for c in clients}
+    uploads = {
+        c.id: fedavg.client_update(c, fedavg.broadcast(state, c.id), Rng(c.id)) for c in clients
+    }
     new = fedavg.server_update(state, uploads, Rng(0))
     total = sum(map(len, clients))
     for name in state.tensors:
@@ -55,7 +71,9 @@ def test_the_server_averages_parameters_and_running_statistics_by_samples(task, 
 
 
 def test_fedprox_adds_the_gradient_of_the_squared_distance(task, clients):
-    """d/dw mu/2 ||w - w_t||^2 = mu (w - w_t): the difference of the two gradients, in closed form."""
+    """d/dw mu/2 ||w - w_t||^2 = mu (w - w_t): the difference of the two gradients, in closed
+    form.
+    """
     prox = algorithms.create("fedprox", {"mu": 0.5})
     state = prox.initialise(task, Rng(0))
     received = prox.broadcast(state, 0)
@@ -69,8 +87,9 @@ def test_fedprox_adds_the_gradient_of_the_squared_distance(task, clients):
         loss = method.objective(clients[0], received, Rng(0))(model, images, labels)
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for index, (plain, proximal) in enumerate(zip(*gradients, strict=True)):
-        torch.testing.assert_close(proximal - plain, torch.full_like(plain, 0.5 * 0.01 * (index + 1)),
-                                   rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            proximal - plain, torch.full_like(plain, 0.5 * 0.01 * (index + 1)), rtol=1e-3, atol=1e-5
+        )
 
 
 def test_a_strong_proximal_term_keeps_clients_near_the_server(task, clients):
@@ -79,12 +98,18 @@ def test_a_strong_proximal_term_keeps_clients_near_the_server(task, clients):
         prox = algorithms.create("fedprox", TINY.settings | {"mu": mu, "local_steps": 10})
         state = prox.initialise(task, Rng(0))
         upload = prox.client_update(clients[0], prox.broadcast(state, 0), Rng(1))
-        far[mu] = sum((upload.tensors[n] - w).square().sum() for n, w in state.tensors.items() if "parameters" in n)
+        far[mu] = sum(
+            (upload.tensors[n] - w).square().sum()
+            for n, w in state.tensors.items()
+            if "parameters" in n
+        )
     assert far[10.0] < far[0.01]
 
 
 def test_server_momentum_in_closed_form(task):
-    """With uploads that always lie d below the model: v_1 = d, v_2 = (1 + beta) d, w_2 = w_0 - lr (v_1 + v_2)."""
+    """With uploads that always lie d below the model: v_1 = d, v_2 = (1 + beta) d, w_2 = w_0 - lr
+    (v_1 + v_2).
+    """
     beta, lr, d = 0.9, 0.5, 0.125
     momentum = algorithms.create("fedavgm", {"server_momentum": beta, "server_lr": lr})
     start = state = momentum.initialise(task, Rng(0))
@@ -94,26 +119,37 @@ def test_server_momentum_in_closed_form(task):
         state = momentum.server_update(state, {0: Message(moved, {"samples": 5})}, Rng(0))
     for name, w in start.tensors.items():
         if name.startswith("parameters/"):
-            torch.testing.assert_close(state.tensors[name], w - lr * (d + (1 + beta) * d), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                state.tensors[name], w - lr * (d + (1 + beta) * d), rtol=1e-4, atol=1e-5
+            )
     assert not any(name.startswith("velocity/") for name in momentum.broadcast(state, 0).tensors)
 
 
 def test_without_momentum_the_server_of_fedavgm_is_that_of_fedavg(task):
-    runs = [list(rounds(attrs.evolve(TINY, algorithm=name, settings=TINY.settings | more), task=task))
-            for name, more in (("fedavg", {}), ("fedavgm", {"server_momentum": 0.0}))]
+    runs = [
+        list(rounds(attrs.evolve(TINY, algorithm=name, settings=TINY.settings | more), task=task))
+        for name, more in (("fedavg", {}), ("fedavgm", {"server_momentum": 0.0}))
+    ]
     for name, w in runs[0][0].state.tensors.items():
         torch.testing.assert_close(runs[1][0].state.tensors[name], w, rtol=1e-4, atol=1e-5)
 
 
 #: settings that leave a method nothing but FedAvg
-OFF = [("fedprox", {"mu": 0.0}), ("moon", {"mu": 0.0, "projection": 0}), ("fedmix", {"mixup": 0.0}),
-       ("fedgen", {"alpha": 0.0, "beta": 0.0, "generator_steps": 2}), ("feddistill", {"weight": 0.0}),
-       ("fedensemble", {})]
+OFF = [
+    ("fedprox", {"mu": 0.0}),
+    ("moon", {"mu": 0.0, "projection": 0}),
+    ("fedmix", {"mixup": 0.0}),
+    ("fedgen", {"alpha": 0.0, "beta": 0.0, "generator_steps": 2}),
+    ("feddistill", {"weight": 0.0}),
+    ("fedensemble", {}),
+]
 
 
 @pytest.mark.parametrize(("name", "off"), OFF)
 def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off):
-    """Three rounds with two of three clients active, so that memories, averages and generators have come into play."""
+    """Three rounds with two of three clients active, so that memories, averages and generators have
+    come into play.
+    """
     plain = attrs.evolve(TINY, rounds=3, active=2)
     method = attrs.evolve(plain, algorithm=name, settings=TINY.settings | off)
     for a, b in zip(rounds(plain, task=task), rounds(method, task=task), strict=True):
@@ -121,26 +157,43 @@ def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off):
             assert torch.equal(b.state.tensors[key], w), (a.round, key)
 
 
-ON = [("fedprox", {"mu": 1.0}), ("moon", {"projection": 0}), ("fedmix", {}), ("fedgen", {"generator_steps": 2}),
-      ("feddistill", {})]
+ON = [
+    ("fedprox", {"mu": 1.0}),
+    ("moon", {"projection": 0}),
+    ("fedmix", {}),
+    ("fedgen", {"generator_steps": 2}),
+    ("feddistill", {}),
+]
 
 
 @pytest.mark.parametrize(("name", "on"), ON)
 def test_with_its_own_term_it_is_not(task, name, on):
-    plain, method = (attrs.evolve(TINY, algorithm=which, rounds=3, settings=TINY.settings | more)
-                     for which, more in (("fedavg", {}), (name, on)))
+    plain, method = (
+        attrs.evolve(TINY, algorithm=which, rounds=3, settings=TINY.settings | more)
+        for which, more in (("fedavg", {}), (name, on))
+    )
     (*_, a), (*_, b) = rounds(plain, task=task), rounds(method, task=task)
-    assert not torch.equal(a.state.tensors["parameters/classifier.weight"],
-                           b.state.tensors["parameters/classifier.weight"])
+    assert not torch.equal(
+        a.state.tensors["parameters/classifier.weight"],
+        b.state.tensors["parameters/classifier.weight"],
+    )
 
 
-REMEMBERING = [("moon", {"projection": 6}), ("fedmix", {}), ("fedgen", {"generator_steps": 2}), ("feddistill", {}),
-               ("feddistill", {"sharing": "logits", "tracking": "run"}), ("fedensemble", {})]
+REMEMBERING = [
+    ("moon", {"projection": 6}),
+    ("fedmix", {}),
+    ("fedgen", {"generator_steps": 2}),
+    ("feddistill", {}),
+    ("feddistill", {"sharing": "logits", "tracking": "run"}),
+    ("fedensemble", {}),
+]
 
 
 @pytest.mark.parametrize(("name", "settings"), REMEMBERING)
 def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(task, tmp_path, name, settings):
-    experiment = attrs.evolve(TINY, algorithm=name, rounds=3, active=2, settings=TINY.settings | settings)
+    experiment = attrs.evolve(
+        TINY, algorithm=name, rounds=3, active=2, settings=TINY.settings | settings
+    )
     whole = list(rounds(experiment, task=task))
     broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
     next(broken), next(broken)
@@ -154,25 +207,56 @@ def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(task, tmp_pat
 
 @pytest.mark.parametrize(("name", "settings"), [*REMEMBERING, ("fedprox", {}), ("fedavgm", {})])
 def test_clients_with_one_class_one_image_or_none_are_served(task, clients, name, settings):
-    one_class = attrs.evolve(clients[0], images=clients[0].images[clients[0].labels == 3][:5],
-                             labels=clients[0].labels[clients[0].labels == 3][:5], memory={})
-    one = attrs.evolve(clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1], memory={})
-    empty = attrs.evolve(clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0], memory={})
+    one_class = attrs.evolve(
+        clients[0],
+        images=clients[0].images[clients[0].labels == 3][:5],
+        labels=clients[0].labels[clients[0].labels == 3][:5],
+        memory={},
+    )
+    one = attrs.evolve(
+        clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1], memory={}
+    )
+    empty = attrs.evolve(
+        clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0], memory={}
+    )
     experiment = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | settings)
     *_, last = rounds(experiment, task=task, clients=[one_class, one, empty])
-    assert all(torch.isfinite(value).all() for value in last.state.tensors.values() if value.is_floating_point())
+    assert all(
+        torch.isfinite(value).all()
+        for value in last.state.tensors.values()
+        if value.is_floating_point()
+    )
     assert last.metrics
 
 
-ALONE = attrs.evolve(TINY, clients=1, rounds=5, evaluate_every=5, partition={"name": "iid"},
-                     model_options={"width": 8, "depth": 2}, settings={"local_steps": 30, "batch_size": 32, "lr": 0.02})
-GENTLE = [("fedavg", {}), ("fedprox", {}), ("fedavgm", {"server_momentum": 0.3}), ("moon", {}), ("fedmix", {}),
-          ("fedgen", {"alpha": 1.0, "beta": 1.0, "generator_steps": 10}), ("feddistill", {}), ("fedensemble", {})]
+ALONE = attrs.evolve(
+    TINY,
+    clients=1,
+    rounds=5,
+    evaluate_every=5,
+    partition={"name": "iid"},
+    model_options={"width": 8, "depth": 2},
+    settings={"local_steps": 30, "batch_size": 32, "lr": 0.02},
+)
+GENTLE = [
+    ("fedavg", {}),
+    ("fedprox", {}),
+    ("fedavgm", {"server_momentum": 0.3}),
+    ("moon", {}),
+    ("fedmix", {}),
+    ("fedgen", {"alpha": 1.0, "beta": 1.0, "generator_steps": 10}),
+    ("feddistill", {}),
+    ("fedensemble", {}),
+]
 
 
 def accuracies(experiment, task, seeds):
-    return torch.tensor([[*rounds(attrs.evolve(experiment, seed=seed), task=task)][-1].metrics["accuracy"]
-                         for seed in seeds])
+    return torch.tensor(
+        [
+            [*rounds(attrs.evolve(experiment, seed=seed), task=task)][-1].metrics["accuracy"]
+            for seed in seeds
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -183,9 +267,13 @@ def alone():
 
 @pytest.mark.parametrize(("name", "settings"), GENTLE)
 def test_one_client_learns_what_centralized_training_learns(alone, name, settings):
-    """With one client and IID data there is nothing to correct: within seed noise all methods are equal."""
+    """With one client and IID data there is nothing to correct: within seed noise all methods are
+    equal.
+    """
     task, centralized = alone
-    (found,) = accuracies(attrs.evolve(ALONE, algorithm=name, settings=ALONE.settings | settings), task, [0])
+    (found,) = accuracies(
+        attrs.evolve(ALONE, algorithm=name, settings=ALONE.settings | settings), task, [0]
+    )
     assert centralized.mean() > 0.9
     assert abs(found - centralized.mean()) < 3 * centralized.std() + 0.02
 
@@ -193,19 +281,21 @@ def test_one_client_learns_what_centralized_training_learns(alone, name, setting
 def test_centralized_sends_all_data_once(task, clients):
     experiment = attrs.evolve(TINY, algorithm="centralized")
     first, second = (result.up for result in rounds(experiment, task=task))
-    pixels = task.dataset.channels * task.dataset.size ** 2
+    pixels = task.dataset.channels * task.dataset.size**2
     assert first == sum(len(c) for c in clients) * (pixels + 8) and second == 0
 
 
 def test_standalone_sends_nothing_and_ignores_the_others(task, clients):
     alone = algorithms.create("standalone", TINY.settings)
     start = alone.initialise(task, Rng(0))
+
     def after(those):
         ledger = Ledger()
         ledger.open_round()
         state = alone.round(start, those, ledger, Rng(3))
         assert ledger.nbytes("up") == ledger.nbytes("down") == 0
         return state
+
     together, apart = after(clients), after(clients[1:2])
     models = alone.model(together)
     assert len(models) == 3 and len(alone.model(apart)) == 1
@@ -213,12 +303,32 @@ def test_standalone_sends_nothing_and_ignores_the_others(task, clients):
         assert torch.equal(pack(models[1])[name], w)
 
 
-@pytest.mark.parametrize("name", ["centralized", "fedavg", "fedavgm", "feddistill", "fedensemble", "fedgen", "fedmix",
-                                  "fedprox", "moon", "standalone"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "centralized",
+        "fedavg",
+        "fedavgm",
+        "feddistill",
+        "fedensemble",
+        "fedgen",
+        "fedmix",
+        "fedprox",
+        "moon",
+        "standalone",
+    ],
+)
 def test_each_method_beats_chance_on_digits(name):
-    experiment = Experiment(algorithm=name, dataset="digits", model_options={"width": 16}, clients=4, rounds=5,
-                            partition={"name": "dirichlet", "alpha": 0.5}, evaluate_every=5,
-                            settings={"local_steps": 10, "batch_size": 32}
-                            | ({"generator_steps": 10} if name == "fedgen" else {}))
+    experiment = Experiment(
+        algorithm=name,
+        dataset="digits",
+        model_options={"width": 16},
+        clients=4,
+        rounds=5,
+        partition={"name": "dirichlet", "alpha": 0.5},
+        evaluate_every=5,
+        settings={"local_steps": 10, "batch_size": 32}
+        | ({"generator_steps": 10} if name == "fedgen" else {}),
+    )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10

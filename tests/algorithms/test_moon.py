@@ -15,8 +15,15 @@ from core.federation import Runtime, make_clients, make_task, rounds
 from core.models import build, count_parameters
 from core.rng import Rng
 
-TINY = Experiment(algorithm="moon", dataset="digits", model_options={"width": 8}, clients=3, rounds=2,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 3, "batch_size": 16})
+TINY = Experiment(
+    algorithm="moon",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 3, "batch_size": 16},
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +50,12 @@ def test_the_contrast_against_numpy(n, d, tau, seed):
 
 
 def test_the_gradient_of_the_contrast_by_finite_differences():
-    z, z_glob, z_prev = torch.randn(3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.autograd.gradcheck(lambda each: contrast(each, z_glob, z_prev, 0.5), z.requires_grad_())
+    z, z_glob, z_prev = torch.randn(
+        3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    assert torch.autograd.gradcheck(
+        lambda each: contrast(each, z_glob, z_prev, 0.5), z.requires_grad_()
+    )
 
 
 @pytest.mark.parametrize("projection", [0, 6])
@@ -59,15 +70,22 @@ def test_the_objective_is_the_loss_and_mu_times_the_contrast(task, clients, proj
     inputs = task.inputs(images)
     with torch.no_grad():
         z = moon.network(task, other.tensors).train().embed(inputs).double().numpy()
-        near, far = (np.exp(cosine(z, moon.network(task, w).eval().embed(inputs).double().numpy()) / 0.5)
-                     for w in (state.tensors, previous))
+        near, far = (
+            np.exp(cosine(z, moon.network(task, w).eval().embed(inputs).double().numpy()) / 0.5)
+            for w in (state.tensors, previous)
+        )
         plain = task.loss(moon.network(task, other.tensors).train()(inputs), labels)
-    assert float(total.detach() - plain) == pytest.approx(-3 * np.log(near / (near + far)).mean(), rel=1e-4)
+    assert float(total.detach() - plain) == pytest.approx(
+        -3 * np.log(near / (near + far)).mean(), rel=1e-4
+    )
 
 
 def test_in_its_first_round_a_client_has_nothing_to_contrast_with(task):
     """Whatever mu is, the first round is that of FedAvg on the same network."""
-    first = [next(rounds(attrs.evolve(TINY, settings=TINY.settings | {"mu": mu}), task=task)) for mu in (0.0, 50.0)]
+    first = [
+        next(rounds(attrs.evolve(TINY, settings=TINY.settings | {"mu": mu}), task=task))
+        for mu in (0.0, 50.0)
+    ]
     for name, value in first[0].state.tensors.items():
         assert torch.equal(first[1].state.tensors[name], value)
 
@@ -86,19 +104,28 @@ def test_a_client_remembers_its_own_last_model_and_nothing_else(task, clients):
 def test_a_strong_contrast_keeps_features_near_those_of_the_global_model(task, clients):
     near = {}
     for mu in (0.0, 10.0):
-        moon = algorithms.create("moon", TINY.settings | {"mu": mu, "local_steps": 12, "projection": 0})
+        moon = algorithms.create(
+            "moon", TINY.settings | {"mu": mu, "local_steps": 12, "projection": 0}
+        )
         sent = moon.broadcast(moon.initialise(task, Rng(0)), 0)
-        clients[0].memory = {f"previous/{name}": value for name, value in moon.initialise(task, Rng(5)).tensors.items()}
+        clients[0].memory = {
+            f"previous/{name}": value
+            for name, value in moon.initialise(task, Rng(5)).tensors.items()
+        }
         answer = moon.client_update(clients[0], sent, Rng(1))
         with torch.no_grad():
             inputs = task.inputs(clients[0].images)
-            mine, globally = (task.model_from(m.tensors).eval().embed(inputs).numpy() for m in (answer, sent))
+            mine, globally = (
+                task.model_from(m.tensors).eval().embed(inputs).numpy() for m in (answer, sent)
+            )
         near[mu] = cosine(mine, globally).mean()
     assert near[10.0] > near[0.0]
 
 
 def test_what_a_projection_head_costs(task):
-    """D features: D (D + 1) + 256 (D + 1) for the head, and a last layer of 257 C in place of C (D + 1) numbers."""
+    """D features: D (D + 1) + 256 (D + 1) for the head, and a last layer of 257 C in place of C (D
+    + 1) numbers.
+    """
     features, classes = task.new_model(Rng(0)).feature_size, task.dataset.num_classes
     plain = 4 * count_parameters(task.new_model(Rng(0)))
     head = 4 * ((features + 256) * (features + 1) + 257 * classes - classes * (features + 1))
@@ -110,7 +137,9 @@ def test_what_a_projection_head_costs(task):
 
 
 def test_fedvck_prints_what_moon_sends_without_a_head():
-    """PathMNIST, ten clients: 12.13 MB in FedVCK's Table 9; the head of MOON's own paper would make it 191.60 MB."""
+    """PathMNIST, ten clients: 12.13 MB in FedVCK's Table 9; the head of MOON's own paper would make
+    it 191.60 MB.
+    """
     network = build("convnet", 3, 28, 9, Rng(0))
     plain = count_parameters(network)
     headed = count_parameters(Projected(network, 256, torch.device("meta")))
@@ -126,7 +155,9 @@ def test_the_encoder_starts_as_that_of_fedavg(task):
             assert torch.equal(headed[f"{kind}/encoder.{weight}"], value)
 
 
-@pytest.mark.parametrize("bad", [{"mu": -1.0}, {"temperature": 0.0}, {"projection": -1}, {"projection": 2.5}])
+@pytest.mark.parametrize(
+    "bad", [{"mu": -1.0}, {"temperature": 0.0}, {"projection": -1}, {"projection": 2.5}]
+)
 def test_bad_values_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         algorithms.create("moon", bad)

@@ -1,4 +1,6 @@
-"""Random selection: a fair draw from the union of the clients' data, and what crosses the network."""
+"""Random selection: a fair draw from the union of the clients' data, and what crosses the
+network.
+"""
 
 import attrs
 import torch
@@ -9,12 +11,21 @@ from core.experiments import Experiment
 from core.federation import Ledger, Runtime, make_clients, make_task, rounds
 from core.rng import Rng
 
-TINY = Experiment(algorithm="random_selection", dataset="digits", model_options={"width": 16}, clients=4, rounds=1,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"images_per_class": 10, "server_steps": 150})
+TINY = Experiment(
+    algorithm="random_selection",
+    dataset="digits",
+    model_options={"width": 16},
+    clients=4,
+    rounds=1,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"images_per_class": 10, "server_steps": 150},
+)
 
 
 def test_quotas_are_a_draw_without_replacement_from_all():
-    """The multivariate hypergeometric distribution: its mean n K_i / N and variance n K_i/N (1 - K_i/N) (N-n)/(N-1)."""
+    """The multivariate hypergeometric distribution: its mean n K_i / N and variance n K_i/N (1 -
+    K_i/N) (N-n)/(N-1).
+    """
     counts, images = torch.tensor([[30, 2], [10, 0], [0, 1], [20, 0]]), 12
     drawn = torch.stack([quotas(counts, images, Rng(seed)) for seed in range(2000)]).double()
     assert (drawn[..., 0].sum(1) == 12).all() and (drawn <= counts).all()
@@ -29,13 +40,21 @@ def test_the_server_gets_so_many_real_images_of_every_class_in_all():
     task = make_task(TINY, Runtime())
     clients = make_clients(TINY, task)
     (result,) = rounds(TINY, task=task, clients=clients)
-    images, labels, owner = (result.state.tensors[f"uploaded/{name}"] for name in ("images", "labels", "client"))
+    images, labels, owner = (
+        result.state.tensors[f"uploaded/{name}"] for name in ("images", "labels", "client")
+    )
     assert torch.bincount(labels, minlength=10).tolist() == [10] * 10
     for client in clients:
-        mine = {(image.numpy().tobytes(), int(label))
-                for image, label in zip(client.images, client.labels, strict=True)}
-        sent = [(image.numpy().tobytes(), int(label)) for image, label in
-                zip(images[owner == client.id], labels[owner == client.id], strict=True)]
+        mine = {
+            (image.numpy().tobytes(), int(label))
+            for image, label in zip(client.images, client.labels, strict=True)
+        }
+        sent = [
+            (image.numpy().tobytes(), int(label))
+            for image, label in zip(
+                images[owner == client.id], labels[owner == client.id], strict=True
+            )
+        ]
         assert set(sent) <= mine
     # one upload of images and labels, beside the numbers of images that each client told
     assert result.ledger.total("up") == {"images": 100 * 64, "labels": 100, "counts": 4 * 10 * 8}
@@ -45,13 +64,19 @@ def test_the_server_gets_so_many_real_images_of_every_class_in_all():
 def test_no_image_is_sent_twice_and_seeds_choose_others():
     task = make_task(TINY, Runtime())
     clients = make_clients(TINY, task)
-    algorithm = algorithms.create("random_selection", {"images_per_class": 10**6, "server_steps": 1})
+    algorithm = algorithms.create(
+        "random_selection", {"images_per_class": 10**6, "server_steps": 1}
+    )
     everything = _after(algorithm, task, clients, 0)
-    assert len(everything["uploaded/labels"]) == sum(map(len, clients))  # a draw of all is all, each once
+    assert len(everything["uploaded/labels"]) == sum(
+        map(len, clients)
+    )  # a draw of all is all, each once
     for client in clients:
         sent = everything["uploaded/images"][everything["uploaded/client"] == client.id].flatten(1)
-        assert torch.equal(torch.sort(sent.long().sum(1)).values,
-                           torch.sort(client.images.flatten(1).long().sum(1)).values)
+        assert torch.equal(
+            torch.sort(sent.long().sum(1)).values,
+            torch.sort(client.images.flatten(1).long().sum(1)).values,
+        )
     few = algorithms.create("random_selection", {"images_per_class": 1, "server_steps": 1})
     one, other = (_after(few, task, clients, seed)["uploaded/images"] for seed in (0, 1))
     assert not torch.equal(one, other)

@@ -38,7 +38,10 @@ def checked(folder, body, word="federated"):
 
 @needs_browser
 def test_a_sound_page_has_no_problems(tmp_path):
-    body = "<article><p>Text</p><span class='math notranslate'><mjx-container>x</mjx-container></span></article>"
+    body = (
+        "<article><p>Text</p><span class='math "
+        "notranslate'><mjx-container>x</mjx-container></span></article>"
+    )
     assert checked(tmp_path, body) == []
 
 
@@ -67,11 +70,17 @@ def test_what_is_wrong_with_a_page_is_told(tmp_path):
 @needs_browser
 def test_a_theme_button_that_does_nothing_and_a_search_that_finds_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(browser, "WAIT_MS", 1500)
-    tiny.site(tmp_path, index=VIEWPORT + '<button class="theme-switch-button">theme</button>', search=SEARCH)
+    tiny.site(
+        tmp_path,
+        index=VIEWPORT + '<button class="theme-switch-button">theme</button>',
+        search=SEARCH,
+    )
     (tmp_path / "favicon.ico").write_bytes(b"")
     with serving(tmp_path) as address:
         found = browser.problems(address, ["index"], word="absent")
-    assert any("dark mode" in text for text in found) and any("'absent' is not found" in text for text in found)
+    assert any("dark mode" in text for text in found) and any(
+        "'absent' is not found" in text for text in found
+    )
 
 
 def test_no_browser_is_one_clear_sentence(monkeypatch):

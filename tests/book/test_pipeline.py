@@ -1,4 +1,6 @@
-"""What the build lays out: contents, settings, page texts, and files touched only when they change."""
+"""What the build lays out: contents, settings, page texts, and files touched only when they
+change.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def test_pages_come_in_reading_order(tmp_path):
         yaml.safe_dump(
             {
                 "root": "a",
-                "parts": [{"chapters": [{"file": "b", "sections": [{"file": "c"}]}]}, {"chapters": [{"file": "d"}]}],
+                "parts": [
+                    {"chapters": [{"file": "b", "sections": [{"file": "c"}]}]},
+                    {"chapters": [{"file": "d"}]},
+                ],
             }
         )
     )
@@ -75,7 +80,10 @@ def test_a_file_is_touched_only_when_its_content_changes(tmp_path):
 
 def test_a_frame_becomes_a_markdown_table():
     frame = pd.DataFrame({"name": ["a|b", None], "runs": [1, 20]})
-    assert generated.markdown_table(frame) == "| name | runs |\n|---|---:|\n| a\\|b | 1 |\n| – | 20 |\n"
+    assert (
+        generated.markdown_table(frame)
+        == "| name | runs |\n|---|---:|\n| a\\|b | 1 |\n| – | 20 |\n"
+    )
 
 
 def test_mathjax_is_copied_without_the_other_renderers(tmp_path):

@@ -53,7 +53,12 @@ def test_an_image_without_a_description_is_found(tmp_path, image):
 
 
 def test_a_decorative_image_needs_none(tmp_path):
-    assert static.alt_problems(tiny.site(tmp_path, one='<img src="a.png" alt="" role="presentation">'), "one") == []
+    assert (
+        static.alt_problems(
+            tiny.site(tmp_path, one='<img src="a.png" alt="" role="presentation">'), "one"
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,10 @@ def test_anything_from_another_server_is_found(tmp_path, tag):
 
 
 def test_links_that_only_name_an_address_are_fine(tmp_path):
-    body = "<link rel='canonical' href='https://example.org/'><link rel='license' href='https://example.org/by'><a href='https://example.org'>x</a>"
+    body = (
+        "<link rel='canonical' href='https://example.org/'><link rel='license' "
+        "href='https://example.org/by'><a href='https://example.org'>x</a>"
+    )
     assert static.problems(tiny.site(tmp_path, one=body), ["one"]) == []
 
 
@@ -107,7 +115,11 @@ def test_a_style_sheet_from_another_server_is_found(tmp_path):
     [
         ((None, []), "", "not executed"),
         ((1, [ERROR]), CELL, "ends in an error"),
-        ((1, [TEXT]), '<div class="cell">1 + 1</div>', "1 code cells have outputs, but the page shows 0"),
+        (
+            (1, [TEXT]),
+            '<div class="cell">1 + 1</div>',
+            "1 code cells have outputs, but the page shows 0",
+        ),
     ],
 )
 def test_a_cell_without_its_output_is_found(tmp_path, cell, html, said):

@@ -16,7 +16,9 @@ def site(folder: Path, **pages: str) -> Path:
     return folder
 
 
-def notebook(path: Path, *cells: tuple[int | None, list[dict[str, Any]]], tags: tuple[str, ...] = ()) -> Path:
+def notebook(
+    path: Path, *cells: tuple[int | None, list[dict[str, Any]]], tags: tuple[str, ...] = ()
+) -> Path:
     """A notebook with code cells given as (execution count, outputs)."""
     path.write_text(
         json.dumps(

@@ -28,7 +28,9 @@ def drawn(strategy, draws, size=8, seed=0):
 def transformed(images, strategy, uniform):
     """Images under draws made from given uniform numbers, one per image."""
     uniform = torch.tensor(uniform, dtype=torch.float32)
-    return augment(images, Augmentation.of(uniform, strategy, images.shape[-1]), torch.arange(len(images)))
+    return augment(
+        images, Augmentation.of(uniform, strategy, images.shape[-1]), torch.arange(len(images))
+    )
 
 
 @pytest.mark.parametrize("strategy", ["none", ""])
@@ -45,7 +47,9 @@ def test_identity_values_change_nothing_at_all(size):
     images = pictures(3, size)
     assert torch.equal(augment(images, identity, torch.zeros(3).long()), images)
     moved = attrs.evolve(identity, moved=torch.ones(1, dtype=torch.bool))
-    torch.testing.assert_close(augment(images, moved, torch.zeros(3).long()), images, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        augment(images, moved, torch.zeros(3).long()), images, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("size", [8, 28, 33])
@@ -78,7 +82,7 @@ def test_crops_shift_by_whole_pixels_and_bring_in_zeros(size, reach):
     padded = torch.nn.functional.pad(images[0], [reach] * 4)
     for k in range(len(grid)):
         right, below = k // (2 * reach + 1), k % (2 * reach + 1)
-        expected = padded[:, below:below + size, right:right + size]
+        expected = padded[:, below : below + size, right : right + size]
         torch.testing.assert_close(found[k], expected, rtol=1e-3, atol=1e-4)
 
 
@@ -92,7 +96,7 @@ def test_every_cutout_is_a_square_of_half_the_side_cut_at_the_border(size):
     for k in range(len(grid)):
         expected = np.ones((size, size))
         top, left = k // centres - side // 2, k % centres - side // 2
-        expected[max(top, 0):top + side, max(left, 0):left + side] = 0
+        expected[max(top, 0) : top + side, max(left, 0) : left + side] = 0
         np.testing.assert_array_equal(found[k, 0].numpy(), expected)
 
 
@@ -107,9 +111,15 @@ def test_scaling_and_rotation_equal_scipy(strategy, a, b):
         angle = math.radians((2 * a - 1) * 15)
         matrix = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     centre = np.array([4.0, 4.0])
-    expected = [ndimage.affine_transform(channel, matrix, centre - matrix @ centre, order=1, mode="grid-constant")
-                for channel in image[0].double().numpy()]
-    np.testing.assert_allclose(transformed(image, strategy, [[0, a, b, 0]])[0].numpy(), expected, atol=1e-4)
+    expected = [
+        ndimage.affine_transform(
+            channel, matrix, centre - matrix @ centre, order=1, mode="grid-constant"
+        )
+        for channel in image[0].double().numpy()
+    ]
+    np.testing.assert_allclose(
+        transformed(image, strategy, [[0, a, b, 0]])[0].numpy(), expected, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("a", [0.1, 0.8])
@@ -117,7 +127,9 @@ def test_rotation_equals_torchvision(a):
     tv = pytest.importorskip("torchvision.transforms.functional")
     image = pictures(1, 16)
     expected = tv.rotate(image, (2 * a - 1) * 15, interpolation=tv.InterpolationMode.BILINEAR)
-    torch.testing.assert_close(transformed(image, "rotate", [[0, a, 0, 0]]), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        transformed(image, "rotate", [[0, a, 0, 0]]), expected, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_a_draw_picks_one_transform_and_all_are_as_likely():
@@ -132,7 +144,9 @@ def test_a_draw_picks_one_transform_and_all_are_as_likely():
     assert kinds.sum(1).max() == 1
     assert not (many.moved & (colour | cut)).any()
     assert many.moved[flip | crop | rotate | scale].all()
-    share = torch.tensor([1, 1, 1 / 2, 80 / 81, 1, 1]) / 6  # half of the flips and 1 of 9 x 9 shifts do nothing
+    share = (
+        torch.tensor([1, 1, 1 / 2, 80 / 81, 1, 1]) / 6
+    )  # half of the flips and 1 of 9 x 9 shifts do nothing
     counts = torch.cat([kinds.sum(0), (~kinds.any(1)).sum()[None]])
     expected = torch.cat([share, 1 - share.sum(0, keepdim=True)]) * 12_000
     assert stats.chisquare(counts.numpy(), expected.numpy(), sum_check=False).pvalue > 1e-3
@@ -144,7 +158,10 @@ def test_parameters_fill_their_ranges():
     torch.testing.assert_close(low, torch.tensor([-0.5, 0, 0.5]), atol=0.01, rtol=0)
     torch.testing.assert_close(high, torch.tensor([0.5, 2, 1.5]), atol=0.01, rtol=0)
     shifts = many["crop"].affine[:, :, 2].unique(return_counts=True)
-    assert shifts[0].tolist() == list(range(-4, 5)) and stats.chisquare(shifts[1].numpy()).pvalue > 1e-3
+    assert (
+        shifts[0].tolist() == list(range(-4, 5))
+        and stats.chisquare(shifts[1].numpy()).pvalue > 1e-3
+    )
     assert many["cutout"].cutout[:, 0].unique().tolist() == list(range(-8, 25))
     stretch = many["scale"].affine[:, [0, 1], [0, 1]]
     assert stretch.min().item() == pytest.approx(1 / 1.2, abs=0.01)
@@ -162,7 +179,9 @@ def test_two_batches_with_one_draw_are_transformed_alike():
     torch.testing.assert_close(augment(a[order], draws, index[order]), together[order])
     torch.testing.assert_close(augment(a, draws.select(index), torch.arange(6)), together)
     for i in range(6):
-        torch.testing.assert_close(augment(a[i:i + 1], draws, index[i:i + 1]), together[i:i + 1])
+        torch.testing.assert_close(
+            augment(a[i : i + 1], draws, index[i : i + 1]), together[i : i + 1]
+        )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -184,7 +203,9 @@ def test_different_streams_give_different_transforms():
 def test_gradients_equal_finite_differences(part):
     images = pictures(3, 5, 2).double().requires_grad_()
     draws = drawn(part, 4, 5, seed=3)
-    torch.autograd.gradcheck(lambda x: augment(x, draws, torch.tensor([0, 2, 3])), (images,), atol=1e-5)
+    torch.autograd.gradcheck(
+        lambda x: augment(x, draws, torch.tensor([0, 2, 3])), (images,), atol=1e-5
+    )
 
 
 def test_draws_can_be_put_together_and_made_from_numbers():
@@ -192,7 +213,9 @@ def test_draws_can_be_put_together_and_made_from_numbers():
     uniform = torch.rand(7, 4, generator=generator)
     whole = Augmentation.of(uniform, ALL, 8)
     assert len(whole) == 7
-    parts = Augmentation.concatenate([Augmentation.of(uniform[:3], ALL, 8), Augmentation.of(uniform[3:], ALL, 8)])
+    parts = Augmentation.concatenate(
+        [Augmentation.of(uniform[:3], ALL, 8), Augmentation.of(uniform[3:], ALL, 8)]
+    )
     again = draw_augmentation(ALL, 7, 8, torch.Generator().manual_seed(5))
     for other in (parts, again):
         for name in ("colour", "cutout", "affine", "moved"):

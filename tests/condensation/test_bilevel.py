@@ -1,4 +1,6 @@
-"""Bi-level condensation against closed forms, finite differences and a second implementation of its normalisation."""
+"""Bi-level condensation against closed forms, finite differences and a second implementation of its
+normalisation.
+"""
 
 import math
 
@@ -39,28 +41,40 @@ def data_of(clients, seed=0, dtype=torch.float64, knowledge=6, real=5):
         "knowledge_labels": (torch.arange(knowledge) % 3).expand(clients, -1),
         "images": torch.randn(clients, real, 1, 8, 8, generator=draw, dtype=dtype),
         "labels": torch.randint(0, 3, (clients, real), generator=draw),
-        "weights": torch.rand(clients, real, generator=draw, dtype=dtype)}
+        "weights": torch.rand(clients, real, generator=draw, dtype=dtype),
+    }
 
 
-# --- the step --------------------------------------------------------------------------------------------------------
+# --- the step
+# ---------------------------------------------------------------------------------------------
 
 
-@given(eta=st.floats(0.01, 1.5), steps=st.integers(1, 4), w=st.floats(-3, 3), target=st.floats(-3, 3))
+@given(
+    eta=st.floats(0.01, 1.5), steps=st.integers(1, 4), w=st.floats(-3, 3), target=st.floats(-3, 3)
+)
 @settings(max_examples=30)
 def test_a_quadratic_in_closed_form(eta, steps, w, target):
-    """L(w, x) = mean_i (w - x_i)^2 / 2 moves w to m + (1 - eta)^s (w - m), m the mean of x; with the outer loss
-    (w* - t)^2 / 2 the gradient with respect to x_i is (w* - t) (1 - (1 - eta)^s) / M."""
+    """L(w, x) = mean_i (w - x_i)^2 / 2 moves w to m + (1 - eta)^s (w - m), m the mean of x; with
+    the outer loss (w* - t)^2 / 2 the gradient with respect to x_i is (w* - t) (1 - (1 - eta)^s) /
+    M.
+    """
     x = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64)
     step = bilevel_step(
         lambda weights, knowledge, _: (weights["w"] - knowledge).square().mean() / 2,
         lambda weights, _, data: (weights["w"] - data["t"]).square().sum() / 2,
-        {"w": torch.tensor([w], dtype=torch.float64)}, x, {"t": torch.tensor([target], dtype=torch.float64)},
-        lr=eta, steps=steps)
+        {"w": torch.tensor([w], dtype=torch.float64)},
+        x,
+        {"t": torch.tensor([target], dtype=torch.float64)},
+        lr=eta,
+        steps=steps,
+    )
     kept = (1 - eta) ** steps
     end = 0.5 + kept * (w - 0.5)
     assert float(step.weights["w"]) == pytest.approx(end, abs=1e-9)
     assert float(step.loss) == pytest.approx((end - target) ** 2 / 2, abs=1e-9)
-    assert step.gradient.flatten().tolist() == pytest.approx([(end - target) * (1 - kept) / 3] * 3, abs=1e-9)
+    assert step.gradient.flatten().tolist() == pytest.approx(
+        [(end - target) * (1 - kept) / 3] * 3, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("statistics", ["knowledge", "batch"])
@@ -75,12 +89,16 @@ def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics
         adapted = descend(inner, network.weights(), images, mine, 0.5, steps)
         return float(outer(adapted, images, mine).detach())
 
-    step = bilevel_step(inner, outer, network.weights(), knowledge, data, lr=0.5, steps=steps, shared=True)
+    step = bilevel_step(
+        inner, outer, network.weights(), knowledge, data, lr=0.5, steps=steps, shared=True
+    )
     assert float(step.loss) == pytest.approx(loss(knowledge[0]), rel=1e-12)
     direction = torch.randn(knowledge[0].shape, generator=Rng(5).generator(), dtype=torch.float64)
     for probe in (direction, *torch.eye(64, dtype=torch.float64)[[9, 30]].view(2, 1, 1, 8, 8)):
         ahead, behind = (loss(knowledge[0] + sign * 1e-5 * probe) for sign in (1, -1))
-        assert float((step.gradient[0] * probe).sum()) == pytest.approx((ahead - behind) / 2e-5, rel=1e-4, abs=1e-9)
+        assert float((step.gradient[0] * probe).sum()) == pytest.approx(
+            (ahead - behind) / 2e-5, rel=1e-4, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -93,8 +111,12 @@ def test_clients_in_one_batch_get_what_they_get_one_by_one(shared, statistics):
     if not shared:
         apart = [KnowledgeNetwork(lenet(seed)).weights() for seed in range(3)]
         weights = {name: torch.stack([one[name] for one in apart]) for name in weights}
-    together, apart_ = (bilevel_step(inner, outer, weights, knowledge, data, lr=0.3, steps=2, shared=shared, batched=b)
-                        for b in (True, False))
+    together, apart_ = (
+        bilevel_step(
+            inner, outer, weights, knowledge, data, lr=0.3, steps=2, shared=shared, batched=b
+        )
+        for b in (True, False)
+    )
     torch.testing.assert_close(together.gradient, apart_.gradient)
     torch.testing.assert_close(together.loss, apart_.loss)
     assert len({round(float(loss), 6) for loss in apart_.loss}) == 3
@@ -103,7 +125,9 @@ def test_clients_in_one_batch_get_what_they_get_one_by_one(shared, statistics):
 
 
 def test_real_images_are_normalised_by_the_knowledge():
-    """The same from the encoder of distribution matching, in which an image of weight 0 is embedded but not counted."""
+    """The same from the encoder of distribution matching, in which an image of weight 0 is embedded
+    but not counted.
+    """
     model = lenet(dtype=torch.float32)
     knowledge, data = data_of(1, dtype=torch.float32)
     both = torch.cat([knowledge[0], data["images"][0]])
@@ -114,11 +138,14 @@ def test_real_images_are_normalised_by_the_knowledge():
     features, _ = encoder(both, torch.zeros(11, dtype=torch.int64), groups=1, weights=counted)
     torch.testing.assert_close(ours, encoder.logits(features), rtol=1e-4, atol=1e-5)
     alone = model.train()(data["images"][0])
-    torch.testing.assert_close(network.logits(network.weights(), data["images"][0]), alone, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        network.logits(network.weights(), data["images"][0]), alone, rtol=1e-4, atol=1e-5
+    )
     assert not torch.allclose(ours[6:], alone, atol=1e-3)
 
 
-# --- weights of real samples -----------------------------------------------------------------------------------------
+# --- weights of real samples
+# -----------------------------------------------------------------------------------------
 
 
 def test_dynamic_weights_in_closed_form():
@@ -138,7 +165,8 @@ def test_class_balanced_weights_make_classes_equal(labels):
     assert float(weights.mean()) == pytest.approx(1, rel=1e-5)
 
 
-# --- a round of extraction -------------------------------------------------------------------------------------------
+# --- a round of extraction
+# -------------------------------------------------------------------------------------------
 
 
 def source(seed, real=20, knowledge=6, classes=3):
@@ -147,8 +175,14 @@ def source(seed, real=20, knowledge=6, classes=3):
     # a bright stripe says which class an image has
     images = torch.randint(0, 60, (real, 1, 8, 8), generator=draw, dtype=torch.uint8)
     images[torch.arange(real), :, 2 * labels] = 255
-    return Source(images, labels, torch.ones(real), torch.rand(knowledge, 1, 8, 8, generator=draw) * 2 - 1,
-                  torch.arange(knowledge) % classes, Rng(seed))
+    return Source(
+        images,
+        labels,
+        torch.ones(real),
+        torch.rand(knowledge, 1, 8, 8, generator=draw) * 2 - 1,
+        torch.arange(knowledge) % classes,
+        Rng(seed),
+    )
 
 
 def prepare(images):
@@ -156,9 +190,16 @@ def prepare(images):
 
 
 def test_a_client_extracts_the_same_alone_and_in_company():
-    """Also where clients have fewer images than a batch, one image only, or unequal numbers of them."""
+    """Also where clients have fewer images than a batch, one image only, or unequal numbers of
+    them.
+    """
     model = lenet(dtype=torch.float32)
-    sources = [source(0), source(1, real=3), source(2, real=1, knowledge=1), source(3, real=40, knowledge=12)]
+    sources = [
+        source(0),
+        source(1, real=3),
+        source(2, real=1, knowledge=1),
+        source(3, real=40, knowledge=12),
+    ]
     together, losses = extract(model, sources, SHORT, prepare, batched=False)
     assert losses.shape == (3, 4) and [len(one) for one in together] == [6, 6, 1, 12]
     for one, mine, loss in zip(sources, together, losses.unbind(1), strict=True):
@@ -180,7 +221,9 @@ def test_the_start_and_the_model_are_left_as_they_were():
 
 
 def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
-    """One image in an inner batch of four: the step is that of the loss in which all four are the same image."""
+    """One image in an inner batch of four: the step is that of the loss in which all four are the
+    same image.
+    """
     model, one = lenet(), source(4, real=3, knowledge=1)
     one = attrs.evolve(one, knowledge=one.knowledge.double(), weights=one.weights.double())
     settings_ = Extraction(iterations=1, image_lr=2.0, inner_batch=4, real_batch=3, inner_lr=0.5)
@@ -188,20 +231,35 @@ def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
     network = KnowledgeNetwork(model)
     inner, outer = network_losses(network)
     image = one.knowledge.clone().requires_grad_()
-    data = {"knowledge_labels": one.knowledge_labels.repeat(4), "labels": one.labels, "weights": one.weights,
-            "images": prepare(one.images).double()}
+    data = {
+        "knowledge_labels": one.knowledge_labels.repeat(4),
+        "labels": one.labels,
+        "weights": one.weights,
+        "images": prepare(one.images).double(),
+    }
     tied = image.repeat(4, 1, 1, 1)
     loss = outer(descend(inner, network.weights(), tied, data, 0.5, 1), tied, data)
     torch.testing.assert_close(moved, one.knowledge - 2.0 * torch.autograd.grad(loss, image)[0])
 
 
 def test_inner_steps_go_on_until_the_horizon():
-    """Without a step of the knowledge, t iterations of one inner step are one iteration of t steps."""
+    """Without a step of the knowledge, t iterations of one inner step are one iteration of t
+    steps.
+    """
     model, one = lenet(dtype=torch.float32), source(0)
     still = Extraction(iterations=4, image_lr=1e-30, inner_batch=6, real_batch=20)
-    deep = [float(extract(model, [one], attrs.evolve(still, iterations=1, inner_steps=steps), prepare)[1])
-            for steps in (1, 2, 3, 4)]
-    for horizon, wanted in ((1, [0, 0, 0, 0]), (2, [0, 1, 0, 1]), (3, [0, 1, 2, 0]), (9, [0, 1, 2, 3])):
+    deep = [
+        float(
+            extract(model, [one], attrs.evolve(still, iterations=1, inner_steps=steps), prepare)[1]
+        )
+        for steps in (1, 2, 3, 4)
+    ]
+    for horizon, wanted in (
+        (1, [0, 0, 0, 0]),
+        (2, [0, 1, 0, 1]),
+        (3, [0, 1, 2, 0]),
+        (9, [0, 1, 2, 3]),
+    ):
         _, losses = extract(model, [one], attrs.evolve(still, horizon=horizon), prepare)
         assert losses[:, 0].tolist() == pytest.approx([deep[steps] for steps in wanted], rel=1e-5)
     assert len({round(loss, 4) for loss in deep}) == 4
@@ -209,16 +267,29 @@ def test_inner_steps_go_on_until_the_horizon():
 
 @pytest.mark.parametrize("horizon", [1, 8])
 def test_knowledge_teaches_the_real_labels(horizon):
-    """One inner step on extracted knowledge helps on real images; one on the noise that it started as does not."""
+    """One inner step on extracted knowledge helps on real images; one on the noise that it started
+    as does not.
+    """
     model, one = lenet(dtype=torch.float32), source(0, real=60, knowledge=12)
-    long = Extraction(iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, horizon=horizon)
+    long = Extraction(
+        iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, horizon=horizon
+    )
     _, losses = extract(model, [one], long, prepare)
     # the last iteration with the first's start
     assert float(losses[32, 0]) < 0.5 * float(losses[0, 0])
 
 
-@pytest.mark.parametrize("bad", [{"horizon": 0}, {"statistics": "running"}, {"iterations": 0},
-                                 {"inner_lr": 0.0}, {"image_lr": -1.0}, {"inner_batch": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"horizon": 0},
+        {"statistics": "running"},
+        {"iterations": 0},
+        {"inner_lr": 0.0},
+        {"image_lr": -1.0},
+        {"inner_batch": 0},
+    ],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         Extraction(**bad)

@@ -54,17 +54,33 @@ def network(norm="batch"):
 
 
 def make(model=None, **changes):
-    """A problem with two clients of two classes each, whose images are all different and unequally likely."""
-    options = {name: changes.pop(name) for name in list(changes) if name in attrs.fields_dict(Problem)}
+    """A problem with two clients of two classes each, whose images are all different and unequally
+    likely.
+    """
+    options = {
+        name: changes.pop(name) for name in list(changes) if name in attrs.fields_dict(Problem)
+    }
     settings = Condensation(**({"iterations": 1, "real_batch": 5, "image_lr": 0.5} | changes))
     generator, number = Rng(1).generator(), sum(SIZES)
     group = torch.repeat_interleave(torch.tensor(SIZES))
     weights = torch.rand(number, generator=generator) ** 2 + 0.01
     probabilities = weights / torch.zeros(len(SIZES)).index_add(0, group, weights)[group]
-    real = RealData(torch.randint(0, 256, (number, 1, 8, 8), generator=generator, dtype=torch.uint8), group,
-                    probabilities, torch.tensor(OWNER), torch.tensor([0, 2, 1, 2]))
-    return Problem(LatentEncoder(network() if model is None else model), real, settings,
-                   Draws([Rng(7).at("client", 0), Rng(7).at("client", 1)], real.owner), prepare, nullcontext, **options)
+    real = RealData(
+        torch.randint(0, 256, (number, 1, 8, 8), generator=generator, dtype=torch.uint8),
+        group,
+        probabilities,
+        torch.tensor(OWNER),
+        torch.tensor([0, 2, 1, 2]),
+    )
+    return Problem(
+        LatentEncoder(network() if model is None else model),
+        real,
+        settings,
+        Draws([Rng(7).at("client", 0), Rng(7).at("client", 1)], real.owner),
+        prepare,
+        nullcontext,
+        **options,
+    )
 
 
 def noise():
@@ -72,15 +88,25 @@ def noise():
 
 
 def embed64(problem, images, statistics=None):
-    """Features in float64, layer by layer, and the statistics (mean, variance) of every normalisation (Eq. 4)."""
+    """Features in float64, layer by layer, and the statistics (mean, variance) of every
+    normalisation (Eq. 4).
+    """
     used = []
     for position, block in enumerate(problem.encoder.model.blocks):
         images = F.conv2d(images, block.conv.weight.double(), block.conv.bias.double(), padding=1)
-        mean, variance = statistics[position] if statistics else (images.mean((0, 2, 3)),
-                                                                  images.var((0, 2, 3), unbiased=False))
+        mean, variance = (
+            statistics[position]
+            if statistics
+            else (images.mean((0, 2, 3)), images.var((0, 2, 3), unbiased=False))
+        )
         used.append((mean, variance))
-        scale, shift = block.norm.weight.double().view(-1, 1, 1), block.norm.bias.double().view(-1, 1, 1)
-        images = (images - mean.view(-1, 1, 1)) / (variance.view(-1, 1, 1) + block.norm.eps).sqrt() * scale + shift
+        scale, shift = (
+            block.norm.weight.double().view(-1, 1, 1),
+            block.norm.bias.double().view(-1, 1, 1),
+        )
+        images = (images - mean.view(-1, 1, 1)) / (
+            variance.view(-1, 1, 1) + block.norm.eps
+        ).sqrt() * scale + shift
         images = F.avg_pool2d(images.relu(), 2)
     features = images.flatten(1)
     if problem.head:
@@ -116,37 +142,60 @@ def losses64(problem, images, step, averages=None):
         if averages is not None:
             averages[client] = statistics = [
                 (0.9 * old[0] + 0.1 * new[0], 0.9 * old[1] + 0.1 * new[1])
-                for old, new in zip(averages[client], statistics, strict=True)]
+                for old, new in zip(averages[client], statistics, strict=True)
+            ]
         mine = torch.cat([(g == GROUP).nonzero().flatten() for g in groups])
         condensed, _ = embed64(problem, images[mine], None if problem.free else statistics)
         start = 0
         for place, g in enumerate(groups):
             count, size = CONDENSED[g], problem.settings.real_batch
-            losses.append(mmd64(features[place * size:(place + 1) * size], condensed[start:start + count],
-                                problem.settings.kernel))
+            losses.append(
+                mmd64(
+                    features[place * size : (place + 1) * size],
+                    condensed[start : start + count],
+                    problem.settings.kernel,
+                )
+            )
             start += count
     return torch.stack(losses)
 
 
 def running64(model, clients=2):
     layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-    return [[(layer.running_mean.double(), layer.running_var.double()) for layer in layers] for _ in range(clients)]
+    return [
+        [(layer.running_mean.double(), layer.running_var.double()) for layer in layers]
+        for _ in range(clients)
+    ]
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"kernel": "gaussian"}, {"free": True}, {"head": True}, {"sliding": True}, {"moving": True},
-    {"free": True, "head": True, "disturb": True},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"kernel": "gaussian"},
+        {"free": True},
+        {"head": True},
+        {"sliding": True},
+        {"moving": True},
+        {"free": True, "head": True, "disturb": True},
+    ],
+    ids=str,
+)
 def test_three_steps_of_condensation_in_float64(options):
     """Momentum 0.5, gradient of the sum over classes by autograd in float64, statistics by hand."""
     model, averages = network(), None
     if options.get("moving"):
-        options, averages = options | {"moving": LatentStatistics.running(model, 2)}, running64(model)
+        options, averages = (
+            options | {"moving": LatentStatistics.running(model, 2)},
+            running64(model),
+        )
     problem = make(model, iterations=3, **{k: v for k, v in options.items() if k != "disturb"})
     if options.get("disturb"):
         weight = problem.encoder.model.blocks[0].conv.weight
         centre, direction = weight.clone(), torch.randn(weight.shape, generator=Rng(8).generator())
-        problem = attrs.evolve(problem, disturb=lambda step: weight.copy_(centre + 0.2 * step * direction))
+        problem = attrs.evolve(
+            problem, disturb=lambda step: weight.copy_(centre + 0.2 * step * direction)
+        )
     images, trace = condense(problem, noise(), GROUP)
 
     expected, velocity = noise().double(), torch.zeros(len(GROUP), 1, 8, 8, dtype=torch.float64)
@@ -164,7 +213,9 @@ def test_three_steps_of_condensation_in_float64(options):
 
 
 def test_one_step_follows_finite_differences():
-    """The displacement is -lr dL/ds; central differences of the float64 loss, with no automatic gradient at all."""
+    """The displacement is -lr dL/ds; central differences of the float64 loss, with no automatic
+    gradient at all.
+    """
     problem = make()
     moved = ((noise() - condense(problem, noise(), GROUP)[0]) / problem.settings.image_lr).double()
     start, h = noise().double(), 1e-5
@@ -172,7 +223,9 @@ def test_one_step_follows_finite_differences():
     for pixel in range(3, start.numel(), 41):
         probe = torch.zeros_like(start)
         probe.view(-1)[pixel] = h
-        slope = (losses64(problem, start + probe, 0).sum() - losses64(problem, start - probe, 0).sum()) / (2 * h)
+        slope = (
+            losses64(problem, start + probe, 0).sum() - losses64(problem, start - probe, 0).sum()
+        ) / (2 * h)
         assert moved.view(-1)[pixel] == pytest.approx(float(slope), rel=1e-3, abs=1e-5)
 
 
@@ -184,8 +237,12 @@ def test_a_client_condenses_as_if_it_were_alone():
     changed.images[changed.owner[changed.group] == 1] = 0
     start[problem.real.owner[GROUP] == 1] += 1
     mine = problem.real.owner[GROUP] == 0
-    torch.testing.assert_close(condense(attrs.evolve(problem, real=changed), start, GROUP)[0][mine], together[mine],
-                               rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        condense(attrs.evolve(problem, real=changed), start, GROUP)[0][mine],
+        together[mine],
+        rtol=0,
+        atol=1e-6,
+    )
 
 
 def test_the_gradient_is_clipped_client_by_client():
@@ -197,13 +254,19 @@ def test_the_gradient_is_clipped_client_by_client():
     bound = sum(norms) / 2  # one client lies above, one below
     clipped = condense(make(clip_norm=bound), noise(), GROUP)[0] - noise()
     for client, norm in enumerate(norms):
-        torch.testing.assert_close(clipped[owner == client], free[owner == client] * min(1.0, bound / norm),
-                                   rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            clipped[owner == client],
+            free[owner == client] * min(1.0, bound / norm),
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 @pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
 def test_the_expectation_is_the_weighted_mean_of_all_images(augmentation):
-    """E_{P_w}[psi(T)] of Eq. 10 in float64, under the statistics and the augmentation that belong to the draw."""
+    """E_{P_w}[psi(T)] of Eq. 10 in float64, under the statistics and the augmentation that belong
+    to the draw.
+    """
     problem = make(augmentation=augmentation, estimator="expectation", pool=2)
     side, real = REAL_SIDES["expectation"](problem), problem.real
     assert problem.entries == (1 if augmentation == "none" else 2)
@@ -214,8 +277,12 @@ def test_the_expectation_is_the_weighted_mean_of_all_images(augmentation):
             inputs = augment(inputs, drawn, real.group)
         for g, owner in enumerate(OWNER):
             mine = real.group == g
-            statistics = [(mean[owner].double(), variance[owner].double())
-                          for mean, variance in zip(target.statistics.means, target.statistics.variances, strict=True)]
+            statistics = [
+                (mean[owner].double(), variance[owner].double())
+                for mean, variance in zip(
+                    target.statistics.means, target.statistics.variances, strict=True
+                )
+            ]
             features, _ = embed64(problem, inputs[mine].double(), statistics)
             mean = (real.probabilities[mine].double()[:, None] * features).sum(0)
             torch.testing.assert_close(target.features[g, 0].double(), mean, rtol=1e-4, atol=1e-5)
@@ -232,14 +299,19 @@ def test_the_stored_statistics_are_those_of_a_batch_drawn_by_importance():
         groups = [g for g, owner in enumerate(OWNER) if owner == client]
         _, used = embed64(problem, prepare(problem.real.images[rows[groups].flatten()]).double())
         for layer, (mean, variance) in enumerate(used):
-            torch.testing.assert_close(target.statistics.means[layer][client].double(), mean, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(target.statistics.variances[layer][client].double(), variance,
-                                       rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                target.statistics.means[layer][client].double(), mean, rtol=1e-4, atol=1e-5
+            )
+            torch.testing.assert_close(
+                target.statistics.variances[layer][client].double(), variance, rtol=1e-4, atol=1e-5
+            )
 
 
 @pytest.mark.parametrize("estimator", ["minibatch", "feature_bank"])
 def test_batches_tend_to_the_expectation(estimator):
-    """Without normalisation the mean target of many batches is the exact one, within five standard errors."""
+    """Without normalisation the mean target of many batches is the exact one, within five standard
+    errors.
+    """
     model = network("none")
     exact, _ = REAL_SIDES["expectation"](make(model, estimator="expectation"))(0)
     problem = make(model, estimator=estimator, real_batch=8)
@@ -255,7 +327,9 @@ def test_batches_tend_to_the_expectation(estimator):
 
 def embed_plain(problem):
     """The unweighted mean feature of every group."""
-    features, _ = problem.embed(prepare(problem.real.images), torch.zeros(sum(SIZES), dtype=torch.int64), None)
+    features, _ = problem.embed(
+        prepare(problem.real.images), torch.zeros(sum(SIZES), dtype=torch.int64), None
+    )
     return torch.stack([features[problem.real.group == g].mean(0) for g in range(len(SIZES))])
 
 
@@ -265,8 +339,9 @@ def test_every_row_of_a_batch_comes_from_its_own_group(estimator):
     side, real = REAL_SIDES[estimator](problem), problem.real
     for step in range(4):
         target, drawn = side(step)
-        features, _ = problem.embed(augment(prepare(real.images), drawn, real.group),
-                                    real.owner[real.group], None)
+        features, _ = problem.embed(
+            augment(prepare(real.images), drawn, real.group), real.owner[real.group], None
+        )
         assert target.features.shape[:2] == (len(SIZES), problem.settings.real_batch)
         for g in range(len(SIZES)):
             nearest = torch.cdist(target.features[g], features).min(1)
@@ -306,24 +381,36 @@ def test_sliding_batches_share_all_images_but_one():
 
 @pytest.mark.parametrize("most", [1, 10, 15, 10**6])
 def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, most):
-    """A client with two groups of 5 images: 15 images hold one client, 20 both. The result does not change."""
+    """A client with two groups of 5 images: 15 images hold one client, 20 both. The result does not
+    change.
+    """
     problem = make(iterations=2)
     monkeypatch.setattr(engine, "at_once", lambda images: 10**6)
     expected, used = problem.batch("batch", 0, None)
     monkeypatch.setattr(engine, "at_once", lambda images: most)
     both = [(slice(0, 2), slice(0, 4))]
     assert list(problem.blocks([5] * 4)) == (
-        both if most >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))])
+        both if most >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))]
+    )
     features, statistics = problem.batch("batch", 0, None)
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
-    for one, other in zip(statistics.means + statistics.variances, used.means + used.variances, strict=True):
+    for one, other in zip(
+        statistics.means + statistics.variances, used.means + used.variances, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [
-    {"estimator": "expectation"}, {"kernel": "gaussian"}, {"free": True}, {"head": True, "clip_norm": 0.1},
-    {"augmentation": "color_crop_flip", "image_momentum": 0.5},
-], ids=lambda changes: "-".join(changes))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"estimator": "expectation"},
+        {"kernel": "gaussian"},
+        {"free": True},
+        {"head": True, "clip_norm": 0.1},
+        {"augmentation": "color_crop_flip", "image_momentum": 0.5},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
 def test_condensed_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, changes):
     found = []
     for most in (1, 10**6):
@@ -345,15 +432,20 @@ def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
 
     # groups of 5 images, so four of them fit
     assert blocks([5] * 17) == [(0, 3, 0, 4), (3, 4, 4, 7), (4, 5, 7, 16), (5, 6, 16, 17)]
-    # the second client has 19 images, the others one in each group: it fits with the first, and all else together
+    # the second client has 19 images, the others one in each group: it fits with the first, and all
+    # else together
     assert blocks([1, 10, 9] + [1] * 14) == [(0, 2, 0, 3), (2, 6, 3, 17)]
 
 
 def test_watching_changes_nothing_and_sees_every_step():
     seen = []
-    watched, trace = condense(make(iterations=3), noise(), GROUP, lambda step, images: seen.append((step, images + 0)))
+    watched, trace = condense(
+        make(iterations=3), noise(), GROUP, lambda step, images: seen.append((step, images + 0))
+    )
     assert [step for step, _ in seen] == [0, 1, 2] and torch.equal(seen[0][1], noise())
-    assert torch.equal(watched, condense(make(iterations=3), noise(), GROUP)[0]) and trace.shape == (3, 4)
+    assert torch.equal(
+        watched, condense(make(iterations=3), noise(), GROUP)[0]
+    ) and trace.shape == (3, 4)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
@@ -368,7 +460,9 @@ def test_slots_give_every_image_a_place_in_the_row_of_its_group(sizes):
 
 @given(st.integers(1, 1000), st.integers(1, 50_000), st.integers(1, 7))
 def test_condensed_images_are_a_share_rounded_up_but_at_least_a_few(per_mille, size, least):
-    counts = condensed_counts(torch.tensor([size]), Condensation(share=per_mille / 1000, min_images=least))
+    counts = condensed_counts(
+        torch.tensor([size]), Condensation(share=per_mille / 1000, min_images=least)
+    )
     assert counts.tolist() == [max(least, math.ceil(Fraction(per_mille, 1000) * size))]
 
 
@@ -376,14 +470,23 @@ def test_condensed_counts_of_the_paper():
     counts = condensed_counts(torch.tensor([1, 100, 250, 251, 5000]), Condensation(share=0.02))
     assert counts.tolist() == [5, 5, 5, 6, 100]
     # 0.3 * 50 is 15, but a little more in float32
-    assert condensed_counts(torch.tensor([50]), Condensation(share=0.3, min_images=1)).tolist() == [15]
+    assert condensed_counts(torch.tensor([50]), Condensation(share=0.3, min_images=1)).tolist() == [
+        15
+    ]
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"estimator": "expectation", "kernel": "gaussian"}, "linear kernel"), ({"share": 0}, "share"),
-    ({"share": 1.5}, "share"), ({"min_images": 0}, "min_images"), ({"kernel": "cubic"}, "kernel"),
-    ({"clip_norm": 0}, "clip_norm"), ({"estimator": "exact"}, "estimator"),
-])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"estimator": "expectation", "kernel": "gaussian"}, "linear kernel"),
+        ({"share": 0}, "share"),
+        ({"share": 1.5}, "share"),
+        ({"min_images": 0}, "min_images"),
+        ({"kernel": "cubic"}, "kernel"),
+        ({"clip_norm": 0}, "clip_norm"),
+        ({"estimator": "exact"}, "estimator"),
+    ],
+)
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
         Condensation(**settings)

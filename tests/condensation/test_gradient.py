@@ -1,4 +1,6 @@
-"""Gradient matching: the distance in NumPy, gradients and images' gradients by finite differences, groups apart."""
+"""Gradient matching: the distance in NumPy, gradients and images' gradients by finite differences,
+groups apart.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,30 @@ def network(**options) -> nn.Module:
 
 def stacked(groups: int) -> dict[str, torch.Tensor]:
     """Other weights for every group."""
-    each = [dict(models.build("convnet", 1, 8, 3, Rng(g), width=3, depth=2, norm="instance").named_parameters())
-            for g in range(groups)]
+    each = [
+        dict(
+            models.build(
+                "convnet", 1, 8, 3, Rng(g), width=3, depth=2, norm="instance"
+            ).named_parameters()
+        )
+        for g in range(groups)
+    ]
     return {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
 
 
 def random_gradients(groups: int = 4, seed: int = 0) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"conv.weight": (groups, 5, 2, 3, 3), "conv.bias": (groups, 5), "norm.weight": (groups, 5),
-              "classifier.weight": (groups, 3, 7), "classifier.bias": (groups, 3)}
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    shapes = {
+        "conv.weight": (groups, 5, 2, 3, 3),
+        "conv.bias": (groups, 5),
+        "norm.weight": (groups, 5),
+        "classifier.weight": (groups, 3, 7),
+        "classifier.bias": (groups, 3),
+    }
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64)
+        for name, shape in shapes.items()
+    }
 
 
 def test_the_distance_is_the_sum_of_cosines_over_layers_and_outputs():
@@ -58,12 +74,20 @@ def test_the_distance_is_the_sum_of_cosines_over_layers_and_outputs():
 def test_the_distance_of_equal_opposite_and_zero_gradients():
     real = random_gradients()
     outputs = 5 + 3
-    torch.testing.assert_close(gradient_distance(real, real), torch.zeros(4).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        gradient_distance(real, real), torch.zeros(4).double(), atol=1e-5, rtol=0
+    )
     scaled = {name: 3 * value for name, value in real.items()}
-    torch.testing.assert_close(gradient_distance(real, scaled), torch.zeros(4).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        gradient_distance(real, scaled), torch.zeros(4).double(), atol=1e-5, rtol=0
+    )
     opposite = {name: -value for name, value in real.items()}
-    torch.testing.assert_close(gradient_distance(real, opposite), torch.full((4,), 2.0 * outputs).double(),
-                               atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        gradient_distance(real, opposite),
+        torch.full((4,), 2.0 * outputs).double(),
+        atol=1e-5,
+        rtol=0,
+    )
     zero = {name: torch.zeros_like(value).requires_grad_() for name, value in real.items()}
     distance = gradient_distance(real, zero)
     assert distance.tolist() == [outputs] * 4
@@ -79,7 +103,9 @@ def test_gradients_of_all_groups_are_those_of_each_alone():
     for group in range(3):
         models.load(one, {name: value[group] for name, value in weights.items()})
         loss = F.cross_entropy(one(inputs[group]), labels[group].expand(4))
-        for name, alone in zip(weights, torch.autograd.grad(loss, list(one.parameters())), strict=True):
+        for name, alone in zip(
+            weights, torch.autograd.grad(loss, list(one.parameters())), strict=True
+        ):
             torch.testing.assert_close(together[name][group], alone, rtol=1e-4, atol=1e-6)
 
 
@@ -89,7 +115,9 @@ def test_the_gradient_of_the_distance_by_images_agrees_with_finite_differences()
     weights = {name: value.double() for name, value in stacked(2).items()}
     labels = torch.tensor([0, 2])
     generator = torch.Generator().manual_seed(2)
-    real = class_gradients(one, weights, torch.randn(2, 5, 1, 8, 8, generator=generator).double(), labels)
+    real = class_gradients(
+        one, weights, torch.randn(2, 5, 1, 8, 8, generator=generator).double(), labels
+    )
 
     def distance(images: torch.Tensor) -> torch.Tensor:
         return gradient_distance(real, class_gradients(one, weights, images, labels))
@@ -99,31 +127,49 @@ def test_the_gradient_of_the_distance_by_images_agrees_with_finite_differences()
     direction = torch.randn(images.shape, generator=generator).double()
     step = 1e-6
     with torch.no_grad():
-        slope = (distance(images + step * direction) - distance(images - step * direction)).sum() / (2 * step)
+        slope = (
+            distance(images + step * direction) - distance(images - step * direction)
+        ).sum() / (2 * step)
     torch.testing.assert_close((found * direction).sum(), slope, rtol=1e-5, atol=1e-8)
 
 
-# --- the loop --------------------------------------------------------------------------------------------------------
+# --- the loop
+# ---------------------------------------------------------------------------------------------
 
 SIZES = (6, 3, 5)  # client 0 has classes 0 and 2, client 1 has class 1
 
 
 def problem(**more) -> GradientProblem:
-    images = torch.randint(0, 256, (14, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    images = torch.randint(
+        0, 256, (14, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
+    )
     group = torch.repeat_interleave(torch.arange(3), torch.tensor(SIZES))
     share = 1 / torch.tensor(SIZES, dtype=torch.float32)[group]
     real = RealData(images, group, share, torch.tensor([0, 0, 1]), torch.tensor([0, 2, 1]))
-    settings = GradientMatching(**{"iterations": 1, "real_batch": 4, "image_lr": 1.0, "image_momentum": 0.0, **more})
-    return GradientProblem(network(), real, settings, Draws([Rng(1), Rng(2)], real.owner),
-                           lambda images: images.float() / 128 - 1, Rng(9))
+    settings = GradientMatching(
+        **{"iterations": 1, "real_batch": 4, "image_lr": 1.0, "image_momentum": 0.0, **more}
+    )
+    return GradientProblem(
+        network(),
+        real,
+        settings,
+        Draws([Rng(1), Rng(2)], real.owner),
+        lambda images: images.float() / 128 - 1,
+        Rng(9),
+    )
 
 
 def alone(one: GradientProblem, client: int) -> GradientProblem:
     """The same with one client only."""
     groups = (one.real.owner == client).nonzero()[:, 0]
     mine = one.real.owner[one.real.group] == client
-    real = RealData(one.real.images[mine], one.real.group[mine] - groups[0], one.real.probabilities[mine],
-                    torch.zeros_like(groups), one.real.label[groups])
+    real = RealData(
+        one.real.images[mine],
+        one.real.group[mine] - groups[0],
+        one.real.probabilities[mine],
+        torch.zeros_like(groups),
+        one.real.label[groups],
+    )
     return attrs.evolve(one, real=real, draws=Draws([one.draws.rngs[client]], real.owner))
 
 
@@ -132,7 +178,9 @@ def start(groups: int = 3, images: int = 2) -> torch.Tensor:
 
 
 def test_one_step_by_hand():
-    """theta ~ P, one batch per class, S - eta grad D, with plain autograd and one group at a time."""
+    """theta ~ P, one batch per class, S - eta grad D, with plain autograd and one group at a
+    time.
+    """
     one = problem()
     images, trace = match_gradients(one, start())
     net = network()
@@ -143,9 +191,14 @@ def test_one_step_by_hand():
         loss = F.cross_entropy(net(one.prepare(one.real.images[rows[group]])), label.expand(4))
         goal = torch.autograd.grad(loss, parameters)
         s = start()[group].requires_grad_()
-        found = torch.autograd.grad(F.cross_entropy(net(s), label.expand(2)), parameters, create_graph=True)
-        distance = sum((1 - F.cosine_similarity(a.flatten(1), b.flatten(1))).sum()
-                       for a, b in zip(goal, found, strict=True) if a.ndim > 1)
+        found = torch.autograd.grad(
+            F.cross_entropy(net(s), label.expand(2)), parameters, create_graph=True
+        )
+        distance = sum(
+            (1 - F.cosine_similarity(a.flatten(1), b.flatten(1))).sum()
+            for a, b in zip(goal, found, strict=True)
+            if a.ndim > 1
+        )
         (slope,) = torch.autograd.grad(distance, s)
         torch.testing.assert_close(trace[0, group], distance.detach(), rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(images[group], start()[group] - slope, rtol=1e-3, atol=1e-4)
@@ -161,15 +214,24 @@ def test_the_network_is_trained_on_all_images_of_its_client_between_two_matches(
         optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
         for _ in range(3):
             optimiser.zero_grad()
-            F.cross_entropy(net(images[groups].flatten(0, 1)), one.real.label[groups].repeat_interleave(2)).backward()
+            F.cross_entropy(
+                net(images[groups].flatten(0, 1)), one.real.label[groups].repeat_interleave(2)
+            ).backward()
             optimiser.step()
         for name, value in net.named_parameters():
             torch.testing.assert_close(found[name][client], value.detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("more", [{}, {"augmentation": AUGMENTATION}, {"matches": 3, "network_steps": 2},
-                                  {"matches": 2, "iterations": 2, "augmentation": AUGMENTATION, "image_momentum": 0.5}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"augmentation": AUGMENTATION},
+        {"matches": 3, "network_steps": 2},
+        {"matches": 2, "iterations": 2, "augmentation": AUGMENTATION, "image_momentum": 0.5},
+    ],
+    ids=str,
+)
 def test_clients_match_the_same_together_and_alone(more):
     one = problem(**more)
     together, trace = match_gradients(one, start())
@@ -192,18 +254,27 @@ def test_matching_brings_gradients_closer_at_networks_that_were_not_seen():
     one = problem(iterations=40, image_lr=0.5, real_batch=8)
     pattern = torch.linspace(0, 200, 64).view(8, 8)
     patterns = torch.stack([pattern, pattern.T, pattern.flip(0)])[one.real.group][:, None]
-    one = attrs.evolve(one, real=attrs.evolve(one.real, images=(patterns + one.real.images / 6).byte()))
+    one = attrs.evolve(
+        one, real=attrs.evolve(one.real, images=(patterns + one.real.images / 6).byte())
+    )
 
     def distance(images: torch.Tensor) -> torch.Tensor:
-        return torch.stack([gradient._image_gradient(one, one.weights(number), images, number, 0)[1]
-                            for number in range(1000, 1020)]).mean(0)
+        return torch.stack(
+            [
+                gradient._image_gradient(one, one.weights(number), images, number, 0)[1]
+                for number in range(1000, 1020)
+            ]
+        ).mean(0)
 
     images, _ = match_gradients(one, start())
     assert (distance(images) < distance(start()) - 0.3).all()
 
 
-@pytest.mark.parametrize("more", [{"matches": 0}, {"network_lr": 0}, {"augmentation": "colour"}, {"real_batch": 0}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{"matches": 0}, {"network_lr": 0}, {"augmentation": "colour"}, {"real_batch": 0}],
+    ids=str,
+)
 def test_bad_values_are_refused(more):
     with pytest.raises(InputError):
         GradientMatching(**more)

@@ -17,8 +17,14 @@ LEVELS = [{0, 10, 20, 30, 40, 50}, {60}, {70, 80, 90}]
 
 
 def start(kind, counts, seed=0, images=IMAGES, group=GROUP):
-    return initial_images(kind, images, group, torch.tensor(counts), lambda x: x.float() + 0.5,
-                          torch.Generator().manual_seed(seed))
+    return initial_images(
+        kind,
+        images,
+        group,
+        torch.tensor(counts),
+        lambda x: x.float() + 0.5,
+        torch.Generator().manual_seed(seed),
+    )
 
 
 def split(images, counts):
@@ -33,7 +39,9 @@ def test_noise_is_standard_normal_and_seeded():
     noise = start("noise", [40, 5, 5])
     assert noise.shape == (50, 2, 4, 4) and noise.dtype == torch.float32
     assert stats.kstest(noise.flatten().numpy(), "norm").pvalue > 1e-3
-    assert torch.equal(noise, start("noise", [40, 5, 5])) and not torch.equal(noise, start("noise", [40, 5, 5], seed=1))
+    assert torch.equal(noise, start("noise", [40, 5, 5])) and not torch.equal(
+        noise, start("noise", [40, 5, 5], seed=1)
+    )
 
 
 def test_noise_needs_no_real_images():
@@ -69,7 +77,12 @@ def test_averages_are_of_five_different_images():
 def test_a_group_may_get_no_condensed_images_and_then_needs_no_real_ones():
     assert split(start("real", [2, 0, 1]), [2, 0, 1])[1] == []
     without = GROUP.ne(1)
-    assert start("real_average", [2, 0, 1], images=IMAGES[without], group=GROUP[without]).shape == (3, 2, 4, 4)
+    assert start("real_average", [2, 0, 1], images=IMAGES[without], group=GROUP[without]).shape == (
+        3,
+        2,
+        4,
+        4,
+    )
 
 
 def test_mistakes_are_named():

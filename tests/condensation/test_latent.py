@@ -17,7 +17,9 @@ NETWORKS = [("convnet", {"width": 8}), ("resnet8", {}), ("resnet18", {}), ("lene
 
 
 def network(name="convnet", size=16, channels=3, **options):
-    """A network whose normalisation layers have scales, shifts and running statistics of their own."""
+    """A network whose normalisation layers have scales, shifts and running statistics of their
+    own.
+    """
     model = models.build(name, channels, size, 4, Rng(0).at("model"), **options)
     generator = torch.Generator().manual_seed(1)
     for layer in model.modules():
@@ -48,13 +50,19 @@ def test_one_group_is_train_mode_and_leaves_the_model_alone(name, options):
         assert torch.equal(value, before[key])
     trained = copy.deepcopy(model).train()
     torch.testing.assert_close(features, trained.embed(images), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(encoder.logits(features), copy.deepcopy(model).train()(images), rtol=1e-4, atol=1e-4)
-    assert statistics.layers == sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()) > 0
+    torch.testing.assert_close(
+        encoder.logits(features), copy.deepcopy(model).train()(images), rtol=1e-4, atol=1e-4
+    )
+    assert (
+        statistics.layers == sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()) > 0
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), NETWORKS)
 def test_statistics_are_those_that_reach_the_running_ones(name, options):
-    """With momentum 1 a layer's running statistics become the batch's (the variance times n / (n - 1))."""
+    """With momentum 1 a layer's running statistics become the batch's (the variance times n / (n -
+    1)).
+    """
     model, images = network(name, **options), pictures(6)
     _, statistics = LatentEncoder(model)(images, zeros(images))
     norms = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
@@ -62,12 +70,15 @@ def test_statistics_are_those_that_reach_the_running_ones(name, options):
     for layer in norms:
         layer.momentum = 1.0
         layer.register_forward_hook(
-            lambda layer, inputs, _: counts.update({layer: inputs[0].numel() / inputs[0].shape[1]}))
+            lambda layer, inputs, _: counts.update({layer: inputs[0].numel() / inputs[0].shape[1]})
+        )
     model.train().embed(images)
     for mean, variance, layer in zip(statistics.means, statistics.variances, norms, strict=True):
         assert mean.shape == (1, layer.num_features)
         torch.testing.assert_close(mean[0], layer.running_mean, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(variance[0], layer.running_var * (1 - 1 / counts[layer]), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            variance[0], layer.running_var * (1 - 1 / counts[layer]), rtol=1e-3, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("name", "options"), NETWORKS)
@@ -81,7 +92,9 @@ def test_running_statistics_are_evaluation_mode(name, options):
 
 @pytest.mark.parametrize(("name", "options"), NETWORKS[:2])
 def test_groups_in_one_batch_are_as_if_alone(name, options):
-    """In any order, of different sizes, with an empty group; then other images under the same statistics."""
+    """In any order, of different sizes, with an empty group; then other images under the same
+    statistics.
+    """
     encoder, images = LatentEncoder(network(name, **options)), pictures(9)
     group = torch.tensor([3, 0, 1, 3, 0, 0, 1, 3, 1])
     features, statistics = encoder(images, group, None, 4)
@@ -91,7 +104,9 @@ def test_groups_in_one_batch_are_as_if_alone(name, options):
         rows = group == g
         alone, own = encoder(images[rows], zeros(images[rows]))
         torch.testing.assert_close(features[rows], alone, rtol=1e-4, atol=1e-4)
-        for together, single in zip(statistics.means + statistics.variances, own.means + own.variances, strict=True):
+        for together, single in zip(
+            statistics.means + statistics.variances, own.means + own.variances, strict=True
+        ):
             torch.testing.assert_close(together[g], single[0], rtol=1e-4, atol=1e-5)
         if (index == g).any():
             fixed, _ = encoder(others[index == g], zeros(others[index == g]), own)
@@ -105,27 +120,40 @@ def test_weights_are_repetitions_and_weight_zero_is_padding():
     _, expected = encoder(repeated, zeros(repeated))
     images[3] *= 100
     _, found = encoder(images, zeros(images), None, 1, torch.tensor([1.0, 3.0, 2.0, 0.0]))
-    for one, other in zip(expected.means + expected.variances, found.means + found.variances, strict=True):
+    for one, other in zip(
+        expected.means + expected.variances, found.means + found.variances, strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_moments_equal_numpy():
     rng = np.random.default_rng(0)
-    maps, group, weights = rng.normal(3, 2, (7, 2, 3, 5)), np.array([0, 1, 0, 2, 2, 0, 1]), rng.uniform(0.1, 1, 7)
-    mean, variance = group_moments(torch.tensor(maps), torch.tensor(group), 3, torch.tensor(weights))
+    maps, group, weights = (
+        rng.normal(3, 2, (7, 2, 3, 5)),
+        np.array([0, 1, 0, 2, 2, 0, 1]),
+        rng.uniform(0.1, 1, 7),
+    )
+    mean, variance = group_moments(
+        torch.tensor(maps), torch.tensor(group), 3, torch.tensor(weights)
+    )
     for g in range(3):
         values = np.moveaxis(maps[group == g], 1, 0).reshape(2, -1)
         each = np.repeat(weights[group == g], 15)
         expected = np.average(values, axis=1, weights=each)
         np.testing.assert_allclose(mean[g], expected, rtol=1e-10)
-        np.testing.assert_allclose(variance[g], np.average((values - expected[:, None]) ** 2, axis=1, weights=each),
-                                   rtol=1e-10)
+        np.testing.assert_allclose(
+            variance[g],
+            np.average((values - expected[:, None]) ** 2, axis=1, weights=each),
+            rtol=1e-10,
+        )
 
 
 def test_a_mean_far_from_zero_keeps_its_variance():
     maps = torch.randn(64, 2, 8, 8, generator=torch.Generator().manual_seed(0)) + 30
     _, variance = group_moments(maps, zeros(maps), 1)
-    torch.testing.assert_close(variance[0].double(), maps.double().var((0, 2, 3), correction=0), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        variance[0].double(), maps.double().var((0, 2, 3), correction=0), rtol=1e-3, atol=0
+    )
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -134,8 +162,14 @@ def test_gradients_equal_finite_differences(fixed):
     model = network(size=8, channels=1, width=2, depth=1).double()
     images, group = pictures(4, 8, 1).double().requires_grad_(), torch.tensor([0, 1, 0, 1])
     encoder = LatentEncoder(model)
-    given = LatentStatistics((torch.rand(2, 2).double(),), (torch.rand(2, 2).double() + 0.5,)) if fixed else None
-    torch.autograd.gradcheck(lambda x: encoder(x, group, given, 2)[0].square().sum(), (images,), atol=1e-5)
+    given = (
+        LatentStatistics((torch.rand(2, 2).double(),), (torch.rand(2, 2).double() + 0.5,))
+        if fixed
+        else None
+    )
+    torch.autograd.gradcheck(
+        lambda x: encoder(x, group, given, 2)[0].square().sum(), (images,), atol=1e-5
+    )
 
 
 def test_only_images_take_gradients_and_constant_images_finite_ones():
@@ -156,7 +190,9 @@ def test_networks_without_batch_normalisation_stay_as_they_are(norm):
     features, statistics = encoder(images, zeros(images))
     assert statistics.layers == 0
     torch.testing.assert_close(features, model.embed(images))
-    again, _ = encoder(images, zeros(images), LatentStatistics.concatenate([statistics, statistics]))
+    again, _ = encoder(
+        images, zeros(images), LatentStatistics.concatenate([statistics, statistics])
+    )
     torch.testing.assert_close(again, features)
 
 
@@ -166,7 +202,9 @@ def test_statistics_stay_float32_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         features, found = encoder(images, zeros(images))
     assert features.dtype == torch.bfloat16
-    for one, other in zip(exact.means + exact.variances, found.means + found.variances, strict=True):
+    for one, other in zip(
+        exact.means + exact.variances, found.means + found.variances, strict=True
+    ):
         assert other.dtype == torch.float32
         torch.testing.assert_close(one, other, rtol=0.03, atol=0.02)
 
@@ -177,7 +215,10 @@ def test_channels_last_is_kept():
     encoder = LatentEncoder(model)
     for block in encoder.model.blocks:
         block.norm.register_forward_hook(
-            lambda layer, inputs, out: seen.append(out.is_contiguous(memory_format=torch.channels_last)))
+            lambda layer, inputs, out: seen.append(
+                out.is_contiguous(memory_format=torch.channels_last)
+            )
+        )
     images = pictures(4).contiguous(memory_format=torch.channels_last)
     _, statistics = encoder(images, zeros(images))
     encoder(images, zeros(images), statistics)
@@ -188,9 +229,13 @@ def test_rows_are_chosen_put_together_and_blended():
     a = LatentStatistics((torch.tensor([[1.0], [2.0]]),), (torch.tensor([[3.0], [4.0]]),))
     b = LatentStatistics((torch.tensor([[5.0]]),), (torch.tensor([[6.0]]),))
     both = LatentStatistics.concatenate([a, b])
-    assert both.means[0].flatten().tolist() == [1, 2, 5] and both.variances[0].flatten().tolist() == [3, 4, 6]
+    assert both.means[0].flatten().tolist() == [1, 2, 5] and both.variances[
+        0
+    ].flatten().tolist() == [3, 4, 6]
     chosen = both[torch.tensor([2, 0, 0])]
-    assert chosen.means[0].flatten().tolist() == [5, 1, 1] and chosen.variances[0].flatten().tolist() == [6, 3, 3]
+    assert chosen.means[0].flatten().tolist() == [5, 1, 1] and chosen.variances[
+        0
+    ].flatten().tolist() == [6, 3, 3]
     torch.testing.assert_close(b.blend(chosen[1:2], 0.1).means[0], torch.tensor([[4.6]]))
 
 

@@ -19,7 +19,9 @@ finite = st.floats(-30, 30)
 @settings(max_examples=30)
 def test_importance_is_equation_5(losses, b):
     expected = [1 / (1 + math.exp(-loss + b)) for loss in losses]
-    np.testing.assert_allclose(importance(torch.tensor(losses, dtype=torch.float64), b).numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        importance(torch.tensor(losses, dtype=torch.float64), b).numpy(), expected, rtol=1e-12
+    )
 
 
 def test_importance_of_known_errors():
@@ -32,12 +34,20 @@ def test_importance_of_known_errors():
 @settings(max_examples=30)
 def test_blends_equal_numpy(seed, alpha):
     rng = np.random.default_rng(seed)
-    current, previous, labels = rng.normal(0, 3, (6, 4)), rng.normal(0, 3, (6, 4)), rng.integers(0, 4, 6)
+    current, previous, labels = (
+        rng.normal(0, 3, (6, 4)),
+        rng.normal(0, 3, (6, 4)),
+        rng.integers(0, 4, 6),
+    )
     arguments = torch.tensor(current), torch.tensor(previous), torch.tensor(labels), alpha
     mixed = alpha * special.softmax(current, 1) + (1 - alpha) * special.softmax(previous, 1)
-    np.testing.assert_allclose(smoothed_error(*arguments).numpy(), -np.log(mixed[range(6), labels]), rtol=1e-9)
+    np.testing.assert_allclose(
+        smoothed_error(*arguments).numpy(), -np.log(mixed[range(6), labels]), rtol=1e-9
+    )
     logits = special.log_softmax(alpha * current + (1 - alpha) * previous, 1)
-    np.testing.assert_allclose(smoothed_error(*arguments, blend="logits").numpy(), -logits[range(6), labels], rtol=1e-9)
+    np.testing.assert_allclose(
+        smoothed_error(*arguments, blend="logits").numpy(), -logits[range(6), labels], rtol=1e-9
+    )
 
 
 def test_without_a_previous_model_the_error_is_equation_6():
@@ -55,10 +65,14 @@ def test_vanishing_probabilities_have_a_finite_error():
     assert importance(smoothed_error(logits, logits, labels, 0.5), 0.3).item() == 1
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": 1.5}, {"alpha": -0.1}, {"alpha": math.nan}, {"blend": "logit"}])
+@pytest.mark.parametrize(
+    "wrong", [{"alpha": 1.5}, {"alpha": -0.1}, {"alpha": math.nan}, {"blend": "logit"}]
+)
 def test_bad_blends_are_refused(wrong):
     with pytest.raises(InputError):
-        smoothed_error(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1).long(), **{"alpha": 0.5, **wrong})
+        smoothed_error(
+            torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1).long(), **{"alpha": 0.5, **wrong}
+        )
 
 
 @pytest.mark.parametrize("rule", ["share", "softmax"])
@@ -69,7 +83,11 @@ def test_probabilities_equal_numpy_in_every_group(rule, group, seed):
     found = selection_probabilities(torch.tensor(weights), torch.tensor(group), 4, rule).numpy()
     for g in set(group):
         rows = np.array(group) == g
-        expected = weights[rows] / weights[rows].sum() if rule == "share" else special.softmax(weights[rows])
+        expected = (
+            weights[rows] / weights[rows].sum()
+            if rule == "share"
+            else special.softmax(weights[rows])
+        )
         np.testing.assert_allclose(found[rows], expected, rtol=1e-10)
     alone = selection_probabilities(torch.tensor(weights), rule=rule)
     assert alone.sum().item() == pytest.approx(1)
@@ -77,7 +95,9 @@ def test_probabilities_equal_numpy_in_every_group(rule, group, seed):
 
 def test_the_released_rule_is_nearly_uniform():
     weights = torch.tensor([1e-6, 1 - 1e-6])
-    assert (selection_probabilities(weights).max() / selection_probabilities(weights).min()).item() > 1e5
+    assert (
+        selection_probabilities(weights).max() / selection_probabilities(weights).min()
+    ).item() > 1e5
     softmax = selection_probabilities(weights, rule="softmax")
     assert (softmax.max() / softmax.min()).item() == pytest.approx(math.e, rel=1e-4)
 
@@ -102,7 +122,11 @@ def test_frequencies_follow_the_probabilities():
         counts = np.bincount(rows[g].numpy() - start, minlength=size)
         assert len(counts) == size
         if size > 1:
-            expected = 20_000 * weights[start:start + size].numpy() / weights[start:start + size].sum().item()
+            expected = (
+                20_000
+                * weights[start : start + size].numpy()
+                / weights[start : start + size].sum().item()
+            )
             assert stats.chisquare(counts, expected).pvalue > 1e-3
         start += size
 
@@ -111,8 +135,13 @@ def test_frequencies_follow_the_probabilities():
 @settings(max_examples=40)
 def test_drawn_rows_belong_to_their_group_and_never_have_probability_zero(sizes, data):
     group = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    weights = torch.tensor(data.draw(st.lists(st.sampled_from([0.0, 1e-30, 0.5, 1.0]), min_size=len(group),
-                                              max_size=len(group))))
+    weights = torch.tensor(
+        data.draw(
+            st.lists(
+                st.sampled_from([0.0, 1e-30, 0.5, 1.0]), min_size=len(group), max_size=len(group)
+            )
+        )
+    )
     firsts = torch.tensor(sizes).cumsum(0) - torch.tensor(sizes)
     weights[firsts] = 0.3
     edges = torch.tensor([0.0, 0.5, 1 - 2**-24]).expand(len(sizes), 3)

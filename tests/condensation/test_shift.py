@@ -1,4 +1,6 @@
-"""Shifts of feature statistics: against moments in float64, the printed formula, and single batches."""
+"""Shifts of feature statistics: against moments in float64, the printed formula, and single
+batches.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from hypothesis import strategies as st
 from core import models
 from core.condensation import LatentEncoder, augment
 from core.condensation.engine import Condensation, Draws, Problem, RealData, condense
-from core.condensation.shift import EPS, FORMS, Shift, ShiftedProblem, moments, shifted, uncertain_shift
+from core.condensation.shift import (
+    EPS,
+    FORMS,
+    Shift,
+    ShiftedProblem,
+    moments,
+    shifted,
+    uncertain_shift,
+)
 from core.errors import InputError
 from core.rng import Rng
 
@@ -41,22 +51,33 @@ def by_hand(x: np.ndarray, noise: np.ndarray, form: str) -> np.ndarray:
             mu_hat = mu[i][c] + noise[0, i, c] * big_mu
             sigma_hat = sigma[i][c] + noise[1, i, c] * big_sigma
             normal = (x[i, c] - mu[i][c]) / sigma[i][c]
-            out[i, c] = mu_hat * normal + sigma_hat if form == "as_printed" else sigma_hat * normal + mu_hat
+            out[i, c] = (
+                mu_hat * normal + sigma_hat if form == "as_printed" else sigma_hat * normal + mu_hat
+            )
     return out
 
 
 @pytest.mark.parametrize("form", ["dsu", "as_printed"])
 def test_the_shift_is_the_formula(form):
-    x, noise = batch(), torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    np.testing.assert_allclose(shifted(x, noise, form).numpy(), by_hand(x.numpy(), noise.numpy(), form), rtol=1e-9)
+    x, noise = (
+        batch(),
+        torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
+    )
+    np.testing.assert_allclose(
+        shifted(x, noise, form).numpy(), by_hand(x.numpy(), noise.numpy(), form), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("form", ["dsu", "as_printed"])
 def test_many_draws_have_the_moments_of_eq_2(form):
-    """mu^ ~ N(mu, Sigma_mu^2) and sigma^ ~ N(sigma, Sigma_sigma^2): mean and deviation of what comes out."""
+    """mu^ ~ N(mu, Sigma_mu^2) and sigma^ ~ N(sigma, Sigma_sigma^2): mean and deviation of what
+    comes out.
+    """
     x = batch(4, 2, 6)
     draws = 1500
-    found = torch.stack([uncertain_shift(x, 1.0, Rng(number), form) for number in range(draws)]).numpy()
+    found = torch.stack(
+        [uncertain_shift(x, 1.0, Rng(number), form) for number in range(draws)]
+    ).numpy()
     mean, signed = found.mean((-2, -1)), _signed_deviation(found, x.numpy())
     mu, sigma = x.numpy().mean((-2, -1)), x.numpy().std((-2, -1))
     level, spread = (signed, mean) if form == "as_printed" else (mean, signed)
@@ -66,7 +87,9 @@ def test_many_draws_have_the_moments_of_eq_2(form):
         np.testing.assert_allclose(value.std(0), np.broadcast_to(width, centre.shape), rtol=0.08)
         # nearly normal: 68% within one deviation; and samples and channels are drawn apart
         assert abs((np.abs(value - centre) < width).mean() - 0.683) < 0.02
-        correlation = np.corrcoef(((value - centre) / width).reshape(draws, -1).T) - np.eye(centre.size)
+        correlation = np.corrcoef(((value - centre) / width).reshape(draws, -1).T) - np.eye(
+            centre.size
+        )
         assert np.abs(correlation).max() < 0.12
 
 
@@ -95,7 +118,13 @@ def test_one_image_has_no_uncertainty():
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99), st.sampled_from(FORMS))
+@given(
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(0, 99),
+    st.sampled_from(FORMS),
+)
 def test_any_batch_stays_finite_and_keeps_its_form(samples, channels, size, seed, form):
     x = batch(samples, channels, size, seed).float()
     x[0] = 0.25  # a flat image
@@ -106,29 +135,40 @@ def test_any_batch_stays_finite_and_keeps_its_form(samples, channels, size, seed
 
 
 def test_several_batches_at_once_are_each_shifted_by_their_own_uncertainty():
-    x, noise = torch.stack([batch(seed=1), 5 * batch(seed=2)]), torch.randn(2, 2, 6, 3, dtype=torch.float64)
+    x, noise = (
+        torch.stack([batch(seed=1), 5 * batch(seed=2)]),
+        torch.randn(2, 2, 6, 3, dtype=torch.float64),
+    )
     together = shifted(x, noise)
     for number in range(2):
         torch.testing.assert_close(together[number], shifted(x[number], noise[:, number]))
 
 
-@pytest.mark.parametrize(("values", "words"), [
-    ((torch.zeros(3, 4, 4), 0.5, Rng(0)), "has the shape"), ((batch(), 1.5, Rng(0)), "must lie in"),
-    ((batch(), -0.1, Rng(0)), "must lie in"), ((batch(), float("nan"), Rng(0)), "must lie in"),
-    ((batch(), 0.5, Rng(0), "printed"), "did you mean 'as_printed'"),
-])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((torch.zeros(3, 4, 4), 0.5, Rng(0)), "has the shape"),
+        ((batch(), 1.5, Rng(0)), "must lie in"),
+        ((batch(), -0.1, Rng(0)), "must lie in"),
+        ((batch(), float("nan"), Rng(0)), "must lie in"),
+        ((batch(), 0.5, Rng(0), "printed"), "did you mean 'as_printed'"),
+    ],
+)
 def test_bad_values_are_refused(values, words):
     with pytest.raises(InputError, match=words):
         uncertain_shift(*values)
 
 
-# --- both losses of Algorithm 1 --------------------------------------------------------------------------------------
+# --- both losses of Algorithm 1
+# --------------------------------------------------------------------------------------
 
 SIZES = (5, 3, 6, 4)  # real images of the four groups: two classes of two clients
 
 
 def real_data() -> RealData:
-    images = torch.randint(0, 256, (sum(SIZES), 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    images = torch.randint(
+        0, 256, (sum(SIZES), 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
+    )
     group = torch.repeat_interleave(torch.arange(4), torch.tensor(SIZES))
     share = 1 / torch.tensor(SIZES, dtype=torch.float32)[group]
     return RealData(images, group, share, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]))
@@ -136,10 +176,19 @@ def real_data() -> RealData:
 
 def problem(shift: Shift | None, **more) -> Problem:
     budget = Condensation(iterations=1, real_batch=4, image_lr=1.0, **more)
-    encoder = LatentEncoder(models.build("convnet", 3, 8, 2, Rng(5), width=4, depth=2, norm="instance"))
+    encoder = LatentEncoder(
+        models.build("convnet", 3, 8, 2, Rng(5), width=4, depth=2, norm="instance")
+    )
     real = real_data()
-    parts = {"encoder": encoder, "real": real, "settings": budget, "draws": Draws([Rng(1), Rng(2)], real.owner),
-             "prepare": lambda images: images.float() / 128 - 1, "autocast": contextlib.nullcontext, "free": True}
+    parts = {
+        "encoder": encoder,
+        "real": real,
+        "settings": budget,
+        "draws": Draws([Rng(1), Rng(2)], real.owner),
+        "prepare": lambda images: images.float() / 128 - 1,
+        "autocast": contextlib.nullcontext,
+        "free": True,
+    }
     return Problem(**parts) if shift is None else ShiftedProblem(**parts, shift=shift)
 
 
@@ -151,9 +200,11 @@ def test_the_first_half_of_the_features_is_that_of_the_images_as_they_are():
     plain = features(problem(None))
     both = features(problem(Shift("dsu", 1.0, 0)))
     assert both.shape == (4, 4, 2 * plain.shape[2])
-    torch.testing.assert_close(both[..., :plain.shape[2]], plain)
-    assert not torch.allclose(both[..., plain.shape[2]:], plain)
-    torch.testing.assert_close(features(problem(Shift("dsu", 0.0, 0))), torch.cat([plain, plain], -1))
+    torch.testing.assert_close(both[..., : plain.shape[2]], plain)
+    assert not torch.allclose(both[..., plain.shape[2] :], plain)
+    torch.testing.assert_close(
+        features(problem(Shift("dsu", 0.0, 0))), torch.cat([plain, plain], -1)
+    )
 
 
 @pytest.mark.parametrize("form", ["dsu", "as_printed"])
@@ -169,6 +220,7 @@ def test_the_second_half_is_that_of_shifted_batches_group_by_group(form, layer):
     noise = one.draws.normal(2 * 4 * channels, "shift", 0).view(4, 2, 4, channels)
     blocks = one.encoder.model.blocks
     for group in range(4):
+
         def change(maps, group=group):
             return shifted(maps, noise[group], form) if chosen[group] else maps
 

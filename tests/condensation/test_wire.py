@@ -38,7 +38,9 @@ def test_every_grey_level_survives():
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_from_wire_is_the_data_sets_normalisation(channels):
-    images = torch.randint(0, 256, (5, channels, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (5, channels, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     split = Split(images, torch.zeros(5, dtype=torch.int64))
     data = Dataset("any", split, split, split, ("a", "b"), MEAN[:channels], STD[:channels], "")
     torch.testing.assert_close(from_wire(images, data.mean, data.std), data.normalise(images))

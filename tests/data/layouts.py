@@ -1,4 +1,6 @@
-"""Small files in the layouts of the real sets, for the tests. Each function returns the images it wrote."""
+"""Small files in the layouts of the real sets, for the tests. Each function returns the images it
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,24 @@ import numpy as np
 Pixels = dict[str, np.ndarray]
 
 
-def _draw(rng: np.random.Generator, count: int, channels: int, size: int, classes: int) -> tuple[np.ndarray, ...]:
+def _draw(
+    rng: np.random.Generator, count: int, channels: int, size: int, classes: int
+) -> tuple[np.ndarray, ...]:
     pixels = rng.integers(0, 256, (count, channels, size, size), dtype=np.uint8)
     return pixels, np.arange(count) % classes
 
 
 def npz(
-    path: Path, size: int = 28, channels: int = 1, labels: int = 3, val: bool = True, **more: np.ndarray | None
+    path: Path,
+    size: int = 28,
+    channels: int = 1,
+    labels: int = 3,
+    val: bool = True,
+    **more: np.ndarray | None,
 ) -> Pixels:
-    """A file in the MedMNIST layout; arrays in `more` replace or join the usual ones, None leaves one out."""
+    """A file in the MedMNIST layout; arrays in `more` replace or join the usual ones, None leaves
+    one out.
+    """
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     for split, count in (("train", 12), ("val", 4), ("test", 6)):
@@ -71,12 +82,20 @@ def cifar10_python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
     )
     numbers = b"".join(b"K" + bytes([label]) for label in labels)
     return (
-        b"\x80\x02}(" + python2_string(b"data") + array + python2_string(b"labels") + b"](" + numbers + b"eu."
+        b"\x80\x02}("
+        + python2_string(b"data")
+        + array
+        + python2_string(b"labels")
+        + b"]("
+        + numbers
+        + b"eu."
     )
 
 
 def cifar100(root: Path) -> dict[str, np.ndarray]:
-    """`train` with one image per fine class, `test` with five images; coarse labels are the fine ones divided by 5."""
+    """`train` with one image per fine class, `test` with five images; coarse labels are the fine
+    ones divided by 5.
+    """
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(2)
@@ -95,7 +114,11 @@ def cifar100(root: Path) -> dict[str, np.ndarray]:
 
 def idx(array: np.ndarray) -> bytes:
     """A uint8 array as an idx file."""
-    return bytes([0, 0, 8, array.ndim]) + b"".join(side.to_bytes(4, "big") for side in array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + b"".join(side.to_bytes(4, "big") for side in array.shape)
+        + array.tobytes()
+    )
 
 
 def mnist(root: Path) -> Pixels:
@@ -119,7 +142,10 @@ def svhn(root: Path) -> Pixels:
     out = {}
     for split, count in (("train", 20), ("test", 10)):
         pixels, labels = _draw(rng, count, 3, 32, 10)
-        savemat(root / f"{split}_32x32.mat", {"X": pixels.transpose(2, 3, 1, 0), "y": (labels + 1)[:, None]})
+        savemat(
+            root / f"{split}_32x32.mat",
+            {"X": pixels.transpose(2, 3, 1, 0), "y": (labels + 1)[:, None]},
+        )
         out[split] = pixels
     return out
 
@@ -132,11 +158,15 @@ def stl10(root: Path) -> Pixels:
     for split, count in (("train", 10), ("test", 3)):
         pixels, labels = _draw(rng, count, 3, 96, 10)
         # smooth, so that resizing is not all rounding
-        pixels = (pixels // 8 + np.arange(96, dtype=np.uint8)[None, None, :, None] * 2).astype(np.uint8)
+        pixels = (pixels // 8 + np.arange(96, dtype=np.uint8)[None, None, :, None] * 2).astype(
+            np.uint8
+        )
         (folder / f"{split}_X.bin").write_bytes(pixels.transpose(0, 1, 3, 2).tobytes())
         (folder / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
         out[split] = pixels
-    (folder / "class_names.txt").write_text("airplane\nbird\ncar\ncat\ndeer\ndog\nhorse\nmonkey\nship\ntruck\n")
+    (folder / "class_names.txt").write_text(
+        "airplane\nbird\ncar\ncat\ndeer\ndog\nhorse\nmonkey\nship\ntruck\n"
+    )
     (folder / "unlabeled_X.bin").write_bytes(b"")
     (folder / "fold_indices.txt").write_text("\n")
     return out
@@ -147,7 +177,9 @@ WNIDS = [f"n{number:08}" for number in NUMBERS]
 
 
 def imagenette(root: Path, folder: str = "imagenette2-160") -> None:
-    """Two training images and one test image per class, 120 by 80 pixels: left half dark, right half bright."""
+    """Two training images and one test image per class, 120 by 80 pixels: left half dark, right
+    half bright.
+    """
     from PIL import Image
 
     for split, count in (("train", 2), ("val", 1)):

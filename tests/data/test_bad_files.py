@@ -54,7 +54,11 @@ def test_wrong_requests(name, size, message, tmp_path):
 @pytest.mark.parametrize(
     ("name", "looked_for", "command"),
     [
-        ("cifar10", "cifar-10-batches-py/data_batch_1", "get it with: python -m core data get cifar10"),
+        (
+            "cifar10",
+            "cifar-10-batches-py/data_batch_1",
+            "get it with: python -m core data get cifar10",
+        ),
         ("cifar100_coarse", "cifar-100-python/train", "python -m core data get cifar100_coarse"),
         ("mnist", "MNIST/raw/train-images-idx3-ubyte", "python -m core data get mnist"),
         ("svhn", "train_32x32.mat", "python -m core data get svhn"),
@@ -75,7 +79,9 @@ def test_missing_sets_say_where_and_how(name, looked_for, command, tmp_path):
 NPZ_FAULTS = {
     "train_images must hold uint8 pixels, not float64": {"train_images": np.zeros((12, 28, 28))},
     r"must have shape \(N, H, W\)": {"train_images": np.zeros((12, 784), dtype=np.uint8)},
-    r"must have shape .* not \(12, 28, 28, 4\)": {"train_images": np.zeros((12, 28, 28, 4), dtype=np.uint8)},
+    r"must have shape .* not \(12, 28, 28, 4\)": {
+        "train_images": np.zeros((12, 28, 28, 4), dtype=np.uint8)
+    },
     "square images, not 28 by 20": {"train_images": np.zeros((12, 28, 20), dtype=np.uint8)},
     "val images are": {"val_images": np.zeros((4, 14, 14), dtype=np.uint8)},
     "test images are": {"test_images": np.zeros((6, 28, 28, 3), dtype=np.uint8)},
@@ -85,15 +91,21 @@ NPZ_FAULTS = {
     "train_labels holds the negative number -1": {"train_labels": np.full(12, -1)},
     "train_labels holds 14 labels per image": {"train_labels": np.zeros((12, 14), dtype=int)},
     "labels go up to 255 although": {"test_labels": np.full(6, 255)},
-    "test_labels holds class 2, but the classes are numbered 0 to 1": {"classes": np.array(["a", "b"]),
-                                                                      "train_labels": np.zeros(12, dtype=int),
-                                                                      "val_labels": np.zeros(4, dtype=int)},
+    "test_labels holds class 2, but the classes are numbered 0 to 1": {
+        "classes": np.array(["a", "b"]),
+        "train_labels": np.zeros(12, dtype=int),
+        "val_labels": np.zeros(4, dtype=int),
+    },
     "classes must be a list of names": {"classes": np.arange(3)},
     "train_centre holds 3 values": {"train_centre": np.zeros(3, dtype=int)},
-    "the train split is empty": {"train_images": np.zeros((0, 28, 28), dtype=np.uint8),
-                                 "train_labels": np.zeros((0, 1), dtype=int)},
-    "the test split is empty": {"test_images": np.zeros((0, 28, 28), dtype=np.uint8),
-                                "test_labels": np.zeros(0, dtype=int)},
+    "the train split is empty": {
+        "train_images": np.zeros((0, 28, 28), dtype=np.uint8),
+        "train_labels": np.zeros((0, 1), dtype=int),
+    },
+    "the test split is empty": {
+        "test_images": np.zeros((0, 28, 28), dtype=np.uint8),
+        "test_labels": np.zeros(0, dtype=int),
+    },
     "has no array 'test_labels'; it holds: train_images": {"test_labels": None},
     "has no array 'val_images'": {"val_images": None},
     "has no array 'val_labels'": {"val_labels": None},
@@ -116,7 +128,9 @@ def test_npz_cut_short_or_scribbled_over(tmp_path_factory, where, cut):
     good = load("own", root).fingerprint
     data = (root / "own.npz").read_bytes()
     at = int(where * len(data))
-    (root / "own.npz").write_bytes(data[:at] if cut else data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+    (root / "own.npz").write_bytes(
+        data[:at] if cut else data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+    )
     try:
         # a byte that nobody reads, such as a date, may change without harm
         assert load("own", root).fingerprint == good
@@ -157,7 +171,9 @@ def test_medical_file_of_another_size_or_set(tmp_path):
 
 def batch(**changes):
     table = {"data": np.zeros((2, 3072), dtype=np.uint8), "labels": [0, 1]} | changes
-    return pickle.dumps({key: value for key, value in table.items() if value is not None}, protocol=2)
+    return pickle.dumps(
+        {key: value for key, value in table.items() if value is not None}, protocol=2
+    )
 
 
 CIFAR_FAULTS = {
@@ -199,7 +215,11 @@ def test_pickles_that_would_run_something_are_refused(tmp_path):
     path = tmp_path / "cifar-10-batches-py" / "test_batch"
     mark = tmp_path / "mark"
     for protocol in range(5):
-        for evil in (Evil(open, str(mark), "w"), Evil(exec, f"open({str(mark)!r}, 'w')"), Evil(np.load, str(mark))):
+        for evil in (
+            Evil(open, str(mark), "w"),
+            Evil(exec, f"open({str(mark)!r}, 'w')"),
+            Evil(np.load, str(mark)),
+        ):
             path.write_bytes(pickle.dumps({"data": evil, "labels": [0]}, protocol=protocol))
             assert str(path) in refused("which is not allowed", "cifar10", tmp_path)
             assert not mark.exists()
@@ -210,7 +230,8 @@ def test_pickles_that_would_run_something_are_refused(tmp_path):
     [
         b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x05\x00\x00\x00rot13tR.",  # another codec
         b"cnumpy\nndarray\n(K\x05tR.",  # the array type called directly
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(J\xff\xff\xff\x7ftC\x01btR.",  # a huge array
+        # a huge array
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(J\xff\xff\xff\x7ftC\x01btR.",
         b"cnumpy\ndtype.type.__class__\n.",  # a dotted name
         b"cbuiltins\neval\n.",
     ],
@@ -239,7 +260,10 @@ def test_cifar100_npz_of_another_size(tmp_path):
         (b"", "is not an idx file"),
         (b"\0\0\x0d\x03" + b"\0" * 12, "is not an idx file of bytes"),
         (b"\0\0\x08\x03\0\0", "ends within its header"),
-        (layouts.idx(np.zeros((2, 28, 28), dtype=np.uint8))[:-1], "holds 1567 bytes where its header announces 1568"),
+        (
+            layouts.idx(np.zeros((2, 28, 28), dtype=np.uint8))[:-1],
+            "holds 1567 bytes where its header announces 1568",
+        ),
         (layouts.idx(np.zeros((2, 28, 28), dtype=np.uint8)) + b"x", "holds 1569 bytes"),
         (layouts.idx(np.zeros((20, 28, 27), dtype=np.uint8)), "square"),
     ],
@@ -296,7 +320,11 @@ def test_stl10_faults(tmp_path):
         images.write_bytes(broken)
         assert str(images) in refused("bytes, not a multiple of 27648", "stl10", tmp_path)
     images.write_bytes(good)
-    for broken, message in ((b"\0\1\2", "negative number -1"), (b"\1\2", "2 values for 3"), (b"\1\2\x0b", "class 10")):
+    for broken, message in (
+        (b"\0\1\2", "negative number -1"),
+        (b"\1\2", "2 values for 3"),
+        (b"\1\2\x0b", "class 10"),
+    ):
         labels.write_bytes(broken)
         assert str(labels) in refused(message, "stl10", tmp_path)
 
@@ -319,7 +347,8 @@ def test_imagenette_faults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("package", "name", "lay"), [("PIL", "imagenette", layouts.imagenette), ("scipy.io", "svhn", layouts.svhn)]
+    ("package", "name", "lay"),
+    [("PIL", "imagenette", layouts.imagenette), ("scipy.io", "svhn", layouts.svhn)],
 )
 def test_missing_packages_are_named(package, name, lay, tmp_path, monkeypatch):
     pytest.importorskip(package)
@@ -335,7 +364,9 @@ def test_downloads_that_fail(tmp_path, monkeypatch):
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(datasets, "CIFAR10", no_network)
-    message = refused(r"could not be downloaded to .* \(no route to host\)", "cifar10", tmp_path, download=True)
+    message = refused(
+        r"could not be downloaded to .* \(no route to host\)", "cifar10", tmp_path, download=True
+    )
     assert str(tmp_path) in message
     monkeypatch.setattr(datasets, "CIFAR10", lambda *_, **__: None)
     with pytest.raises(InputError, match="its files are not where expected"):

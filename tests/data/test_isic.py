@@ -13,8 +13,16 @@ from core.data import available, get, isic, load
 from core.errors import InputError
 
 pytest.importorskip("PIL")
-COLUMNS = ("image_name", "patient_id", "sex", "age_approx", "anatom_site_general_challenge", "diagnosis",
-           "benign_malignant", "target")
+COLUMNS = (
+    "image_name",
+    "patient_id",
+    "sex",
+    "age_approx",
+    "anatom_site_general_challenge",
+    "diagnosis",
+    "benign_malignant",
+    "target",
+)
 #: as they stand in the module, before the tests make them small
 OFFICIAL, PARTS = isic.OFFICIAL, isic.PARTS
 #: 40 images, 5 malignant
@@ -22,12 +30,30 @@ MALIGNANT = {3, 8, 21, 22, 39}
 
 
 def rows() -> list[dict[str, str]]:
-    return [dict(zip(COLUMNS, (f"ISIC_{number:07}", f"IP_{number % 7}", "female", "45.0", "torso", "unknown",
-                               "malignant" if number in MALIGNANT else "benign", str(int(number in MALIGNANT))),
-                     strict=True)) for number in reversed(range(40))]
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    f"ISIC_{number:07}",
+                    f"IP_{number % 7}",
+                    "female",
+                    "45.0",
+                    "torso",
+                    "unknown",
+                    "malignant" if number in MALIGNANT else "benign",
+                    str(int(number in MALIGNANT)),
+                ),
+                strict=True,
+            )
+        )
+        for number in reversed(range(40))
+    ]
 
 
-def write_table(path: Path, lines: list[dict[str, str]], columns: tuple[str, ...] = COLUMNS) -> None:
+def write_table(
+    path: Path, lines: list[dict[str, str]], columns: tuple[str, ...] = COLUMNS
+) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
@@ -35,7 +61,9 @@ def write_table(path: Path, lines: list[dict[str, str]], columns: tuple[str, ...
 
 
 def lay_out(root: Path, table: str = isic.TABLES[0], images: str = isic.IMAGES[0]) -> Path:
-    """Images of 60 by 40 pixels: grey level 6 times the image's number, the right half 15 levels brighter."""
+    """Images of 60 by 40 pixels: grey level 6 times the image's number, the right half 15 levels
+    brighter.
+    """
     from PIL import Image
 
     folder = root / "isic2020"
@@ -59,15 +87,27 @@ def small(monkeypatch):
 def test_both_layouts_are_read(tmp_path, table, images):
     lay_out(tmp_path, table, images)
     data = load("isic2020_64", tmp_path)
-    assert (data.name, data.channels, data.size, data.classes) == ("isic2020_64", 3, 64, ("benign", "malignant"))
+    assert (data.name, data.channels, data.size, data.classes) == (
+        "isic2020_64",
+        3,
+        64,
+        ("benign", "malignant"),
+    )
     assert [len(part) for part in (data.train, data.val, data.test)] == [24, 8, 8]
     seen = []
     for part in (data.train, data.val, data.test):
-        left, right = part.images[..., :28].float().mean((1, 2, 3)), part.images[..., 36:].float().mean((1, 2, 3))
-        assert ((right - left - 15).abs() < 3).all()  # the whole image is there: nothing was cropped
+        left, right = (
+            part.images[..., :28].float().mean((1, 2, 3)),
+            part.images[..., 36:].float().mean((1, 2, 3)),
+        )
+        assert (
+            (right - left - 15).abs() < 3
+        ).all()  # the whole image is there: nothing was cropped
         number = (left / 6).round().long()
         assert part.labels.tolist() == [int(one in MALIGNANT) for one in number.tolist()]
-        assert number.tolist() == sorted(number.tolist())  # in the order of the names, not of the table
+        assert number.tolist() == sorted(
+            number.tolist()
+        )  # in the order of the names, not of the table
         seen += number.tolist()
     assert sorted(seen) == list(range(40))
 
@@ -104,7 +144,10 @@ def test_the_images_are_packed_once(tmp_path):
 
 def test_absent_images_come_with_instructions(tmp_path):
     for act in (lambda: load("isic2020_224", tmp_path), lambda: get("isic2020", tmp_path)):
-        with pytest.raises(InputError, match=r"download ISIC_2020_Training_JPEG\.zip and ISIC_2020_Training_GroundTru"):
+        with pytest.raises(
+            InputError,
+            match=r"download ISIC_2020_Training_JPEG\.zip and ISIC_2020_Training_GroundTru",
+        ):
             act()
     info = {one.name: one for one in available(tmp_path)}["isic2020"]
     assert (info.present, info.sizes) == (False, (224, 64))
@@ -119,15 +162,25 @@ def change(number: int, **values: str) -> list[dict[str, str]]:
     return lines
 
 
-@pytest.mark.parametrize(("lines", "message"), [
-    (rows()[1:], r"lists 39 images, 4 of them malignant, where ISIC 2020 has 40 and 5"),
-    (change(1, target="1", benign_malignant="malignant"), "lists 40 images, 6 of them malignant"),
-    (change(2, target="1"), r"line 4: the diagnosis is 'benign' and the target '1', which do not fit together"),
-    (change(3, benign_malignant="unclear"), r"line 5: the diagnosis is 'unclear'"),
-    (change(4, image_name="ISIC_0000039"), r"line 6: the image ISIC_0000039 stands twice"),
-    (change(5, image_name="../other"), r"line 7: '../other' is not the name of an image"),
-    (change(6, image_name=""), "line 8: '' is not the name of an image"),
-], ids=["short", "counts", "mismatch", "word", "twice", "path", "empty"])
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (rows()[1:], r"lists 39 images, 4 of them malignant, where ISIC 2020 has 40 and 5"),
+        (
+            change(1, target="1", benign_malignant="malignant"),
+            "lists 40 images, 6 of them malignant",
+        ),
+        (
+            change(2, target="1"),
+            r"line 4: the diagnosis is 'benign' and the target '1', which do not fit together",
+        ),
+        (change(3, benign_malignant="unclear"), r"line 5: the diagnosis is 'unclear'"),
+        (change(4, image_name="ISIC_0000039"), r"line 6: the image ISIC_0000039 stands twice"),
+        (change(5, image_name="../other"), r"line 7: '../other' is not the name of an image"),
+        (change(6, image_name=""), "line 8: '' is not the name of an image"),
+    ],
+    ids=["short", "counts", "mismatch", "word", "twice", "path", "empty"],
+)
 def test_a_bad_table_is_named_with_its_line(tmp_path, lines, message):
     folder = lay_out(tmp_path)
     write_table(folder / isic.TABLES[0], lines)

@@ -29,7 +29,9 @@ def test_digits_are_those_of_scikit_learn_split_by_class():
     data = load("digits")
     source = load_digits()
     assert (data.channels, data.size, data.num_classes) == (1, 8, 10)
-    counts = [torch.bincount(part.labels, minlength=10) for part in (data.train, data.val, data.test)]
+    counts = [
+        torch.bincount(part.labels, minlength=10) for part in (data.train, data.val, data.test)
+    ]
     total = torch.from_numpy(np.bincount(source.target))
     assert torch.equal(sum(counts), total)
     for count, share in zip(counts, (0.7, 0.1, 0.2), strict=True):
@@ -41,7 +43,9 @@ def test_digits_are_those_of_scikit_learn_split_by_class():
 
     parts = (data.train, data.val, data.test)
     ours = [key(x[0], y) for part in parts for x, y in zip(part.images, part.labels, strict=True)]
-    theirs = [(x.astype(int).tobytes(), int(y)) for x, y in zip(source.images, source.target, strict=True)]
+    theirs = [
+        (x.astype(int).tobytes(), int(y)) for x, y in zip(source.images, source.target, strict=True)
+    ]
     assert Counter(ours) == Counter(theirs)
     assert load("digits").fingerprint == data.fingerprint
 
@@ -71,7 +75,12 @@ def test_npz_grey_and_colour(tmp_path):
     for name, channels in (("grey", 1), ("colour", 3)):
         wrote = layouts.npz(tmp_path / f"{name}.npz", channels=channels)
         data = load(name, tmp_path)
-        assert (data.name, data.channels, data.size, data.classes) == (name, channels, 28, ("0", "1", "2"))
+        assert (data.name, data.channels, data.size, data.classes) == (
+            name,
+            channels,
+            28,
+            ("0", "1", "2"),
+        )
         assert data.mean == data.std == (0.5,) * channels
         for split, part in (("train", data.train), ("val", data.val), ("test", data.test)):
             pixels = wrote[f"{split}_images"].reshape(len(part), 28, 28, channels)
@@ -83,7 +92,14 @@ def test_npz_grey_and_colour(tmp_path):
 
 def test_npz_without_validation_with_centres_and_classes(tmp_path):
     centre = np.arange(12, dtype=np.uint8) % 4
-    layouts.npz(tmp_path / "own_64.npz", 64, 3, val=False, train_centre=centre, classes=np.array(["a", "b", "c", "d"]))
+    layouts.npz(
+        tmp_path / "own_64.npz",
+        64,
+        3,
+        val=False,
+        train_centre=centre,
+        classes=np.array(["a", "b", "c", "d"]),
+    )
     for data in (load("own_64", tmp_path), load("own", tmp_path, size=64)):
         assert len(data.val) == 0
         assert data.val.images.shape == (0, 3, 64, 64)
@@ -97,8 +113,14 @@ def test_fingerprint_is_sha256_of_arrays_shapes_and_dtypes(tmp_path):
     data = load("a", tmp_path)
     digest = hashlib.sha256()
     for part in (data.train, data.val, data.test):
-        digest.update(f"torch.uint8{tuple(part.images.shape)};".encode() + part.images.numpy().tobytes())
-        digest.update(f"torch.int64{tuple(part.labels.shape)};".encode() + part.labels.numpy().tobytes() + b"none;")
+        digest.update(
+            f"torch.uint8{tuple(part.images.shape)};".encode() + part.images.numpy().tobytes()
+        )
+        digest.update(
+            f"torch.int64{tuple(part.labels.shape)};".encode()
+            + part.labels.numpy().tobytes()
+            + b"none;"
+        )
     assert data.fingerprint == digest.hexdigest()
 
 
@@ -119,12 +141,19 @@ def test_fingerprint_tells_changes(tmp_path, change):
 
 
 def test_medical_sets_at_every_size(tmp_path):
-    for size, stem in ((28, "bloodmnist"), (64, "bloodmnist_64"), (128, "bloodmnist_128"), (224, "bloodmnist_224")):
+    for size, stem in (
+        (28, "bloodmnist"),
+        (64, "bloodmnist_64"),
+        (128, "bloodmnist_128"),
+        (224, "bloodmnist_224"),
+    ):
         layouts.npz(tmp_path / f"{stem}.npz", size, 3, labels=8)
         with pytest.warns(UserWarning, match="is not the official file"):
             data = load("bloodmnist", tmp_path, size=size)
         assert (data.name, data.size, data.num_classes) == (stem, size, 8)
-        assert load(stem, tmp_path).fingerprint == data.fingerprint  # and no second warning, which would be an error
+        assert (
+            load(stem, tmp_path).fingerprint == data.fingerprint
+        )  # and no second warning, which would be an error
 
 
 def test_medical_official_file_is_silent(tmp_path, monkeypatch, recwarn):
@@ -132,7 +161,9 @@ def test_medical_official_file_is_silent(tmp_path, monkeypatch, recwarn):
     path = tmp_path / "breastmnist.npz"
     layouts.npz(path, labels=2)
     digest = hashlib.md5(path.read_bytes()).hexdigest()
-    monkeypatch.setitem(medmnist.INFO, "breastmnist", medmnist.INFO["breastmnist"] | {"MD5": digest})
+    monkeypatch.setitem(
+        medmnist.INFO, "breastmnist", medmnist.INFO["breastmnist"] | {"MD5": digest}
+    )
     assert load("breastmnist", tmp_path).classes == ("malignant", "normal, benign")
     assert not recwarn.list
 
@@ -148,7 +179,11 @@ def test_medical_sets_without_medmnist(tmp_path, monkeypatch, recwarn):
 
 def test_the_list_of_medical_sets_is_medmnists():
     info = pytest.importorskip("medmnist").INFO
-    flat = {name: row for name, row in info.items() if "3d" not in name and "multi-label" not in row["task"]}
+    flat = {
+        name: row
+        for name, row in info.items()
+        if "3d" not in name and "multi-label" not in row["task"]
+    }
     assert {name: len(row["label"]) for name, row in flat.items()} == CLASSES
 
 
@@ -167,7 +202,9 @@ def test_cifar10_batches(tmp_path, protocol):
 def test_cifar10_batches_of_python_2(tmp_path):
     layouts.cifar10(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
-    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(layouts.cifar10_python2_batch(pixels, [7, 0, 9]))
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(
+        layouts.cifar10_python2_batch(pixels, [7, 0, 9])
+    )
     data = load("cifar10", tmp_path)
     assert np.array_equal(data.test.images.reshape(3, -1), pixels)
     assert data.test.labels.tolist() == [7, 0, 9]
@@ -193,23 +230,36 @@ def test_cifar100_fine_and_coarse(tmp_path):
     assert np.array_equal(coarse.test.images, wrote["test"])
     assert (fine.num_classes, coarse.num_classes) == (100, 20)
     assert fine.train.labels.tolist() == list(range(100))
-    assert coarse.train.labels.tolist() == [label // 5 for label in range(100)]  # the file's own coarse labels
+    assert coarse.train.labels.tolist() == [
+        label // 5 for label in range(100)
+    ]  # the file's own coarse labels
 
 
 def test_cifar100_from_npz(tmp_path):
-    labels = np.array([0, 1, 2, 47, 99] * 2 + [52, 98])  # apple, aquarium_fish, baby, maple_tree, worm; oak_tree, woman
+    labels = np.array(
+        [0, 1, 2, 47, 99] * 2 + [52, 98]
+    )  # apple, aquarium_fish, baby, maple_tree, worm; oak_tree, woman
     layouts.npz(tmp_path / "cifar100.npz", 32, 3, train_labels=labels)
     fine, coarse = load("cifar100", tmp_path), load("cifar100_coarse", tmp_path)
     assert torch.equal(fine.train.labels, torch.from_numpy(labels))
     assert torch.equal(coarse.train.images, fine.train.images)
     names = [coarse.classes[label] for label in coarse.train.labels[[0, 1, 2, 3, 4, 10, 11]]]
-    assert names == ["fruit_and_vegetables", "fish", "people", "trees", "non-insect_invertebrates", "trees", "people"]
+    assert names == [
+        "fruit_and_vegetables",
+        "fish",
+        "people",
+        "trees",
+        "non-insect_invertebrates",
+        "trees",
+        "people",
+    ]
     assert fine.mean == coarse.mean == (0.5071, 0.4866, 0.4409)
 
 
 def test_superclasses_are_the_official_table():
     # as published with the python version of CIFAR-100: coarse label of fine label 0, 1, 2, ...
-    official = """4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7 6 13 15 3 15 0 11 1 10 12 14 16 9 11 5
+    official = """
+    4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7 6 13 15 3 15 0 11 1 10 12 14 16 9 11 5
     5 19 8 8 15 13 14 17 18 10 16 4 17 4 2 0 17 4 18 17 10 3 2 12 12 16 12 1 9 19 2 10 0 1 16 12 9 13 15 13
     16 19 2 4 6 19 5 5 8 19 18 1 2 15 6 0 17 8 14 13"""
     assert COARSE_OF_FINE.tolist() == [int(number) for number in official.split()]
@@ -241,7 +291,9 @@ def test_mnist_agrees_with_torchvision(tmp_path):
 
 
 def test_idx_header_is_the_documented_one():
-    assert layouts.idx(np.zeros((2, 28, 28), dtype=np.uint8))[:16] == struct.pack(">IIII", 2051, 2, 28, 28)
+    assert layouts.idx(np.zeros((2, 28, 28), dtype=np.uint8))[:16] == struct.pack(
+        ">IIII", 2051, 2, 28, 28
+    )
 
 
 def test_svhn(tmp_path):
@@ -269,7 +321,9 @@ def test_stl10_is_resized_as_pil_does(tmp_path):
     assert (small.size, small.name, small.train.labels.tolist()) == (32, "stl10", list(range(10)))
     image = pytest.importorskip("PIL.Image")
     for ours, source in zip(small.train.images, wrote["train"], strict=True):
-        theirs = np.asarray(image.fromarray(source.transpose(1, 2, 0)).resize((32, 32), image.Resampling.BILINEAR))
+        theirs = np.asarray(
+            image.fromarray(source.transpose(1, 2, 0)).resize((32, 32), image.Resampling.BILINEAR)
+        )
         assert np.abs(ours.permute(1, 2, 0).numpy().astype(int) - theirs.astype(int)).max() <= 1
 
 
@@ -288,7 +342,8 @@ def test_imagenette_folders(tmp_path, folder):
     assert data.test.labels.tolist() == list(range(10))
     assert data.classes[0] == "tench"
     for image, label in zip(data.train.images, data.train.labels, strict=True):
-        # shrunk to 96 by 64 and centre cropped: the edge between dark and bright stays in the middle
+        # shrunk to 96 by 64 and centre cropped: the edge between dark and bright stays in the
+        # middle
         assert (image[:, :, :28].float() - 20 * label).abs().max() <= 4
         assert (image[:, :, 36:].float() - 20 * label - 60).abs().max() <= 4
 
@@ -302,8 +357,15 @@ def test_imagenette_is_packed_once(tmp_path):
     for path in (tmp_path / "imagenette2-160" / "train").rglob("*.JPEG"):
         path.unlink()
     after = load("imagenette", tmp_path)
-    assert (after.fingerprint, after.classes, after.mean) == (before.fingerprint, before.classes, before.mean)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["imagenette2-160", "imagenette_64.npz"]
+    assert (after.fingerprint, after.classes, after.mean) == (
+        before.fingerprint,
+        before.classes,
+        before.mean,
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "imagenette2-160",
+        "imagenette_64.npz",
+    ]
 
 
 def test_torchvision_sets_from_npz(tmp_path):
@@ -375,7 +437,9 @@ def test_half_the_size_is_the_mean_of_two_by_two_pixels() -> None:
     means = pixels.reshape(len(pixels), 1, 4, 2, 4, 2).mean((3, 5)).round()
     assert small.name == "digits_4" and small.size == 4
     assert np.array_equal(small.train.images.numpy(), means.astype(np.uint8))
-    assert torch.equal(small.train.labels, data.train.labels) and small.fingerprint != data.fingerprint
+    assert (
+        torch.equal(small.train.labels, data.train.labels) and small.fingerprint != data.fingerprint
+    )
     odd = attrs.evolve(data, train=attrs.evolve(data.train, images=data.train.images[..., :7, :7]))
     with pytest.raises(InputError, match="cannot be halved"):
         halved(odd, "odd")

@@ -16,17 +16,28 @@ CLASSES = np.array(["akiec", "bcc", "mel", "nv"])
 
 def write(root, classes=CLASSES):
     centre = np.array([0, 1, 2, 3] * 3, dtype=np.uint8)
-    return layouts.npz(root / "ham10000_64.npz", 64, 3, labels=len(classes), classes=classes, train_centre=centre)
+    return layouts.npz(
+        root / "ham10000_64.npz", 64, 3, labels=len(classes), classes=classes, train_centre=centre
+    )
 
 
 @pytest.mark.parametrize("size", [64, 32])
 def test_labels_are_melanoma_or_not_and_all_else_stays(tmp_path, size):
     wrote = write(tmp_path)
     data, source = load(f"ham10000_melanoma_{size}", tmp_path), load(f"ham10000_{size}", tmp_path)
-    assert (data.name, data.classes, data.size) == (f"ham10000_melanoma_{size}", ("other", "melanoma"), size)
-    for word, part, full in (("train", data.train, source.train), ("val", data.val, source.val),
-                             ("test", data.test, source.test)):
-        assert part.labels.tolist() == [int(label == 2) for label in wrote[f"{word}_labels"].ravel()]
+    assert (data.name, data.classes, data.size) == (
+        f"ham10000_melanoma_{size}",
+        ("other", "melanoma"),
+        size,
+    )
+    for word, part, full in (
+        ("train", data.train, source.train),
+        ("val", data.val, source.val),
+        ("test", data.test, source.test),
+    ):
+        assert part.labels.tolist() == [
+            int(label == 2) for label in wrote[f"{word}_labels"].ravel()
+        ]
         assert torch.equal(part.images, full.images)
     assert data.train.centre.tolist() == wrote["train_centre"].tolist()
     assert data.fingerprint != source.fingerprint

@@ -19,7 +19,9 @@ from core.errors import InputError
 LABELS = st.lists(st.integers(0, 7), min_size=1, max_size=120).map(np.array)
 SEEDS = st.integers(0, 2**40)
 # from the smallest positive number to the largest
-ALPHAS = st.one_of(st.sampled_from([5e-324, 1e-300, 1e-12, 0.02, 0.05, 1.0, 1e6, 1.7e308]), st.floats(1e-3, 1e3))
+ALPHAS = st.one_of(
+    st.sampled_from([5e-324, 1e-300, 1e-12, 0.02, 0.05, 1.0, 1e6, 1.7e308]), st.floats(1e-3, 1e3)
+)
 
 
 def everything_once(parts, count):
@@ -43,7 +45,9 @@ def test_iid(labels, clients, seed):
 
 
 @given(LABELS, st.integers(1, 12), ALPHAS, SEEDS, st.integers(0, 4), st.booleans())
-def test_dirichlet_gives_every_sample_once_and_min_size(labels, clients, alpha, seed, min_size, cap):
+def test_dirichlet_gives_every_sample_once_and_min_size(
+    labels, clients, alpha, seed, min_size, cap
+):
     assume(clients * min_size <= len(labels))
     parts = p.dirichlet(labels, clients, alpha, seed, min_size, cap)
     assert len(parts) == clients
@@ -69,7 +73,10 @@ def test_dirichlet_follows_the_dirichlet_distribution():
     labels, clients, runs = np.zeros(2000, dtype=np.int64), 5, 400
     at = np.linspace(0.01, 0.99, 99)  # away from 0 and 1, where shares are rounded to whole samples
     for alpha in (0.05, 0.3, 2.0):
-        shares = [len(p.dirichlet(labels, clients, alpha, seed, min_size=0)[2]) / 2000 for seed in range(runs)]
+        shares = [
+            len(p.dirichlet(labels, clients, alpha, seed, min_size=0)[2]) / 2000
+            for seed in range(runs)
+        ]
         below = np.searchsorted(np.sort(shares), at, side="right") / runs
         expected = stats.beta(alpha, (clients - 1) * alpha).cdf(at)
         # the largest gap between the two, at the 1% critical value of Kolmogorov and Smirnov
@@ -87,7 +94,10 @@ def test_limits_of_alpha():
     labels = np.repeat(np.arange(10), 100)
     for part in p.dirichlet(labels, 5, 1.7e308, 0, min_size=0):
         assert np.bincount(labels[part], minlength=10).tolist() == [20] * 10
-    counts = [np.bincount(labels[part], minlength=10) for part in p.dirichlet(labels, 5, 5e-324, 0, min_size=0)]
+    counts = [
+        np.bincount(labels[part], minlength=10)
+        for part in p.dirichlet(labels, 5, 5e-324, 0, min_size=0)
+    ]
     assert set(np.concatenate(counts).tolist()) <= {0, 100}
 
 
@@ -100,7 +110,9 @@ def test_the_smallest_alpha_has_no_favourite_client():
 def test_cap_evens_out_sizes():
     labels = np.repeat(np.arange(10), 100)
     spread = {
-        cap: np.mean([np.std([len(q) for q in p.dirichlet(labels, 10, 0.05, s, 0, cap)]) for s in range(40)])
+        cap: np.mean(
+            [np.std([len(q) for q in p.dirichlet(labels, 10, 0.05, s, 0, cap)]) for s in range(40)]
+        )
         for cap in (False, True)
     }
     assert spread[True] < 0.8 * spread[False]
@@ -159,7 +171,11 @@ def test_natural(centre):
 
 
 def write(path, idx, classes=None):
-    path.write_text(json.dumps({"client_idx": idx} | ({"client_classes": classes} if classes is not None else {})))
+    path.write_text(
+        json.dumps(
+            {"client_idx": idx} | ({"client_classes": classes} if classes is not None else {})
+        )
+    )
     return path
 
 
@@ -186,7 +202,11 @@ def test_split_dispatches(tmp_path):
         ),
         "pathological": ({"classes_per_client": 2}, 5, p.pathological(labels, 5, 2, 3)),
         "natural": ({}, 3, p.natural(centre)),
-        "file": ({"file": "s.json", "listed_classes_only": True}, 2, [np.arange(0, 39, 4), np.array([])]),
+        "file": (
+            {"file": "s.json", "listed_classes_only": True},
+            2,
+            [np.arange(0, 39, 4), np.array([])],
+        ),
     }
     assert set(cases) == set(p.PARTITIONS)
     for name, (options, clients, expected) in cases.items():
@@ -198,7 +218,10 @@ def test_file_is_looked_for_in_the_data_folder(tmp_path, monkeypatch):
     split = Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
     path = write(tmp_path / "s.json", [[2], [0, 1]])
     for file in ("s.json", str(path)):
-        assert [part.tolist() for part in p.split({"name": "file", "file": file}, split, 2, 0)] == [[2], [0, 1]]
+        assert [part.tolist() for part in p.split({"name": "file", "file": file}, split, 2, 0)] == [
+            [2],
+            [0, 1],
+        ]
 
 
 SPLIT = Split(torch.zeros(6, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 0, 0, 1, 1, 2]))
@@ -216,10 +239,16 @@ BAD_SPECS = [
     ({"name": "iid"}, True, "clients must be a whole number"),
     ({"name": "iid"}, 2.0, "clients must be a whole number"),
     ({"name": "iid"}, 7, "6 samples cannot give each of 7 clients at least one sample"),
-    *(({"name": "dirichlet", "alpha": a}, 2, "alpha must be a positive finite number")
-      for a in (0, -1, math.nan, math.inf, "x", None, True)),
+    *(
+        ({"name": "dirichlet", "alpha": a}, 2, "alpha must be a positive finite number")
+        for a in (0, -1, math.nan, math.inf, "x", None, True)
+    ),
     ({"name": "dirichlet", "alpha": 1, "min_size": 4}, 2, "at least 4 samples"),
-    ({"name": "dirichlet", "alpha": 1, "min_size": -1}, 2, "min_size must be a whole number of at least 0"),
+    (
+        {"name": "dirichlet", "alpha": 1, "min_size": -1},
+        2,
+        "min_size must be a whole number of at least 0",
+    ),
     ({"name": "dirichlet", "alpha": 1, "cap": 1}, 2, "cap must be true or false"),
     ({"name": "pathological", "classes_per_client": 4}, 2, "the samples have 3 classes"),
     ({"name": "pathological", "classes_per_client": 1}, 2, "cannot hold all 3 classes"),
@@ -284,7 +313,9 @@ def test_split_file_that_is_no_text(tmp_path):
             p.from_file(path)
 
 
-@pytest.mark.parametrize("labels", [np.zeros((2, 2), dtype=int), np.array([0.5, 1.0]), np.array(["a"])])
+@pytest.mark.parametrize(
+    "labels", [np.zeros((2, 2), dtype=int), np.array([0.5, 1.0]), np.array(["a"])]
+)
 def test_labels_that_are_no_labels(labels):
     with pytest.raises(InputError, match="labels must be whole numbers"):
         p.iid(labels, 1, 0)
@@ -298,7 +329,11 @@ def test_centres_that_are_no_centres(centre):
 
 def test_no_samples():
     nothing = np.array([], dtype=np.int64)
-    ways = ((p.iid, {}), (p.dirichlet, {"alpha": 1.0, "min_size": 0}), (p.pathological, {"classes_per_client": 1}))
+    ways = (
+        (p.iid, {}),
+        (p.dirichlet, {"alpha": 1.0, "min_size": 0}),
+        (p.pathological, {"classes_per_client": 1}),
+    )
     for make, options in ways:
         with pytest.raises(InputError, match="no samples"):
             make(nothing, 1, seed=0, **options)

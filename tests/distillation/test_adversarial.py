@@ -35,7 +35,9 @@ def test_the_released_loss_against_pytorch():
 
 def test_the_weight_stands_in_one_place_only():
     for loss in ("linear", "non_saturating"):
-        real, generator = (gan_losses(FAKE, REAL, PI, loss, place) for place in ("real", "generator"))
+        real, generator = (
+            gan_losses(FAKE, REAL, PI, loss, place) for place in ("real", "generator")
+        )
         plain = gan_losses(FAKE, REAL, torch.ones(3), loss, "real")
         assert not torch.allclose(real[0], plain[0]) and torch.equal(real[1], plain[1])
         assert torch.equal(generator[0], plain[0]) and torch.allclose(generator[1], PI * plain[1])

@@ -1,4 +1,6 @@
-"""The weights of Eq. 7 and 8 against NumPy and against a mixture whose densities are known; the ensemble of Eq. 9."""
+"""The weights of Eq. 7 and 8 against NumPy and against a mixture whose densities are known; the
+ensemble of Eq. 9.
+"""
 
 import numpy as np
 import pytest
@@ -19,8 +21,9 @@ def test_equation_8_against_numpy():
         with np.errstate(invalid="ignore"):
             weight = weight / weight.sum(0)
         weight[..., 3] = 1 / 3  # nobody has class 3
-        found = kd.class_input_importance(torch.tensor(COUNTS), torch.tensor(generated), torch.tensor(real),
-                                          class_ratio=ratio)
+        found = kd.class_input_importance(
+            torch.tensor(COUNTS), torch.tensor(generated), torch.tensor(real), class_ratio=ratio
+        )
         assert found.shape == (3, 5, 4)
         np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-12)
         np.testing.assert_allclose(found.sum(0), 1, rtol=1e-5)
@@ -35,14 +38,18 @@ def test_class_ratio_only():
 
 
 def test_one_image_counts_as_one_or_as_a_whole_client():
-    count, share = (kd.class_input_importance(torch.tensor(COUNTS), class_ratio=ratio)[2, 0, 1]
-                    for ratio in ("count", "share"))
+    count, share = (
+        kd.class_input_importance(torch.tensor(COUNTS), class_ratio=ratio)[2, 0, 1]
+        for ratio in ("count", "share")
+    )
     assert float(count) == pytest.approx(1 / 6) and float(share) == pytest.approx(1 / (1 + 5 / 15))
 
 
 def test_a_discriminator_that_is_sure_gives_neither_nan_nor_infinity():
     generated = torch.tensor([[0.0, 1.0], [1e-40, 1.0], [1.0, 0.0]], requires_grad=True)
-    found = kd.class_input_importance(torch.tensor(COUNTS), generated, torch.tensor([0.0, 1.0, 0.5]))
+    found = kd.class_input_importance(
+        torch.tensor(COUNTS), generated, torch.tensor([0.0, 1.0, 0.5])
+    )
     assert torch.isfinite(found).all()
     found.square().sum().backward()
     assert torch.isfinite(generated.grad).all()
@@ -55,17 +62,21 @@ def test_unknown_ratio():
 
 def densities(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p(x | y) of two classes, (2, N), and the shares of the classes at two clients, (2, 2)."""
-    return (np.stack([scipy.stats.norm(mean, 1).pdf(points) for mean in (-1.0, 1.0)]),
-            np.array([[0.9, 0.1], [0.3, 0.7]]))
+    return (
+        np.stack([scipy.stats.norm(mean, 1).pdf(points) for mean in (-1.0, 1.0)]),
+        np.array([[0.9, 0.1], [0.3, 0.7]]),
+    )
 
 
 @pytest.mark.parametrize(("says", "sign"), [("generated", 1), ("real", -1)])
 def test_equation_8_follows_the_true_ratio_where_the_discriminator_says_generated(says, sign):
-    """Two Gaussian classes with known P(x | y), two clients of equal size, best discriminators between P_k and P.
+    """Two Gaussian classes with known P(x | y), two clients of equal size, best discriminators
+    between P_k and P.
 
-    P_k(y|x) / P(y|x), normalised over the clients, is what Eq. 7 wants. Eq. 8 with D_k = P(x) / (P(x) + P_k(x)), the
-    probability of "generated" that Eq. 2 trains, follows it; with D_k the probability of "real" it does not follow
-    the part that depends on x: there the correlation is negative.
+    P_k(y|x) / P(y|x), normalised over the clients, is what Eq. 7 wants. Eq. 8 with D_k = P(x) /
+    (P(x) + P_k(x)), the probability of "generated" that Eq. 2 trains, follows it; with D_k the
+    probability of "real" it does not follow the part that depends on x: there the correlation is
+    negative.
     """
     points = np.linspace(-3, 3, 61)
     within, shares = densities(points)
@@ -78,16 +89,22 @@ def test_equation_8_follows_the_true_ratio_where_the_discriminator_says_generate
     chance = chance if says == "generated" else 1 - chance
     # E_{x' ~ P_k} D_k(x')
     on_real = (chance * local).sum(1) / local.sum(1)
-    found = kd.class_input_importance(torch.tensor(shares * 1000), torch.tensor(chance), torch.tensor(on_real))
+    found = kd.class_input_importance(
+        torch.tensor(shares * 1000), torch.tensor(chance), torch.tensor(on_real)
+    )
     for y in range(2):
         correlation = np.corrcoef(truth[0, :, y], found[0, :, y].numpy())[0, 1]
         assert sign * correlation > 0.9
 
 
 def test_the_ensemble_is_a_sum_of_products():
-    """Eq. 9, by hand: class 0 from the first teacher, class 1 from the second, class 2 half and half."""
+    """Eq. 9, by hand: class 0 from the first teacher, class 1 from the second, class 2 half and
+    half.
+    """
     logits = torch.tensor([[[1.0, 2.0, 3.0]], [[10.0, 20.0, 30.0]]])
     weights = torch.tensor([[[1.0, 0.0, 0.5]], [[0.0, 1.0, 0.5]]])
     assert kd.ensemble_logits(logits, weights).tolist() == [[1.0, 20.0, 16.5]]
-    many = kd.ensemble_logits(logits.expand(2, 4, 3), weights)  # weights that are the same for every input
+    many = kd.ensemble_logits(
+        logits.expand(2, 4, 3), weights
+    )  # weights that are the same for every input
     assert many.shape == (4, 3) and torch.equal(many[0], many[3])

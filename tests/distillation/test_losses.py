@@ -36,26 +36,38 @@ def test_kl_against_scipy(tau):
 
 def test_squared_error_by_hand():
     """Eq. 10: (1 + 4) and (0 + 9), so 7 on average."""
-    value = kd.mimic_loss(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]]))
+    value = kd.mimic_loss(
+        torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])
+    )
     assert float(value) == 7.0
 
 
 def test_a_high_temperature_is_the_centred_squared_error():
-    """Hinton et al. 2015, Sec. 2.1: tau^2 KL -> |z^ - z|^2 / (2 C) of centred logits, in value and in gradient."""
-    student, ensemble = (torch.tensor(LOGITS[i], dtype=torch.float64, requires_grad=i == 0) for i in (0, 1))
+    """Hinton et al. 2015, Sec. 2.1: tau^2 KL -> |z^ - z|^2 / (2 C) of centred logits, in value and
+    in gradient.
+    """
+    student, ensemble = (
+        torch.tensor(LOGITS[i], dtype=torch.float64, requires_grad=i == 0) for i in (0, 1)
+    )
     gap = LOGITS[0] - LOGITS[1]
     gap -= gap.mean(-1, keepdims=True)
     error = []
     for tau in (10.0, 100.0, 1000.0):
         value = kd.mimic_loss(student, ensemble, tau)
         (gradient,) = torch.autograd.grad(value, student)
-        error.append((abs(value.item() - (gap**2).sum(-1).mean() / (2 * C)),
-                      np.abs(gradient.numpy() - gap / (C * N)).max()))
+        error.append(
+            (
+                abs(value.item() - (gap**2).sum(-1).mean() / (2 * C)),
+                np.abs(gradient.numpy() - gap / (C * N)).max(),
+            )
+        )
     assert error[0] > error[1] > error[2] and max(error[2]) < 0.01
 
 
 def test_the_released_temperature_loses_nothing_in_float32():
-    """At 10001 the two distributions differ in the fifth digit; the gradient must still be that of float64."""
+    """At 10001 the two distributions differ in the fifth digit; the gradient must still be that of
+    float64.
+    """
     gradients = []
     for dtype in (torch.float32, torch.float64):
         student = torch.tensor(LOGITS[0], dtype=dtype, requires_grad=True)
@@ -72,7 +84,9 @@ def test_confidence_against_scipy():
 
 def test_jensen_shannon_of_two_against_scipy():
     """SciPy gives the square root, for two distributions of equal weight."""
-    expected = [scipy.spatial.distance.jensenshannon(p, q) ** 2 for p, q in zip(Q[0], Q[1], strict=True)]
+    expected = [
+        scipy.spatial.distance.jensenshannon(p, q) ** 2 for p, q in zip(Q[0], Q[1], strict=True)
+    ]
     value = kd.jensen_shannon(tensor(Q[:2]), torch.tensor([0.5, 0.5]))
     np.testing.assert_allclose(value, expected, rtol=1e-4)
 
@@ -86,7 +100,9 @@ def test_jensen_shannon_is_the_weighted_mean_divergence_from_the_mean():
 
 def test_teachers_that_are_sure_of_different_classes_differ_by_the_entropy_of_their_weights():
     sure = torch.eye(4)[:, None]  # teacher k says class k
-    assert float(kd.jensen_shannon(sure, tensor(PI))) == pytest.approx(scipy.stats.entropy(PI), rel=1e-5)
+    assert float(kd.jensen_shannon(sure, tensor(PI))) == pytest.approx(
+        scipy.stats.entropy(PI), rel=1e-5
+    )
     agreeing = torch.eye(4)[:1].expand(4, 1, 4)
     assert float(kd.jensen_shannon(agreeing, tensor(PI))) == pytest.approx(0, abs=1e-6)
 
@@ -95,7 +111,10 @@ def test_teachers_that_are_sure_of_different_classes_differ_by_the_entropy_of_th
 def test_bounds_of_jensen_shannon(teachers, classes, seed):
     """0 <= JSD <= H(pi), and never above log C."""
     draw = np.random.default_rng(seed)
-    q, pi = draw.dirichlet(np.full(classes, 0.1), size=(teachers, 3)), draw.dirichlet(np.ones(teachers))
+    q, pi = (
+        draw.dirichlet(np.full(classes, 0.1), size=(teachers, 3)),
+        draw.dirichlet(np.ones(teachers)),
+    )
     value = kd.jensen_shannon(tensor(q), tensor(pi))
     assert float(value.min()) > -1e-5
     assert float(value.max()) < min(scipy.stats.entropy(pi), math.log(classes)) + 1e-5
@@ -105,8 +124,11 @@ def test_gradients_by_finite_differences():
     q = torch.tensor(Q, dtype=torch.float64, requires_grad=True)
     pi = torch.tensor(PI, dtype=torch.float64)
     logits = torch.tensor(LOGITS[0], dtype=torch.float64, requires_grad=True)
-    for loss in (lambda q: kd.confidence_loss(q, pi), lambda q: kd.jensen_shannon(q, pi).mean(),
-                 lambda q: kd.balance_loss(q, pi)):
+    for loss in (
+        lambda q: kd.confidence_loss(q, pi),
+        lambda q: kd.jensen_shannon(q, pi).mean(),
+        lambda q: kd.balance_loss(q, pi),
+    ):
         assert torch.autograd.gradcheck(loss, (q,))
     other = torch.tensor(LOGITS[1], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a, b: kd.mimic_loss(a, b, 2.0), (logits, other))
@@ -118,12 +140,17 @@ def test_a_probability_of_zero_has_a_finite_gradient():
     logits = torch.tensor([[[0.0, 500.0]], [[500.0, 0.0]]], requires_grad=True)
     q = logits.softmax(-1)
     assert q.min().item() == 0
-    (kd.confidence_loss(q, torch.tensor([0.5, 0.5])) - kd.jensen_shannon(q, torch.tensor([0.5, 0.5])).mean()).backward()
+    (
+        kd.confidence_loss(q, torch.tensor([0.5, 0.5]))
+        - kd.jensen_shannon(q, torch.tensor([0.5, 0.5])).mean()
+    ).backward()
     assert torch.isfinite(logits.grad).all()
 
 
 def test_the_released_divergence_by_hand():
-    """Two teachers, (0.9, 0.1) and (0.5, 0.5): their mean is (0.7, 0.3); KL(mean || each), averaged."""
+    """Two teachers, (0.9, 0.1) and (0.5, 0.5): their mean is (0.7, 0.3); KL(mean || each),
+    averaged.
+    """
     q = np.array([[0.9, 0.1], [0.5, 0.5]])
     expected = np.mean([scipy.stats.entropy([0.7, 0.3], one) for one in q])
     assert float(kd.reversed_divergence(tensor(q[:, None]))) == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,6 @@
-"""Mistakes: each gives one clear line and a non-zero status, no traceback, and leaves existing records alone."""
+"""Mistakes: each gives one clear line and a non-zero status, no traceback, and leaves existing
+records alone.
+"""
 
 import errno
 import hashlib
@@ -16,17 +18,36 @@ import pytest
 from core.__main__ import main
 from core.experiments import Experiment, Record, queue, record
 
-QUICK = ["run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1",
-         "--set", "local_steps=1", "--model-set", "width=4", "--device", "cpu"]
+QUICK = [
+    "run",
+    "--algorithm",
+    "fedavg",
+    "--dataset",
+    "digits",
+    "--profile",
+    "quick",
+    "--rounds",
+    "1",
+    "--set",
+    "local_steps=1",
+    "--model-set",
+    "width=4",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture(autouse=True)
 def data_root(tmp_path, monkeypatch):
-    """An empty data folder, and results of the test's own with one record that no mistake may touch."""
+    """An empty data folder, and results of the test's own with one record that no mistake may
+    touch.
+    """
     root, results = tmp_path / "data", tmp_path / "results"
     root.mkdir()
     experiment = Experiment(algorithm="fedavg", dataset="digits")
-    Record(experiment, {}, "", {}, "", "complete").save(results / "reference" / f"{experiment.id}.json")
+    Record(experiment, {}, "", {}, "", "complete").save(
+        results / "reference" / f"{experiment.id}.json"
+    )
     monkeypatch.setenv("FEDCON_DATA", str(root))
     monkeypatch.setattr(record, "RESULTS", results)
     monkeypatch.setattr(queue, "RESULTS", results)
@@ -62,7 +83,10 @@ CASES = {
     "unknown option": (run_with("--epochs", "3"), "--epochs"),
     "nothing to run": (["run"], "--algorithm"),
     "no data set": (["run", "--algorithm", "fedavg", "--profile", "laptop"], "--dataset"),
-    "unknown algorithm": (["run", "--algorithm", "fedavgg", "--dataset", "digits"], "did you mean 'fedavg'"),
+    "unknown algorithm": (
+        ["run", "--algorithm", "fedavgg", "--dataset", "digits"],
+        "did you mean 'fedavg'",
+    ),
     "unknown data set": (["run", "--algorithm", "fedavg", "--dataset", "cifar11"], "cifar10"),
     "missing data set": (["run", "--algorithm", "fedavg", "--dataset", "svhn"], "svhn"),
     "alpha zero": (run_with("--alpha", "0"), "alpha"),
@@ -86,11 +110,17 @@ CASES = {
     "zero learning rate": (run_with("--set", "lr=0"), "lr"),
     "infinite learning rate": (run_with("--set", "lr=Infinity"), "lr"),
     "setting without value": (run_with("--set", "lr"), "NAME=VALUE"),
-    "fedprox below zero": (["run", "--algorithm", "fedprox", "--dataset", "digits", "--set", "mu=-1"], "mu"),
+    "fedprox below zero": (
+        ["run", "--algorithm", "fedprox", "--dataset", "digits", "--set", "mu=-1"],
+        "mu",
+    ),
     "alpha without dirichlet": (run_with("--alpha", "1", "--partition", "iid"), "alpha"),
     "unknown partition": (run_with("--partition", "dirichlett"), "dirichlet"),
     "unknown partition option": (run_with("--partition", "iid,alfa=3"), "alfa"),
-    "too many classes per client": (run_with("--partition", "pathological,classes_per_client=11"), "classes"),
+    "too many classes per client": (
+        run_with("--partition", "pathological,classes_per_client=11"),
+        "classes",
+    ),
     "natural without centres": (run_with("--partition", "natural"), "centre"),
     "partition file missing": (run_with("--partition", "nowhere.json"), "nowhere.json"),
     "unknown device": (run_with("--device", "tpu"), "tpu"),
@@ -105,9 +135,14 @@ CASES = {
     "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
     "notebook missing": (["notebook", "notebooks/77_nothing.py"], "77_nothing"),
-    "notebook parameter unknown": (["notebook", "notebooks/00_quickstart.py", "-p", "alhpa", "1"], "alhpa"),
+    "notebook parameter unknown": (
+        ["notebook", "notebooks/00_quickstart.py", "-p", "alhpa", "1"],
+        "alhpa",
+    ),
     "notebook parameter of a wrong kind": (
-        ["notebook", "notebooks/00_quickstart.py", "-p", "rounds", "many"], "rounds"),
+        ["notebook", "notebooks/00_quickstart.py", "-p", "rounds", "many"],
+        "rounds",
+    ),
     "data verb unknown": (["data", "fetch"], "get"),
     "data get of nothing": (["data", "get"], "get"),
     "data get unknown": (["data", "get", "cifar11"], "cifar10"),
@@ -126,56 +161,78 @@ def test_a_mistake_on_the_command_line(capsys, monkeypatch, tmp_path, name):
     assert clue in refused(capsys, [*arguments, *extra])
 
 
-@pytest.mark.parametrize(("content", "clue"), [
-    ("{not json", "file.json"),
-    ('{"client_idx": 3}', "client_idx"),
-    ('{"client_idx": [[0, 0], [1]]}', "0"),
-    ('{"client_idx": [[0, 999999], [1]]}', "999999"),
-    ('{"client_idx": [[0, -1], [1]]}', "-1"),
-    ('{"client_idx": [[0], [1, 0]]}', "0"),
-    ('{"client_idx": [[], []]}', "without data"),
-    ('{"client_idx": [[0], [1], [2]]}', "clients"),
-])
+@pytest.mark.parametrize(
+    ("content", "clue"),
+    [
+        ("{not json", "file.json"),
+        ('{"client_idx": 3}', "client_idx"),
+        ('{"client_idx": [[0, 0], [1]]}', "0"),
+        ('{"client_idx": [[0, 999999], [1]]}', "999999"),
+        ('{"client_idx": [[0, -1], [1]]}', "-1"),
+        ('{"client_idx": [[0], [1, 0]]}', "0"),
+        ('{"client_idx": [[], []]}', "without data"),
+        ('{"client_idx": [[0], [1], [2]]}', "clients"),
+    ],
+)
 def test_a_bad_partition_file(capsys, data_root, tmp_path, content, clue):
     (data_root / "file.json").write_text(content)
-    line = refused(capsys, run_with("--clients", "2", "--partition", "file.json", "--out", str(tmp_path / "out")))
+    line = refused(
+        capsys,
+        run_with("--clients", "2", "--partition", "file.json", "--out", str(tmp_path / "out")),
+    )
     assert clue in line
 
 
 def medmnist(root: Path, **changes) -> Path:
-    arrays = {f"{split}_{what}": value for split in ("train", "val", "test")
-              for what, value in (("images", np.zeros((20, 28, 28), np.uint8)),
-                                  ("labels", np.arange(20).reshape(-1, 1) % 2))} | changes
+    arrays = {
+        f"{split}_{what}": value
+        for split in ("train", "val", "test")
+        for what, value in (
+            ("images", np.zeros((20, 28, 28), np.uint8)),
+            ("labels", np.arange(20).reshape(-1, 1) % 2),
+        )
+    } | changes
     path = root / "hospital.npz"
     np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
     return path
 
 
-@pytest.mark.parametrize("changes", [
-    {"train_images": np.zeros((20, 28, 28), np.float32)},
-    {"train_images": np.zeros((20, 28, 14), np.uint8)},
-    {"train_images": np.zeros((19, 28, 28), np.uint8)},
-    {"train_labels": None},
-    {"train_labels": np.full((20, 1), -1)},
-    {"train_labels": np.full((20, 1), 0.5)},
-    {"test_labels": np.full((20, 1), 7), "classes": np.array(["a", "b"])},
-    {"train_labels": np.array([{}] * 20, dtype=object)},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_images": np.zeros((20, 28, 28), np.float32)},
+        {"train_images": np.zeros((20, 28, 14), np.uint8)},
+        {"train_images": np.zeros((19, 28, 28), np.uint8)},
+        {"train_labels": None},
+        {"train_labels": np.full((20, 1), -1)},
+        {"train_labels": np.full((20, 1), 0.5)},
+        {"test_labels": np.full((20, 1), 7), "classes": np.array(["a", "b"])},
+        {"train_labels": np.array([{}] * 20, dtype=object)},
+    ],
+)
 def test_a_broken_data_file_is_named(capsys, data_root, tmp_path, changes):
     medmnist(data_root, **changes)
-    line = refused(capsys, ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")])
+    line = refused(
+        capsys,
+        ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")],
+    )
     assert "hospital.npz" in line
 
 
 def test_a_truncated_data_file_is_named(capsys, data_root, tmp_path):
     path = medmnist(data_root)
     path.write_bytes(path.read_bytes()[:-400])
-    line = refused(capsys, ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")])
+    line = refused(
+        capsys,
+        ["run", "--algorithm", "fedavg", "--dataset", "hospital", "--out", str(tmp_path / "out")],
+    )
     assert "hospital.npz" in line
 
 
 def test_a_diverging_run_fails_by_name_and_says_so_in_its_record(capsys, tmp_path):
-    line = refused(capsys, run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path)))
+    line = refused(
+        capsys, run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path))
+    )
     assert "not finite" in line
     (path,) = (tmp_path / "adhoc").glob("*.json")
     assert json.loads(path.read_text())["status"] == "failed"
@@ -202,12 +259,15 @@ def test_a_full_disk_leaves_the_old_record_whole(capsys, monkeypatch, tmp_path):
     assert list((tmp_path / "adhoc").glob("*")) == [path]
 
 
-@pytest.mark.parametrize("damage", [
-    lambda text: text[:100],
-    lambda text: text.replace("fedavg", "fedprox"),
-    lambda text: text.replace('"rounds"', '"rond"'),
-    lambda text: "[]",
-])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: text.replace("fedavg", "fedprox"),
+        lambda text: text.replace('"rounds"', '"rond"'),
+        lambda text: "[]",
+    ],
+)
 def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
     assert main(run_with("--out", str(tmp_path))) == 0
     capsys.readouterr()
@@ -226,8 +286,17 @@ def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
     from core.experiments.profiles import apply
     from core.experiments.queue import places
 
-    experiment = apply("quick", {"algorithm": "fedavg", "dataset": "digits", "rounds": 1, "seed": 0,
-                                 "settings": {"local_steps": 1}, "model_options": {"width": 4}})
+    experiment = apply(
+        "quick",
+        {
+            "algorithm": "fedavg",
+            "dataset": "digits",
+            "rounds": 1,
+            "seed": 0,
+            "settings": {"local_steps": 1},
+            "model_options": {"width": 4},
+        },
+    )
     _, checkpoint = places(experiment, "adhoc", tmp_path)
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(b"not a checkpoint")
@@ -236,9 +305,15 @@ def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
 
 def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
     command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
-    # a shell that starts the tests in the background has them ignore SIGINT, and children inherit that
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
+    # that
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     for _ in range(3000):
         if list(tmp_path.glob("adhoc/*.json")):
             break
@@ -246,6 +321,8 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in errors
-    assert errors.strip().splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    assert (
+        errors.strip().splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    )
     (record,) = tmp_path.glob("adhoc/*.json")
     assert json.loads(record.read_text())["status"] == "running"

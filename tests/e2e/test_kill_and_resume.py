@@ -12,14 +12,36 @@ import pytest
 from core.__main__ import main
 
 KILLS = 10
-COMMAND = ["run", "--algorithm", "fedavgm", "--dataset", "digits", "--alpha", "0.5", "--clients", "4", "--active",
-           "3", "--rounds", "14", "--set", "local_steps=3", "--model-set", "width=8", "--profile",
-           "quick", "--device", "cpu"]
+COMMAND = [
+    "run",
+    "--algorithm",
+    "fedavgm",
+    "--dataset",
+    "digits",
+    "--alpha",
+    "0.5",
+    "--clients",
+    "4",
+    "--active",
+    "3",
+    "--rounds",
+    "14",
+    "--set",
+    "local_steps=3",
+    "--model-set",
+    "width=8",
+    "--profile",
+    "quick",
+    "--device",
+    "cpu",
+]
 
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes that start with the package loaded, so that a kill costs no second import of torch."""
+    """Processes that start with the package loaded, so that a kill costs no second import of
+    torch.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["core.__main__", "core.report", "core.experiments.queue"])
     return context
@@ -58,7 +80,9 @@ def rounds_done(out: Path) -> int:
 
 
 def test_the_record_is_the_same_bit_for_bit_after_kills_at_many_moments(processes, tmp_path):
-    """SIGKILL at random moments, each after some progress; the moments need not repeat, the record must."""
+    """SIGKILL at random moments, each after some progress; the moments need not repeat, the record
+    must.
+    """
     whole = start(processes, tmp_path / "whole")
     whole.join(100)
     assert whole.exitcode == 0

@@ -14,8 +14,18 @@ PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
 
 def test_an_id_stands_for_the_data():
     one = Experiment.from_dict(PLAIN)
-    assert one.id == Experiment.from_dict({**PLAIN, "clients": 10, "settings": {}}).id == Experiment(**PLAIN).id
-    others = [{"seed": 1}, {"profile": "quick"}, {"settings": {"lr": 0.1}}, {"clients": 9}, {"variant": "released"}]
+    assert (
+        one.id
+        == Experiment.from_dict({**PLAIN, "clients": 10, "settings": {}}).id
+        == Experiment(**PLAIN).id
+    )
+    others = [
+        {"seed": 1},
+        {"profile": "quick"},
+        {"settings": {"lr": 0.1}},
+        {"clients": 9},
+        {"variant": "released"},
+    ]
     assert len({one.id, *(Experiment.from_dict(PLAIN | other).id for other in others)}) == 6
     assert Experiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
@@ -25,20 +35,40 @@ def test_the_order_of_settings_does_not_matter():
     assert Experiment(**PLAIN, settings=a).id == Experiment(**PLAIN, settings=b).id
 
 
-@pytest.mark.parametrize("fields", [
-    {}, {"algorithm": "fedavg"}, PLAIN | {"aplha": 1}, PLAIN | {"clients": 0}, PLAIN | {"rounds": 1.5},
-    PLAIN | {"active": 11}, PLAIN | {"train_fraction": 0}, PLAIN | {"train_fraction": 1.1}, PLAIN | {"seed": True},
-    PLAIN | {"profile": "fast"}, PLAIN | {"settings": {"lr": float("nan")}}, PLAIN | {"settings": [1]},
-    PLAIN | {"partition": {1: 2}}, PLAIN | {"dataset": ""},
-])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"algorithm": "fedavg"},
+        PLAIN | {"aplha": 1},
+        PLAIN | {"clients": 0},
+        PLAIN | {"rounds": 1.5},
+        PLAIN | {"active": 11},
+        PLAIN | {"train_fraction": 0},
+        PLAIN | {"train_fraction": 1.1},
+        PLAIN | {"seed": True},
+        PLAIN | {"profile": "fast"},
+        PLAIN | {"settings": {"lr": float("nan")}},
+        PLAIN | {"settings": [1]},
+        PLAIN | {"partition": {1: 2}},
+        PLAIN | {"dataset": ""},
+    ],
+)
 def test_bad_experiments_are_refused(fields):
     with pytest.raises(InputError):
         Experiment.from_dict(fields)
 
 
 def small(**changes) -> Experiment:
-    return Experiment(**PLAIN, clients=2, rounds=3, settings={"local_steps": 1}, model_options={"width": 4},
-                      profile="quick", **changes)
+    return Experiment(
+        **PLAIN,
+        clients=2,
+        rounds=3,
+        settings={"local_steps": 1},
+        model_options={"width": 4},
+        profile="quick",
+        **changes,
+    )
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -61,10 +91,12 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
     import time
 
-    cut, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic())
+    cut, _, _ = queue.measure(
+        small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic()
+    )
     assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
     whole, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    assert whole.status == "complete" and whole.rounds[:len(cut.rounds)] == cut.rounds
+    assert whole.status == "complete" and whole.rounds[: len(cut.rounds)] == cut.rounds
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -88,7 +120,9 @@ def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
     waiting = queue.pending("quick", tmp_path)
     ids = [item.experiment.id for item in waiting]
     assert len(ids) == len(set(ids)) > 0
-    assert [item.experiment.seed for item in waiting] == sorted(item.experiment.seed for item in waiting)
+    assert [item.experiment.seed for item in waiting] == sorted(
+        item.experiment.seed for item in waiting
+    )
     first = waiting[0].experiment
     queue.measure(first, "adhoc", out=tmp_path, runtime=Runtime())
     assert first.id not in {item.experiment.id for item in queue.pending("quick", tmp_path)}
@@ -109,5 +143,7 @@ def test_the_queue_stops_before_its_time_is_up(tmp_path):
 
     began = time.monotonic()
     outcomes = list(queue.run_pending("quick", 0.2, tmp_path, Runtime()))
-    assert time.monotonic() - began < 24 and outcomes  # twelve seconds, and as many again for a busy machine
+    assert (
+        time.monotonic() - began < 24 and outcomes
+    )  # twelve seconds, and as many again for a busy machine
     assert all(isinstance(outcome, Record) for _, outcome in outcomes)

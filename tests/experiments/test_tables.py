@@ -18,8 +18,13 @@ from core.experiments.spec import TABLES, merged, replaced
 from core.experiments.tables import TableSpec, slug
 
 PAPERS = {"fedvck": 432, "fediod": 250, "fedmk": 186, "gddfl": 87}
-NUMBERS = {"fedvck": [2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14], "fediod": [*range(1, 10)], "fedmk": [*range(1, 8)],
-           "gddfl": [1], "reference": [1]}
+NUMBERS = {
+    "fedvck": [2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14],
+    "fediod": [*range(1, 10)],
+    "fedmk": [*range(1, 8)],
+    "gddfl": [1],
+    "reference": [1],
+}
 #: methods of print that are other algorithms here
 METHODS = {"upperbound": "centralized", "rs10": "random_selection", "rs100": "random_selection"}
 #: data sets of print that have another name here; the sets of segmentation are tasks of their own
@@ -34,12 +39,17 @@ def printed_rows(paper: str) -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def cells():
     """All cells of all tables, by profile."""
-    return {profile: [cell for spec in TableSpec.all() for cell in spec.cells(profile)] for profile in PROFILES}
+    return {
+        profile: [cell for spec in TableSpec.all() for cell in spec.cells(profile)]
+        for profile in PROFILES
+    }
 
 
 def test_every_table_of_the_papers_is_specified():
-    found = {paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper) if spec.table.isdigit())
-             for paper in NUMBERS}
+    found = {
+        paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper) if spec.table.isdigit())
+        for paper in NUMBERS
+    }
     assert found == NUMBERS
 
 
@@ -54,11 +64,26 @@ def test_every_printed_number_has_one_cell_per_method(paper, cells):
     for row in printed_rows(paper):
         std = float(row["std"]) if row["std"] else None
         for method in row["method"].split():
-            wanted[row["table"], row["metric"], METHODS.get(method, method), row["value"], std, row["note"]] += 1
+            wanted[
+                row["table"],
+                row["metric"],
+                METHODS.get(method, method),
+                row["value"],
+                std,
+                row["note"],
+            ] += 1
     found = collections.Counter(
-        (cell.table, cell.metric, cell.experiments[0].algorithm, cell.published.text, cell.published.std,
-         cell.published.note)
-        for cell in cells["paper"] if cell.paper == paper and cell.published)
+        (
+            cell.table,
+            cell.metric,
+            cell.experiments[0].algorithm,
+            cell.published.text,
+            cell.published.std,
+            cell.published.note,
+        )
+        for cell in cells["paper"]
+        if cell.paper == paper and cell.published
+    )
     assert found == wanted
 
 
@@ -75,7 +100,11 @@ def _contradictions(cell, row) -> list[str]:
         wrong += [] if run.partition["file"].endswith(f"_alpha{row['beta']}.json") else ["beta"]
     split = row.get("split", "")
     if split.startswith("dir("):
-        wrong += [] if run.partition == {"name": "dirichlet", "alpha": float(split[10:split.index(")")])} else ["alpha"]
+        wrong += (
+            []
+            if run.partition == {"name": "dirichlet", "alpha": float(split[10 : split.index(")")])}
+            else ["alpha"]
+        )
     if "=" in split.rpartition(",")[2]:
         wrong += [] if run.clients == int(split.rpartition("=")[2]) else ["clients"]
     return wrong
@@ -83,22 +112,33 @@ def _contradictions(cell, row) -> list[str]:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_cell_runs_what_its_printed_number_is_about(paper, cells):
-    """Model, data set, rounds, concentration and clients as published.csv states them, row by row."""
+    """Model, data set, rounds, concentration and clients as published.csv states them, row by
+    row.
+    """
     rows = printed_rows(paper)
     for cell in cells["paper"]:
         if cell.paper != paper or cell.published is None:
             continue
-        same = [row for row in rows if row["table"] == cell.table and row["metric"] == cell.metric
-                and row["value"] == cell.published.text and row["note"] == cell.published.note
-                and cell.experiments[0].algorithm in {METHODS.get(m, m) for m in row["method"].split()}]
+        same = [
+            row
+            for row in rows
+            if row["table"] == cell.table
+            and row["metric"] == cell.metric
+            and row["value"] == cell.published.text
+            and row["note"] == cell.published.note
+            and cell.experiments[0].algorithm in {METHODS.get(m, m) for m in row["method"].split()}
+        ]
         assert any(not _contradictions(cell, row) for row in same), (cell.address, same)
 
 
 def test_every_cell_names_a_command_that_leads_back_to_it(cells):
     for profile in PROFILES:
         for spec in TableSpec.all():
-            addresses = [cell.address for cell in cells[profile]
-                         if (cell.paper, cell.table) == (spec.paper, spec.table)]
+            addresses = [
+                cell.address
+                for cell in cells[profile]
+                if (cell.paper, cell.table) == (spec.paper, spec.table)
+            ]
             assert len(set(addresses)) == len(addresses)
     for profile, step in (("laptop", 1), ("quick", 20), ("paper", 20)):
         for cell in cells[profile][::step]:
@@ -107,14 +147,20 @@ def test_every_cell_names_a_command_that_leads_back_to_it(cells):
             assert words[:5] == ["python", "-m", "core", "run", "--cell"]
             found = TableSpec.find_cell(words[5], words[7])
             assert (found.paper, found.table, found.row, found.column, found.metric) == (
-                cell.paper, cell.table, cell.row, cell.column, cell.metric)
+                cell.paper,
+                cell.table,
+                cell.row,
+                cell.column,
+                cell.metric,
+            )
             assert [run.id for run in found.experiments] == [run.id for run in cell.experiments]
 
 
 def test_experiments_exist_at_every_profile(cells):
     for profile in PROFILES:
         for cell in cells[profile]:
-            # the book's own tables have names; those of switches and of the choice of settings have one seed
+            # the book's own tables have names; those of switches and of the choice of settings have
+            # one seed
             seeds = [0, 1, 2] if cell.table.isdigit() else [0, 1, 2][: len(cell.experiments)]
             assert [run.seed for run in cell.experiments] == seeds
             assert len({run.id for run in cell.experiments}) == len(seeds)
@@ -122,11 +168,28 @@ def test_experiments_exist_at_every_profile(cells):
             assert all(Experiment.from_dict(run.to_dict()) == run for run in cell.experiments)
 
 
-@pytest.mark.parametrize(("paper", "table"), [("fedvck", 2), ("fedvck", 3), ("fedvck", 7), ("fedvck", 11),
-                                              ("fedvck", 14), ("fedmk", 1), ("fedmk", 4), ("fedmk", 5), ("fedmk", 7),
-                                              ("fediod", 1), ("fediod", 5), ("fediod", 6), ("reference", 1)])
+@pytest.mark.parametrize(
+    ("paper", "table"),
+    [
+        ("fedvck", 2),
+        ("fedvck", 3),
+        ("fedvck", 7),
+        ("fedvck", 11),
+        ("fedvck", 14),
+        ("fedmk", 1),
+        ("fedmk", 4),
+        ("fedmk", 5),
+        ("fedmk", 7),
+        ("fediod", 1),
+        ("fediod", 5),
+        ("fediod", 6),
+        ("reference", 1),
+    ],
+)
 def test_cells_of_one_table_are_different_runs(paper, table):
-    runs = [run.id for cell in TableSpec.find(paper, table).cells("paper") for run in cell.experiments]
+    runs = [
+        run.id for cell in TableSpec.find(paper, table).cells("paper") for run in cell.experiments
+    ]
     assert len(set(runs)) == len(runs)
 
 
@@ -150,9 +213,17 @@ def test_laptop_reduces_what_it_says():
     spec = TableSpec.find("reference", 1)
     runs = {(cell.row, cell.column): cell.experiments[0] for cell in spec.cells("laptop")}
     assert runs["FedAvg", "mnist-0.05"] == Experiment(
-        algorithm="fedavg", dataset="mnist", model="convnet", model_options={"width": 64}, clients=10, rounds=10,
-        partition={"name": "dirichlet", "alpha": 0.05}, evaluate_every=2,
-        settings={"local_steps": 10, "lr": 0.003}, profile="laptop")
+        algorithm="fedavg",
+        dataset="mnist",
+        model="convnet",
+        model_options={"width": 64},
+        clients=10,
+        rounds=10,
+        partition={"name": "dirichlet", "alpha": 0.05},
+        evaluate_every=2,
+        settings={"local_steps": 10, "lr": 0.003},
+        profile="laptop",
+    )
     assert runs["Standalone", "mnist-0.05"].evaluate_every == 10
     paper = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "paper").experiments[0]
     laptop = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "laptop").experiments[0]
@@ -178,7 +249,10 @@ def test_a_stand_in_is_labelled_and_draws_its_own_partition():
     assert run.partition == {"name": "dirichlet", "alpha": 0.05, "cap": True}
     original = TableSpec.find_cell("fedvck/3/fedavg/pneumoniamnist_224-0.05", "paper")
     assert original.stand_in is None
-    assert original.experiments[0].partition["file"] == "splits/PneumoniaMNIST224_clients10_alpha0.05.json"
+    assert (
+        original.experiments[0].partition["file"]
+        == "splits/PneumoniaMNIST224_clients10_alpha0.05.json"
+    )
 
 
 def test_what_cannot_be_tested_says_why(cells):
@@ -191,9 +265,19 @@ def test_what_cannot_be_tested_says_why(cells):
 def test_the_reference_table_is_most_urgent(cells):
     order = sorted(cells["laptop"], key=lambda cell: cell.priority)
     assert {cell.paper for cell in order[:15]} == {"reference"}
-    main = [TableSpec.find(paper, table).priority for paper, table in (
-        ("fedvck", 3), ("fedvck", 11), ("fedmk", 1), ("fediod", 1), ("gddfl", 1), ("fedvck", 7), ("fedvck", 2),
-        ("fedvck", 14))]
+    main = [
+        TableSpec.find(paper, table).priority
+        for paper, table in (
+            ("fedvck", 3),
+            ("fedvck", 11),
+            ("fedmk", 1),
+            ("fediod", 1),
+            ("gddfl", 1),
+            ("fedvck", 7),
+            ("fedvck", 2),
+            ("fedvck", 14),
+        )
+    ]
     assert main == sorted(main)
     assert len({cell.priority for cell in order}) == len(order)
 
@@ -202,11 +286,16 @@ def test_comparisons():
     assert ("FedAvg", "FedVCK") in TableSpec.find("fedvck", 3).pairs()
     assert len(TableSpec.find("fedvck", 3).pairs()) == 45
     assert TableSpec.find("fedvck", 4).pairs() == [
-        ("w.o. all", "w.o. L_rc + P_w"), ("w.o. L_rc + P_w", "w.o. L_rc"), ("w.o. L_rc", "FedVCK")]
+        ("w.o. all", "w.o. L_rc + P_w"),
+        ("w.o. L_rc + P_w", "w.o. L_rc"),
+        ("w.o. L_rc", "FedVCK"),
+    ]
     assert TableSpec.find("fedmk", 5).pairs() == [("tau=1", "tau=5"), ("tau=10", "tau=5")]
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- names
+# ---------------------------------------------------------------------------------------------
+
 
 @given(st.text())
 def test_a_slug_needs_no_quotes(text):
@@ -215,11 +304,18 @@ def test_a_slug_needs_no_quotes(text):
     assert "/" not in name
 
 
-@pytest.mark.parametrize(("text", "hint"), [
-    ("fedvck/3/FedAvg", "PAPER/TABLE/ROW/COLUMN"), ("fedvk/3/FedAvg/x", "fedvck"), ("fedvck/8/FedAvg/x", "table of"),
-    ("fedvck/3/FedAv/pathmnist-0.05", "FedAvg"), ("fedvck/3/FedAvg/pathmnist-0.5", "pathmnist-0.05"),
-    ("fedvck/6/FedAvg/organsmnist-0.05/mia_auc", "mia_auc_max"), ("", "PAPER/TABLE/ROW/COLUMN"),
-])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("fedvck/3/FedAvg", "PAPER/TABLE/ROW/COLUMN"),
+        ("fedvk/3/FedAvg/x", "fedvck"),
+        ("fedvck/8/FedAvg/x", "table of"),
+        ("fedvck/3/FedAv/pathmnist-0.05", "FedAvg"),
+        ("fedvck/3/FedAvg/pathmnist-0.5", "pathmnist-0.05"),
+        ("fedvck/6/FedAvg/organsmnist-0.05/mia_auc", "mia_auc_max"),
+        ("", "PAPER/TABLE/ROW/COLUMN"),
+    ],
+)
 def test_an_unknown_cell_is_met_with_near_names(text, hint):
     with pytest.raises(InputError, match=hint):
         TableSpec.find_cell(text, "laptop")
@@ -230,7 +326,8 @@ def test_an_unknown_profile():
         TableSpec.find_cell("fedvck/3/FedAvg/pathmnist-0.05", "labtop")
 
 
-# --- merging ---------------------------------------------------------------------------------------------------------
+# --- merging
+# ---------------------------------------------------------------------------------------------
 
 _plain = st.dictionaries(st.sampled_from("abc"), st.integers(), max_size=3)
 
@@ -245,7 +342,11 @@ def test_another_partition_replaces_the_first_whole():
     file = {"partition": {"name": "file", "file": "x.json"}}
     drawn = {"partition": {"name": "dirichlet", "alpha": 1}}
     assert merged(file, drawn) == drawn
-    assert merged(drawn, {"partition": {"cap": True}})["partition"] == {"name": "dirichlet", "alpha": 1, "cap": True}
+    assert merged(drawn, {"partition": {"cap": True}})["partition"] == {
+        "name": "dirichlet",
+        "alpha": 1,
+        "cap": True,
+    }
 
 
 def test_another_model_drops_the_options_of_the_first():
@@ -261,25 +362,56 @@ def test_merging_leaves_its_layers_alone():
     assert layer == {"settings": {"a": {"b": 1}}}
 
 
-@pytest.mark.parametrize("partition", [{"name": "iid"}, {"name": "pathological", "classes_per_client": 5}])
+@pytest.mark.parametrize(
+    "partition", [{"name": "iid"}, {"name": "pathological", "classes_per_client": 5}]
+)
 def test_a_partition_that_fits_any_data_moves_along(partition):
-    assert replaced({"dataset": "a", "partition": partition}, {"dataset": "b"}, None)["partition"] == partition
+    assert (
+        replaced({"dataset": "a", "partition": partition}, {"dataset": "b"}, None)["partition"]
+        == partition
+    )
 
 
 def test_a_partition_of_one_data_set_does_not_move_along():
     fields = {"dataset": "a", "partition": {"name": "natural"}}
-    assert replaced(fields, {"dataset": "b"}, None)["partition"] == {"name": "dirichlet", "alpha": 0.5, "cap": True}
+    assert replaced(fields, {"dataset": "b"}, None)["partition"] == {
+        "name": "dirichlet",
+        "alpha": 0.5,
+        "cap": True,
+    }
     assert replaced(fields, {"rounds": 3}, None)["partition"] == {"name": "natural"}
 
 
 def test_by_hand_what_is_stated_holds():
-    run = apply("laptop", {"algorithm": "fedavg", "dataset": "pneumoniamnist", "clients": 10,
-                           "partition": {"name": "dirichlet", "alpha": 0.05}})
-    assert run == Experiment(algorithm="fedavg", dataset="pneumoniamnist", clients=10, model_options={"width": 64},
-                             partition={"name": "dirichlet", "alpha": 0.05}, evaluate_every=2,
-                             settings={"local_steps": 10, "lr": 0.003}, profile="laptop")
-    run = apply("laptop", {"algorithm": "fedavg", "dataset": "mnist", "model": "lenet", "rounds": 30,
-                           "settings": {"local_steps": 50, "lr": 0.1}})
+    run = apply(
+        "laptop",
+        {
+            "algorithm": "fedavg",
+            "dataset": "pneumoniamnist",
+            "clients": 10,
+            "partition": {"name": "dirichlet", "alpha": 0.05},
+        },
+    )
+    assert run == Experiment(
+        algorithm="fedavg",
+        dataset="pneumoniamnist",
+        clients=10,
+        model_options={"width": 64},
+        partition={"name": "dirichlet", "alpha": 0.05},
+        evaluate_every=2,
+        settings={"local_steps": 10, "lr": 0.003},
+        profile="laptop",
+    )
+    run = apply(
+        "laptop",
+        {
+            "algorithm": "fedavg",
+            "dataset": "mnist",
+            "model": "lenet",
+            "rounds": 30,
+            "settings": {"local_steps": 50, "lr": 0.1},
+        },
+    )
     assert (run.rounds, run.model_options, run.settings) == (30, {}, {"local_steps": 50, "lr": 0.1})
     assert apply("quick", {"algorithm": "fedavg"}).dataset == "digits"
     assert apply("quick", {"algorithm": "fedavg", "dataset": "mnist"}).dataset == "mnist"
@@ -296,7 +428,8 @@ def test_profiles_describe_themselves():
         assert len(profile.meaning) > 40 and len(profile.description) > 40
 
 
-# --- a table of our own ----------------------------------------------------------------------------------------------
+# --- a table of our own
+# ----------------------------------------------------------------------------------------------
 
 CSV = """paper,table,method,dataset,rounds,setting,metric,value,std,unit,better,note
 p,1,a b,mnist,10,,accuracy,50.00,1.5,percent,higher,
@@ -340,7 +473,12 @@ def test_rows_columns_and_defaults_merge_in_order(folder):
     assert c.experiments[0].settings == {"local_epochs": 3, "lr": 0.2, "momentum": 0.5, "own": 1}
     assert [run.seed for run in a.experiments] == [0, 4]
     assert a.experiments[0].partition == {"name": "dirichlet", "alpha": 0.1}
-    assert (a.published.value, b.published.std, c.published.value, c.published.text) == (50.0, 1.5, None, "OOM")
+    assert (a.published.value, b.published.std, c.published.value, c.published.text) == (
+        50.0,
+        1.5,
+        None,
+        "OOM",
+    )
     assert (a.implemented, c.implemented) == (True, False)
     assert [a.column, c.address] == ["mnist-0.1", "p/1/C-c/mnist-0.1"]
     assert TableSpec.find_cell("p/1/c-C/MNIST-0.1", "paper", folder).row == "C c"
@@ -353,18 +491,39 @@ profiles:
   laptop: {rounds: 12, settings: {local_steps: 33}, algorithms: {fedprox: {settings: {mu: 0.5}}}}
 """
     a, b, _ = TableSpec.load(write(folder, YAML + extra)).cells("laptop")
-    assert a.experiments[0].to_dict() == Experiment(
-        algorithm="fedavg", dataset="digits", model_options={"width": 64}, clients=5, rounds=12, evaluate_every=2,
-        partition={"name": "dirichlet", "alpha": 0.1}, profile="laptop",
-        settings={"local_epochs": 3, "lr": 0.3, "momentum": 0.5, "batch_size": 8, "local_steps": 33}).to_dict()
+    assert (
+        a.experiments[0].to_dict()
+        == Experiment(
+            algorithm="fedavg",
+            dataset="digits",
+            model_options={"width": 64},
+            clients=5,
+            rounds=12,
+            evaluate_every=2,
+            partition={"name": "dirichlet", "alpha": 0.1},
+            profile="laptop",
+            settings={
+                "local_epochs": 3,
+                "lr": 0.3,
+                "momentum": 0.5,
+                "batch_size": 8,
+                "local_steps": 33,
+            },
+        ).to_dict()
+    )
     assert b.experiments[0].settings["mu"] == 0.5
     assert a.stand_in == "digits in place of mnist"
 
 
 def test_a_profiles_setting_reaches_only_algorithms_that_have_it(folder, monkeypatch):
     known = core.algorithms.settings_fields
-    monkeypatch.setattr(core.algorithms, "settings_fields",
-                        lambda name: {"own", "local_epochs", "lr", "momentum"} if name == "unwritten" else known(name))
+    monkeypatch.setattr(
+        core.algorithms,
+        "settings_fields",
+        lambda name: (
+            {"own", "local_epochs", "lr", "momentum"} if name == "unwritten" else known(name)
+        ),
+    )
     a, _, c = TableSpec.load(write(folder)).cells("laptop")
     assert a.experiments[0].settings["local_steps"] == 10
     assert "local_steps" not in c.experiments[0].settings
@@ -377,7 +536,10 @@ absent:
   - {rows: [B], columns: [mnist-0.1], reason: cut off}
   - {rows: [C c], columns: [cifar10-1], reason: out of memory, run: false}
 """
-    cells = {(cell.row, cell.column): cell for cell in TableSpec.load(write(folder, YAML + extra)).cells("paper")}
+    cells = {
+        (cell.row, cell.column): cell
+        for cell in TableSpec.load(write(folder, YAML + extra)).cells("paper")
+    }
     assert len(cells) == 5
     assert cells["A", "mnist-0.1"].published
     assert cells["B", "mnist-0.1"].published is None
@@ -386,51 +548,58 @@ absent:
     assert cells["A", "cifar10-1"].unit == "percent"
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("metric: accuracy", "metrc: accuracy", "p/1.yaml.*'metrc'.*did you mean 'metric'"),
-    ("algorithm: fedprox, ", "", "row 'B' has no 'algorithm'"),
-    ("name: A, ", "", "a row has no 'name'"),
-    ("name: B,", "name: A,", "'A' and 'A' are the same"),
-    ("name: B,", "name: a,", "'A' and 'a' are the same"),
-    ("name: B,", "name: '//',", "no letter or digit"),
-    ("algorithm: fedprox", "algoritm: fedprox", "row.*'algoritm'.*did you mean 'algorithm'"),
-    ("dataset: mnist, alpha", "alpha", "needs a 'name' or a 'dataset'"),
-    ("dataset: mnist, alpha", "name: x, alpha", "'x' has no 'dataset'"),
-    ("alpha: 0.1", "alpha: -1", "positive"),
-    ("alpha: 0.1", "alpha: 0.1, beta: 0.1", "the same"),
-    ("seeds: [0, 4]", "seeds: [0, 1.5]", "each seed must be a whole number"),
-    ("seeds: [0, 4]", "seeds: [0, true]", "each seed must be a whole number"),
-    ("seeds: [0, 4]", "seeds: [1, 1]", "stands twice"),
-    ("seeds: [0, 4]", "seeds: []", "at least one"),
-    ("priority: 3", "priority: high", "priority must be a whole number"),
-    ("method: b", "method: d", r"row 'B'.*fits 0 rows"),
-    ("match: {method: b}", "match: {}", r"fits 2 rows"),
-    ("method: b", "methd: b", "did you mean 'method'"),
-    ("method: b", "value: 50.00", "column to match"),
-    ("{method: b}", "[b]", "match must map names"),
-    ("paper: p", "paper: q", "must agree"),
-    ("title: A table\n", "", "no 'title'"),
-    ("title: A table", "title: [1]", "must be a text"),
-    ("metric: accuracy", "metric: accuracy\nmetrics: [accuracy]", "either"),
-    ("metric: accuracy", "metrics: []", "at least one"),
-    ("clients: 5", "cliens: 5", "defaults.*did you mean 'clients'"),
-    ("clients: 5", "clients: 0", "p/1.yaml, row 'A'.*clients must be a whole number"),
-    ("lr: 0.3", "lrr: 0.3", "setting of fedavg.*did you mean 'lr'"),
-    ("{mu: 1.0}", "{mue: 1.0}", "setting of fedprox.*did you mean 'mu'"),
-    ("priority: 3", "profiles: {latop: {}}", "did you mean 'laptop'"),
-    ("priority: 3", "profiles: {paper: {round: 3}}", "did you mean 'rounds'"),
-    ("priority: 3", "profiles: {paper: {settings: {iteratons: 3}}}", "setting of any algorithm.*'iteratons'"),
-    ("priority: 3", "profiles: {paper: {limits: {rounds: 0}}}", "at least 1"),
-    ("priority: 3", "stand_ins: {mnist: {rounds: 3}}", "has no 'dataset'"),
-    ("priority: 3", "stand_ins: {mnist: {dataset: digits, profiles: [lap]}}", "profiles of"),
-    ("priority: 3", "absent: [{rows: [Q], reason: x}]", "rows of"),
-    ("priority: 3", "absent: [{rows: [A]}]", "reason must be a text"),
-    ("priority: 3", "compare: best", "way to compare"),
-    ("priority: 3", "priority: 3\npriority: 4", "stands twice"),
-    ("priority: 3", "priority: 3\n  x: 4", "not valid YAML"),
-    ("seeds: [0, 4]", "seeds: [0, 4", "not valid YAML"),
-    ("priority: 3", "? [a, b]\n: 3", "not a plain name"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("metric: accuracy", "metrc: accuracy", "p/1.yaml.*'metrc'.*did you mean 'metric'"),
+        ("algorithm: fedprox, ", "", "row 'B' has no 'algorithm'"),
+        ("name: A, ", "", "a row has no 'name'"),
+        ("name: B,", "name: A,", "'A' and 'A' are the same"),
+        ("name: B,", "name: a,", "'A' and 'a' are the same"),
+        ("name: B,", "name: '//',", "no letter or digit"),
+        ("algorithm: fedprox", "algoritm: fedprox", "row.*'algoritm'.*did you mean 'algorithm'"),
+        ("dataset: mnist, alpha", "alpha", "needs a 'name' or a 'dataset'"),
+        ("dataset: mnist, alpha", "name: x, alpha", "'x' has no 'dataset'"),
+        ("alpha: 0.1", "alpha: -1", "positive"),
+        ("alpha: 0.1", "alpha: 0.1, beta: 0.1", "the same"),
+        ("seeds: [0, 4]", "seeds: [0, 1.5]", "each seed must be a whole number"),
+        ("seeds: [0, 4]", "seeds: [0, true]", "each seed must be a whole number"),
+        ("seeds: [0, 4]", "seeds: [1, 1]", "stands twice"),
+        ("seeds: [0, 4]", "seeds: []", "at least one"),
+        ("priority: 3", "priority: high", "priority must be a whole number"),
+        ("method: b", "method: d", r"row 'B'.*fits 0 rows"),
+        ("match: {method: b}", "match: {}", r"fits 2 rows"),
+        ("method: b", "methd: b", "did you mean 'method'"),
+        ("method: b", "value: 50.00", "column to match"),
+        ("{method: b}", "[b]", "match must map names"),
+        ("paper: p", "paper: q", "must agree"),
+        ("title: A table\n", "", "no 'title'"),
+        ("title: A table", "title: [1]", "must be a text"),
+        ("metric: accuracy", "metric: accuracy\nmetrics: [accuracy]", "either"),
+        ("metric: accuracy", "metrics: []", "at least one"),
+        ("clients: 5", "cliens: 5", "defaults.*did you mean 'clients'"),
+        ("clients: 5", "clients: 0", "p/1.yaml, row 'A'.*clients must be a whole number"),
+        ("lr: 0.3", "lrr: 0.3", "setting of fedavg.*did you mean 'lr'"),
+        ("{mu: 1.0}", "{mue: 1.0}", "setting of fedprox.*did you mean 'mu'"),
+        ("priority: 3", "profiles: {latop: {}}", "did you mean 'laptop'"),
+        ("priority: 3", "profiles: {paper: {round: 3}}", "did you mean 'rounds'"),
+        (
+            "priority: 3",
+            "profiles: {paper: {settings: {iteratons: 3}}}",
+            "setting of any algorithm.*'iteratons'",
+        ),
+        ("priority: 3", "profiles: {paper: {limits: {rounds: 0}}}", "at least 1"),
+        ("priority: 3", "stand_ins: {mnist: {rounds: 3}}", "has no 'dataset'"),
+        ("priority: 3", "stand_ins: {mnist: {dataset: digits, profiles: [lap]}}", "profiles of"),
+        ("priority: 3", "absent: [{rows: [Q], reason: x}]", "rows of"),
+        ("priority: 3", "absent: [{rows: [A]}]", "reason must be a text"),
+        ("priority: 3", "compare: best", "way to compare"),
+        ("priority: 3", "priority: 3\npriority: 4", "stands twice"),
+        ("priority: 3", "priority: 3\n  x: 4", "not valid YAML"),
+        ("seeds: [0, 4]", "seeds: [0, 4", "not valid YAML"),
+        ("priority: 3", "? [a, b]\n: 3", "not a plain name"),
+    ],
+)
 def test_mistakes_in_a_specification_are_named(folder, old, new, message):
     assert old in YAML
     assert TableSpec.load(write(folder)).cells("paper")

@@ -11,8 +11,14 @@ from core.experiments import Experiment, Record
 from core.federation import running
 from core.federation.interrupts import kept_interrupts
 
-TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=2, rounds=4,
-                  settings={"local_steps": 1})
+TINY = Experiment(
+    algorithm="fedavg",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=2,
+    rounds=4,
+    settings={"local_steps": 1},
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,15 @@ from core.federation import Runtime, make_clients, make_task, rounds, select
 from core.models import count_parameters
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=4, rounds=4,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 2, "batch_size": 16})
+TINY = Experiment(
+    algorithm="fedavg",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=4,
+    rounds=4,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 2, "batch_size": 16},
+)
 
 
 def tiny(**changes) -> Experiment:
@@ -98,7 +105,10 @@ def test_traffic_of_fedavg_is_the_model_both_ways(task):
     model_bytes = 4 * (count_parameters(model) + statistics)
     assert result.down == 3 * model_bytes
     totals = result.ledger.total("up")
-    assert totals["parameters"] == 3 * 4 * count_parameters(model) and totals["buffers"] == 3 * 4 * statistics
+    assert (
+        totals["parameters"] == 3 * 4 * count_parameters(model)
+        and totals["buffers"] == 3 * 4 * statistics
+    )
 
 
 def test_only_clients_with_data_take_part(task):
@@ -134,7 +144,9 @@ def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkey
     monkeypatch.setattr(fedavg, "measures", measures)
     results = list(rounds(tiny(rounds=3), task=task))
     assert ["weights" in result.metrics for result in results] == [False, False, True]
-    assert results[-1].metrics["weights"] == len(results[-1].state.tensors) and asked == [results[-1].state]
+    assert results[-1].metrics["weights"] == len(results[-1].state.tensors) and asked == [
+        results[-1].state
+    ]
     assert "accuracy" in results[-1].metrics
     monkeypatch.setattr(fedavg, "measures", lambda self, state: {"accuracy": 1.0})
     with pytest.raises(ValueError, match="accuracy"):

@@ -9,12 +9,23 @@ from core.federation import Field, Ledger, Message, UploadError, check_upload
 
 
 def message() -> Message:
-    return Message({"parameters/w": torch.zeros(3, 4), "buffers/mean": torch.zeros(5),
-                    "images": torch.zeros(2, 1, 8, 8, dtype=torch.uint8)}, {"samples": 12})
+    return Message(
+        {
+            "parameters/w": torch.zeros(3, 4),
+            "buffers/mean": torch.zeros(5),
+            "images": torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
+        },
+        {"samples": 12},
+    )
 
 
 def test_bytes_are_counted_by_kind_in_the_wire_dtype():
-    assert message().sizes == {"parameters": 48, "buffers": 20, "images": 128, "meta": len(json.dumps({"samples": 12}))}
+    assert message().sizes == {
+        "parameters": 48,
+        "buffers": 20,
+        "images": 128,
+        "meta": len(json.dumps({"samples": 12})),
+    }
     assert message().nbytes == 48 + 20 + 128 + 15
 
 
@@ -40,7 +51,10 @@ def test_many_messages_of_one_form_are_entered_at_once():
     assert once.rounds == each.rounds
 
 
-FORMAT = {"labels": Field((None,), torch.int64, low=0, high=9, most=4), "w": Field((2, 2), torch.float32)}
+FORMAT = {
+    "labels": Field((None,), torch.int64, low=0, high=9, most=4),
+    "w": Field((2, 2), torch.float32),
+}
 META = {"samples": Field((), torch.int64, low=1)}
 
 
@@ -53,18 +67,21 @@ def test_a_good_upload_passes_unchanged():
     assert check_upload(upload, FORMAT, META, 0) is upload
 
 
-@pytest.mark.parametrize(("name", "value", "reason"), [
-    ("w", None, "'w' is missing"),
-    ("extra", torch.ones(1), "'extra' was not asked for"),
-    ("w", torch.ones(2, 2, dtype=torch.float64), "is torch.float64 and not torch.float32"),
-    ("w", torch.ones(4), "has shape"),
-    ("w", torch.ones(2, 3), "has shape"),
-    ("w", torch.tensor([[1.0, float("nan")], [0, 0]]), "not finite"),
-    ("w", torch.tensor([[1.0, float("inf")], [0, 0]]), "not finite"),
-    ("labels", torch.tensor([0, 10]), "out of range"),
-    ("labels", torch.tensor([-1]), "out of range"),
-    ("labels", torch.arange(5), "5 rows where at most 4"),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("w", None, "'w' is missing"),
+        ("extra", torch.ones(1), "'extra' was not asked for"),
+        ("w", torch.ones(2, 2, dtype=torch.float64), "is torch.float64 and not torch.float32"),
+        ("w", torch.ones(4), "has shape"),
+        ("w", torch.ones(2, 3), "has shape"),
+        ("w", torch.tensor([[1.0, float("nan")], [0, 0]]), "not finite"),
+        ("w", torch.tensor([[1.0, float("inf")], [0, 0]]), "not finite"),
+        ("labels", torch.tensor([0, 10]), "out of range"),
+        ("labels", torch.tensor([-1]), "out of range"),
+        ("labels", torch.arange(5), "5 rows where at most 4"),
+    ],
+)
 def test_a_bad_tensor_is_refused_by_name(name, value, reason):
     upload = good()
     upload.tensors.pop(name, None)

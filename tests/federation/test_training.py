@@ -13,14 +13,19 @@ from core.rng import Rng
 CPU = torch.device("cpu")
 
 
-@given(samples=st.integers(1, 60), batch_size=st.integers(1, 20), epochs=st.integers(1, 4), seed=st.integers(0, 99))
+@given(
+    samples=st.integers(1, 60),
+    batch_size=st.integers(1, 20),
+    epochs=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
 def test_every_pass_gives_every_sample_once(samples, batch_size, epochs, seed):
     settings = LocalTraining(batch_size=batch_size, local_epochs=epochs)
     drawn = list(batches(samples, batch_size, settings.steps(samples), Rng(seed), CPU))
     per_epoch = -(-samples // batch_size)
     assert len(drawn) == epochs * per_epoch
     for start in range(0, len(drawn), per_epoch):
-        assert sorted(torch.cat(drawn[start:start + per_epoch]).tolist()) == list(range(samples))
+        assert sorted(torch.cat(drawn[start : start + per_epoch]).tolist()) == list(range(samples))
 
 
 @given(samples=st.integers(1, 40), batch_size=st.integers(1, 20), steps=st.integers(1, 30))
@@ -57,10 +62,22 @@ def test_sgd_with_momentum_and_decay_matches_float64_numpy():
     np.testing.assert_allclose(model.weight.detach().numpy().ravel(), w, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("lr", 0), ("lr", -1), ("lr", float("nan")), ("lr", float("inf")), ("lr", "big"), ("batch_size", 0),
-    ("batch_size", 2.5), ("local_epochs", -1), ("local_steps", 0), ("momentum", 1.5), ("weight_decay", -1e-3),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lr", 0),
+        ("lr", -1),
+        ("lr", float("nan")),
+        ("lr", float("inf")),
+        ("lr", "big"),
+        ("batch_size", 0),
+        ("batch_size", 2.5),
+        ("local_epochs", -1),
+        ("local_steps", 0),
+        ("momentum", 1.5),
+        ("weight_decay", -1e-3),
+    ],
+)
 def test_bad_settings_are_answered_with_one_sentence(name, value):
     with pytest.raises(InputError, match=name):
         LocalTraining(**{name: value})

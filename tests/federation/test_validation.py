@@ -8,8 +8,15 @@ from core.experiments import Experiment
 from core.federation import Runtime, make_clients, make_task, rounds
 from core.rng import Rng
 
-TINY = Experiment(algorithm="fedavg", dataset="digits", model_options={"width": 8}, clients=3, rounds=1,
-                  partition={"name": "dirichlet", "alpha": 0.5}, settings={"local_steps": 2, "batch_size": 16})
+TINY = Experiment(
+    algorithm="fedavg",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=3,
+    rounds=1,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 2, "batch_size": 16},
+)
 
 
 def digits_without_validation():
@@ -39,9 +46,13 @@ def test_no_client_gets_what_is_held_out():
     rows = torch.arange(len(data.train))
     images = data.train.images.clone()
     images[:, 0, 0, 0], images[:, 0, 0, 1] = (rows // 256).byte(), (rows % 256).byte()
-    numbered = attrs.evolve(task, dataset=attrs.evolve(data, train=Split(images, data.train.labels)))
+    numbered = attrs.evolve(
+        task, dataset=attrs.evolve(data, train=Split(images, data.train.labels))
+    )
     clients = make_clients(TINY, numbered)
-    handed = torch.cat([c.images[:, 0, 0, 0].long() * 256 + c.images[:, 0, 0, 1].long() for c in clients])
+    handed = torch.cat(
+        [c.images[:, 0, 0, 0].long() * 256 + c.images[:, 0, 0, 1].long() for c in clients]
+    )
     assert sorted(handed.tolist()) == sorted(set(rows.tolist()) - set(data.held_out.tolist()))
 
 

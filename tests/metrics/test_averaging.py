@@ -1,4 +1,6 @@
-"""Which averaging fits: against scikit-learn on whole numbers, closed forms, and the printed rows of GDD-FL."""
+"""Which averaging fits: against scikit-learn on whole numbers, closed forms, and the printed rows
+of GDD-FL.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,42 @@ from core.metrics.averaging import AVERAGINGS, fit, harmonic_mean, possible_aver
 POSITIVES, NEGATIVES = 58, 3256
 
 
-def samples(hits: int, alarms: int, positives: int, negatives: int) -> tuple[np.ndarray, np.ndarray]:
+def samples(
+    hits: int, alarms: int, positives: int, negatives: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Labels and predictions with these counts."""
     truth = np.repeat([1, 0], [positives, negatives])
-    predicted = np.concatenate([np.repeat([1, 0], [hits, positives - hits]),
-                                np.repeat([1, 0], [alarms, negatives - alarms])])
+    predicted = np.concatenate(
+        [
+            np.repeat([1, 0], [hits, positives - hits]),
+            np.repeat([1, 0], [alarms, negatives - alarms]),
+        ]
+    )
     return truth, predicted
 
 
-def by_scikit_learn(averaging: str, truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float, float]:
+def by_scikit_learn(
+    averaging: str, truth: np.ndarray, predicted: np.ndarray
+) -> tuple[float, float, float]:
     options = {"binary": {"average": "binary"}, "negative": {"average": "binary", "pos_label": 0}}
     return reference.precision_recall_fscore_support(
-        truth, predicted, **options.get(averaging, {"average": averaging}), zero_division=0)[:3]
+        truth, predicted, **options.get(averaging, {"average": averaging}), zero_division=0
+    )[:3]
 
 
 @settings(max_examples=30)
 @given(st.sampled_from(AVERAGINGS), st.integers(1, 20), st.integers(1, 60), st.data())
-def test_a_table_is_found_again_from_its_precision_and_recall(averaging, positives, negatives, data):
+def test_a_table_is_found_again_from_its_precision_and_recall(
+    averaging, positives, negatives, data
+):
     hits, alarms = data.draw(st.integers(1, positives)), data.draw(st.integers(0, negatives - 1))
     truth, predicted = samples(hits, alarms, positives, negatives)
     precision, recall, f1 = by_scikit_learn(averaging, truth, predicted)
     found = fit(averaging, precision, recall, positives, negatives)
     assert found.precision == pytest.approx(precision, abs=1e-4)
-    if averaging != "micro" and (found.hits, found.false_alarms) == pytest.approx((hits, alarms), abs=1e-2):
+    if averaging != "micro" and (found.hits, found.false_alarms) == pytest.approx(
+        (hits, alarms), abs=1e-2
+    ):
         # another table may have the same two numbers; F1 is compared where it is this one
         assert found.f1 == pytest.approx(f1, abs=1e-3)
 
@@ -59,11 +74,17 @@ def test_the_auc_of_any_score_lies_within_the_bounds(hits, alarms, seed):
 
 
 def test_the_bounds_are_reached():
-    """All other pairs in the wrong order, and all in the right one: 6 of 10 found, 3 of 30 false alarms."""
+    """All other pairs in the wrong order, and all in the right one: 6 of 10 found, 3 of 30 false
+    alarms.
+    """
     truth, predicted = samples(6, 3, 10, 30)
     low, high = fit("binary", 6 / 9, 0.6, 10, 30).auc
-    assert reference.roc_auc_score(truth, predicted + np.where(truth == 1, 0.0, 0.5)) == pytest.approx(low, abs=1e-3)
-    assert reference.roc_auc_score(truth, predicted + np.where(truth == 1, 0.5, 0.0)) == pytest.approx(high, abs=1e-3)
+    assert reference.roc_auc_score(
+        truth, predicted + np.where(truth == 1, 0.0, 0.5)
+    ) == pytest.approx(low, abs=1e-3)
+    assert reference.roc_auc_score(
+        truth, predicted + np.where(truth == 1, 0.5, 0.0)
+    ) == pytest.approx(high, abs=1e-3)
     assert (low, high) == pytest.approx((0.6 * 0.9, 1 - 0.4 * 0.1), abs=1e-3)
 
 
@@ -84,24 +105,35 @@ def possible(row: dict[str, float]) -> list[str]:
 def test_only_weighted_means_give_the_upper_bound_of_gddfl():
     row = printed()["upperbound", "centralized", ""]
     assert possible(row) == ["weighted"]
-    fits = {name: fit(name, row["precision"], row["recall"], POSITIVES, NEGATIVES) for name in AVERAGINGS}
+    fits = {
+        name: fit(name, row["precision"], row["recall"], POSITIVES, NEGATIVES)
+        for name in AVERAGINGS
+    }
     # by hand: the melanomas alone, or both classes alike, need a better AUC than the printed 80.97
-    assert fits["binary"].auc[0] > 0.91 and fits["macro"].auc[0] > 2 * row["recall"] - 1 - 1e-3 > row["auc"]
+    assert (
+        fits["binary"].auc[0] > 0.91
+        and fits["macro"].auc[0] > 2 * row["recall"] - 1 - 1e-3 > row["auc"]
+    )
     # the benign alone: with all 58 melanomas missed their precision is still TN / (TN + 58)
     rejected = row["recall"] * NEGATIVES
     assert fits["negative"].precision == pytest.approx(rejected / (rejected + 58), abs=1e-4)
     assert fits["negative"].precision > row["precision"] + 0.008
     assert fits["micro"].precision == pytest.approx(row["recall"])
     # 22 of 58 melanomas found, 259 false alarms
-    assert (fits["weighted"].hits, fits["weighted"].false_alarms) == pytest.approx((22.2, 258.9), abs=0.5)
+    assert (fits["weighted"].hits, fits["weighted"].false_alarms) == pytest.approx(
+        (22.2, 258.9), abs=0.5
+    )
 
 
 def test_weighted_means_give_18_of_the_21_rows_and_no_averaging_gives_all():
     rows = printed()
     assert len(rows) == 21
     other = {key for key, row in rows.items() if "weighted" not in possible(row)}
-    assert other == {("rs10", "centralized", "ipc=10"), ("rs100", "centralized", "ipc=100"),
-                     ("fedavg", "dir(alpha=1),m=10", "")}
+    assert other == {
+        ("rs10", "centralized", "ipc=10"),
+        ("rs100", "centralized", "ipc=100"),
+        ("fedavg", "dir(alpha=1),m=10", ""),
+    }
     for name in AVERAGINGS:
         assert not all(name in possible(row) for row in rows.values())
     for key in other:  # at their accuracy a weighted precision cannot be as low as printed
@@ -120,9 +152,16 @@ def test_the_printed_f1_is_the_harmonic_mean_and_not_the_weighted_f1():
     assert exact >= 14
 
 
-@pytest.mark.parametrize("values", [("mean", 0.9, 0.9, 5, 5), ("macro", 0.0, 0.9, 5, 5), ("macro", 0.9, 1.1, 5, 5),
-                                    ("macro", 0.9, 0.9, 0, 5), ("macro", 0.9, 0.9, 5, 0)])
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("mean", 0.9, 0.9, 5, 5),
+        ("macro", 0.0, 0.9, 5, 5),
+        ("macro", 0.9, 1.1, 5, 5),
+        ("macro", 0.9, 0.9, 0, 5),
+        ("macro", 0.9, 0.9, 5, 0),
+    ],
+)
 def test_what_is_no_fraction_or_count_is_refused(values):
     with pytest.raises(InputError, match="no averaging"):
         fit(*values)
-

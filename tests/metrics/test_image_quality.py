@@ -1,4 +1,6 @@
-"""Inception score and Fréchet distance against closed forms, SciPy and the classes of a real classifier."""
+"""Inception score and Fréchet distance against closed forms, SciPy and the classes of a real
+classifier.
+"""
 
 import math
 
@@ -38,12 +40,15 @@ def test_the_score_of_uniform_answers_is_one_and_of_all_classes_their_number():
 
 
 def test_the_score_is_the_exponential_of_the_mutual_information():
-    """Two classes with the joint law p(x, y): I(x; y) = H(x) + H(y) - H(x, y), from the table itself."""
+    """Two classes with the joint law p(x, y): I(x; y) = H(x) + H(y) - H(x, y), from the table
+    itself.
+    """
     p = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
     joint = p / 3
 
     def entropy(q):
         return -(q * np.log(q)).sum()
+
     information = entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint)
     assert inception_score(torch.tensor(p)) == pytest.approx(math.exp(information), rel=1e-12)
 
@@ -59,25 +64,41 @@ def test_the_adapted_score_is_the_mean_over_local_models():
     assert adapted_inception_score(local) == pytest.approx((4 + 1 + 2) / 3)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: inception_score(torch.zeros(0, 4)), lambda: inception_score(torch.ones(3, 4)),
-    lambda: inception_score(torch.tensor([[1.5, -0.5]])), lambda: inception_score(torch.eye(4), splits=5),
-    lambda: inception_score(torch.full((2, 2), math.nan)), lambda: adapted_inception_score(torch.eye(4)),
-    lambda: fid(torch.rand(1, 1, 8, 8), torch.rand(5, 1, 8, 8), RandomFeatures(1)),
-    lambda: fid(torch.rand(5, 1, 8, 8), torch.rand(5, 1, 8, 8), lambda images: images.flatten(1) * math.nan),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: inception_score(torch.zeros(0, 4)),
+        lambda: inception_score(torch.ones(3, 4)),
+        lambda: inception_score(torch.tensor([[1.5, -0.5]])),
+        lambda: inception_score(torch.eye(4), splits=5),
+        lambda: inception_score(torch.full((2, 2), math.nan)),
+        lambda: adapted_inception_score(torch.eye(4)),
+        lambda: fid(torch.rand(1, 1, 8, 8), torch.rand(5, 1, 8, 8), RandomFeatures(1)),
+        lambda: fid(
+            torch.rand(5, 1, 8, 8),
+            torch.rand(5, 1, 8, 8),
+            lambda images: images.flatten(1) * math.nan,
+        ),
+    ],
+)
 def test_bad_input_is_refused(call):
     with pytest.raises(InputError):
         call()
 
 
 def test_the_distance_of_gaussians_in_closed_form():
-    """With commuting covariances d^2 = |m - w|^2 + sum (s - t)^2 of the standard deviations; in one dimension too."""
+    """With commuting covariances d^2 = |m - w|^2 + sum (s - t)^2 of the standard deviations; in one
+    dimension too.
+    """
     s, t, m, w = draw(5, key="s") ** 2, draw(5, key="t") ** 2, draw(5, key="m"), draw(5, key="w")
     turn = np.linalg.qr(draw(5, 5, key="turn"))[0]
     a, b = (turn @ np.diag(d**2) @ turn.T for d in (s, t))
-    assert frechet_distance((m, a), (w, b)) == pytest.approx(((m - w) ** 2).sum() + ((s - t) ** 2).sum(), rel=1e-10)
-    one = frechet_distance((np.array([1.0]), np.array([[4.0]])), (np.array([3.0]), np.array([[9.0]])))
+    assert frechet_distance((m, a), (w, b)) == pytest.approx(
+        ((m - w) ** 2).sum() + ((s - t) ** 2).sum(), rel=1e-10
+    )
+    one = frechet_distance(
+        (np.array([1.0]), np.array([[4.0]])), (np.array([3.0]), np.array([[9.0]]))
+    )
     assert one == pytest.approx((1 - 3) ** 2 + (2 - 3) ** 2)
 
 
@@ -89,14 +110,23 @@ def test_the_distance_is_that_of_scipys_root(rank):
     root = np.trace(np.real(sqrtm(a @ b + 1e-13 * np.eye(12))))
     theirs = ((m - w) ** 2).sum() + np.trace(a) + np.trace(b) - 2 * root
     assert frechet_distance((m, a), (w, b)) == pytest.approx(theirs, rel=1e-4)
-    assert frechet_distance((m, a), (w, b)) == pytest.approx(frechet_distance((w, b), (m, a)), rel=1e-9)
+    assert frechet_distance((m, a), (w, b)) == pytest.approx(
+        frechet_distance((w, b), (m, a)), rel=1e-9
+    )
     assert frechet_distance((m, a), (m, a)) == pytest.approx(0, abs=1e-6)
 
 
 def test_fid_takes_the_moments_of_the_features():
-    real, synthetic = torch.rand(40, 1, 2, 2, dtype=torch.float64), torch.rand(30, 1, 2, 2, dtype=torch.float64) / 2
-    moments = [(x.flatten(1).numpy().mean(0), np.cov(x.flatten(1).numpy().T)) for x in (real, synthetic)]
-    assert fid(real, synthetic, lambda x: x.flatten(1), batch_size=7) == pytest.approx(frechet_distance(*moments))
+    real, synthetic = (
+        torch.rand(40, 1, 2, 2, dtype=torch.float64),
+        torch.rand(30, 1, 2, 2, dtype=torch.float64) / 2,
+    )
+    moments = [
+        (x.flatten(1).numpy().mean(0), np.cov(x.flatten(1).numpy().T)) for x in (real, synthetic)
+    ]
+    assert fid(real, synthetic, lambda x: x.flatten(1), batch_size=7) == pytest.approx(
+        frechet_distance(*moments)
+    )
     bytes_ = (255 * real).round().to(torch.uint8)
     assert fid(bytes_, bytes_.float() / 255, lambda x: x.flatten(1)) == pytest.approx(0, abs=1e-6)
 
@@ -105,7 +135,9 @@ def test_random_features_are_fixed_and_put_worse_images_further_away():
     digits = load("digits").train.images
     features = RandomFeatures(1)
     before = torch.random.get_rng_state()
-    assert torch.equal(RandomFeatures(1)(digits[:5].float() / 255), features(digits[:5].float() / 255))
+    assert torch.equal(
+        RandomFeatures(1)(digits[:5].float() / 255), features(digits[:5].float() / 255)
+    )
     assert torch.equal(before, torch.random.get_rng_state())
     half, other = digits[:600:2], digits[1:600:2]
     noise = torch.randint(0, 256, half.shape, generator=Rng(0).generator(), dtype=torch.uint8)
@@ -122,13 +154,17 @@ def test_inception_without_weights_says_where_they_belong(monkeypatch, tmp_path)
 
 
 def test_inception_runs_where_its_weights_are(monkeypatch, tmp_path):
-    """A file of zeros in the place of the weights: then probabilities are uniform and features zero."""
+    """A file of zeros in the place of the weights: then probabilities are uniform and features
+    zero.
+    """
     models = pytest.importorskip("torchvision.models")
     with torch.random.fork_rng():
         network = models.inception_v3(weights=None, init_weights=False)
     (tmp_path / "checkpoints").mkdir()
-    torch.save({name: torch.zeros_like(value) for name, value in network.state_dict().items()},
-               tmp_path / "checkpoints" / INCEPTION_FILE)
+    torch.save(
+        {name: torch.zeros_like(value) for name, value in network.state_dict().items()},
+        tmp_path / "checkpoints" / INCEPTION_FILE,
+    )
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     images, before = torch.rand(1, 1, 8, 8), torch.random.get_rng_state()
     with torch.no_grad():

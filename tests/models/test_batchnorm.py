@@ -31,8 +31,16 @@ def test_values_and_first_derivatives_are_the_same_numbers(layout):
     for layer in layers():
         maps = x.clone().requires_grad_()
         out = layer.train()(maps)
-        found.append([out, *torch.autograd.grad(out, [maps, layer.weight, layer.bias], pull),
-                      layer.running_mean, layer.running_var, layer.num_batches_tracked, layer.eval()(x)])
+        found.append(
+            [
+                out,
+                *torch.autograd.grad(out, [maps, layer.weight, layer.bias], pull),
+                layer.running_mean,
+                layer.running_var,
+                layer.num_batches_tracked,
+                layer.eval()(x),
+            ]
+        )
     assert type(layers()[1]) is QuickBatchNorm2d
     for ours, theirs in zip(*found, strict=True):
         assert torch.equal(ours, theirs)
@@ -54,7 +62,9 @@ def test_first_and_second_derivatives_by_finite_differences():
 @pytest.mark.parametrize("name", ["convnet", "resnet8", "lenet"])
 def test_a_gradient_of_a_gradient_through_a_network_is_that_of_pytorch(name, precision):
     low = precision == torch.bfloat16
-    x, direction = torch.randn(2, 6, 1, 12, 12, generator=draws()).to(torch.float32 if low else precision)
+    x, direction = torch.randn(2, 6, 1, 12, 12, generator=draws()).to(
+        torch.float32 if low else precision
+    )
     found = []
     for change in (quicken, lambda model: model):
         model = change(build(name, 1, 12, 4, Rng(0)).to(x.dtype)).train()
@@ -62,15 +72,29 @@ def test_a_gradient_of_a_gradient_through_a_network_is_that_of_pytorch(name, pre
         with torch.autocast("cpu", dtype=precision, enabled=low):
             out = model(inputs).to(x.dtype)
         (pull,) = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
-        found.append(torch.cat([each.flatten() for each in torch.autograd.grad(
-            (pull * direction).sum(), [p for p in model.parameters() if p.ndim > 1])]))
+        found.append(
+            torch.cat(
+                [
+                    each.flatten()
+                    for each in torch.autograd.grad(
+                        (pull * direction).sum(), [p for p in model.parameters() if p.ndim > 1]
+                    )
+                ]
+            )
+        )
     assert any(isinstance(layer, QuickBatchNorm2d) for layer in quicken(model).modules())
     assert float((found[0] - found[1]).norm() / found[1].norm()) < (0.1 if low else 1e-9)
 
 
 def test_one_image_and_layers_without_scale_are_left_alone():
-    model = nn.Sequential(nn.BatchNorm2d(2, affine=False), nn.BatchNorm1d(2), nn.BatchNorm2d(2, momentum=None))
-    assert [type(layer) for layer in quicken(model)] == [nn.BatchNorm2d, nn.BatchNorm1d, nn.BatchNorm2d]
+    model = nn.Sequential(
+        nn.BatchNorm2d(2, affine=False), nn.BatchNorm1d(2), nn.BatchNorm2d(2, momentum=None)
+    )
+    assert [type(layer) for layer in quicken(model)] == [
+        nn.BatchNorm2d,
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+    ]
     plain, quick = layers()
     one = torch.randn(1, 3, 2, 2, generator=draws())
     assert torch.equal(plain.train()(one), quick.train()(one))

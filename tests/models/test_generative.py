@@ -1,11 +1,19 @@
-"""Generators and discriminators: shapes, ranges, determinism, and what each output may depend on."""
+"""Generators and discriminators: shapes, ranges, determinism, and what each output may depend
+on.
+"""
 
 import pytest
 import torch
 
 from core import models
 from core.errors import InputError
-from core.models import FeatureGenerator, ImageGenerator, PatchDiscriminator, count_parameters, fresh
+from core.models import (
+    FeatureGenerator,
+    ImageGenerator,
+    PatchDiscriminator,
+    count_parameters,
+    fresh,
+)
 from core.rng import Rng
 
 NOISE = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
@@ -57,7 +65,9 @@ def test_the_judgement_on_one_image_does_not_depend_on_the_others():
 
 
 def test_a_patch_sees_its_neighbourhood_only_through_the_normalisation():
-    """Two 4x4 convolutions of stride 2 see 10 pixels: without the norm, a far pixel has no influence."""
+    """Two 4x4 convolutions of stride 2 see 10 pixels: without the norm, a far pixel has no
+    influence.
+    """
     judge = fresh(PatchDiscriminator, 1, width=4, rng=Rng(0))
     judge.norm = torch.nn.Identity()
     images = torch.zeros(1, 1, 32, 32, requires_grad=True)
@@ -71,7 +81,9 @@ def test_fresh_draws_from_its_own_stream_only():
     first, second = (fresh(ImageGenerator, 1, 8, width=8, rng=Rng(3)) for _ in range(2))
     other = fresh(ImageGenerator, 1, 8, width=8, rng=Rng(4))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
     assert not torch.equal(first.conv1.weight, other.conv1.weight)
 
 
@@ -83,11 +95,15 @@ def test_tensors_by_name_and_back():
     torch.testing.assert_close(copy.eval()(NOISE), generator.eval()(NOISE))
 
 
-@pytest.mark.parametrize("make", [
-    lambda: fresh(ImageGenerator, 1, 7, rng=Rng(0)), lambda: fresh(ImageGenerator, 1, 8, width=0, rng=Rng(0)),
-    lambda: fresh(FeatureGenerator, 3, 5, noise=0, rng=Rng(0)),
-    lambda: fresh(PatchDiscriminator, 1, width=-1, rng=Rng(0)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fresh(ImageGenerator, 1, 7, rng=Rng(0)),
+        lambda: fresh(ImageGenerator, 1, 8, width=0, rng=Rng(0)),
+        lambda: fresh(FeatureGenerator, 3, 5, noise=0, rng=Rng(0)),
+        lambda: fresh(PatchDiscriminator, 1, width=-1, rng=Rng(0)),
+    ],
+)
 def test_bad_sizes_are_refused(make):
     with pytest.raises(InputError):
         make()

@@ -1,4 +1,6 @@
-"""Many networks at once: the batched program against one network after the other, in values and gradients."""
+"""Many networks at once: the batched program against one network after the other, in values and
+gradients.
+"""
 
 import pytest
 import torch
@@ -16,15 +18,23 @@ def teachers(*names):
     """Networks with running statistics that are not those of no data."""
     made = []
     for seed, name in enumerate(names):
-        network = models.build(name, 1, 8, 5, Rng(seed), **({} if name == "lenet" else {"width": 4}))
+        network = models.build(
+            name, 1, 8, 5, Rng(seed), **({} if name == "lenet" else {"width": 4})
+        )
         network(torch.randn(6, 1, 8, 8, generator=Rng(seed).generator()) * 2 + 1)
         made.append(network.eval().requires_grad_(False))
     return made
 
 
-@pytest.mark.parametrize(("names", "groups"), [
-    (("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]), (("resnet8", "convnet", "resnet8"), [[0, 2], [1]]),
-    (("lenet",), [[0]])], ids=str)
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]),
+        (("resnet8", "convnet", "resnet8"), [[0, 2], [1]]),
+        (("lenet",), [[0]]),
+    ],
+    ids=str,
+)
 def test_batched_is_one_by_one(names, groups):
     networks = teachers(*names)
     gradients, outputs = [], []
@@ -51,7 +61,9 @@ def test_each_network_gets_its_own_inputs_and_its_own_gradient():
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_a_step_of_an_optimiser_is_seen_by_the_next_call_and_frozen_weights_are_not_forgotten(batched):
+def test_a_step_of_an_optimiser_is_seen_by_the_next_call_and_frozen_weights_are_not_forgotten(
+    batched,
+):
     judges = [fresh(PatchDiscriminator, 1, width=4, rng=Rng(seed)) for seed in range(2)]
     together = Stacked(judges, batched)
     with torch.no_grad():

@@ -34,7 +34,11 @@ def default_copy(kind: type[nn.Module], **options: object) -> nn.Module:
 
 @pytest.mark.parametrize("name", names())
 def test_building_leaves_the_global_generators_alone(name: str) -> None:
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    torch_state, numpy_state, python_state = (
+        torch.get_rng_state(),
+        np.random.get_state(),  # noqa: NPY002
+        random.getstate(),
+    )
     build(name, 1, SIZES[name], 3, Rng(0))
     assert torch.equal(torch_state, torch.get_rng_state())
     assert np.array_equal(numpy_state[1], np.random.get_state()[1])  # noqa: NPY002
@@ -43,27 +47,43 @@ def test_building_leaves_the_global_generators_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_weights_are_a_function_of_the_stream(name: str) -> None:
-    first, second, other = (everything(build(name, 1, SIZES[name], 3, Rng(seed))) for seed in (0, 0, 1))
+    first, second, other = (
+        everything(build(name, 1, SIZES[name], 3, Rng(seed))) for seed in (0, 0, 1)
+    )
     assert all(torch.equal(first[key], second[key]) for key in first)
     drawn = [key for key in first if first[key].std() > 0]
     assert "classifier.weight" in drawn
     assert "classifier.bias" in drawn
     assert not any(torch.equal(first[key], other[key]) for key in drawn)
-    assert all(value.device.type == "cpu" and bool(torch.isfinite(value).all()) for value in first.values())
+    assert all(
+        value.device.type == "cpu" and bool(torch.isfinite(value).all()) for value in first.values()
+    )
 
 
 def test_each_parameter_has_its_own_stream() -> None:
     ten, eleven = (everything(build("convnet", 1, 28, classes, Rng(5))) for classes in (10, 11))
-    assert all(torch.equal(ten[key], eleven[key]) for key in ten if not key.startswith("classifier"))
+    assert all(
+        torch.equal(ten[key], eleven[key]) for key in ten if not key.startswith("classifier")
+    )
     generator = Rng(5).at("blocks.1.conv.bias").generator()
     bound = 1 / math.sqrt(128 * 9)
-    assert torch.equal(ten["blocks.1.conv.bias"], torch.empty(128).uniform_(-bound, bound, generator=generator))
+    assert torch.equal(
+        ten["blocks.1.conv.bias"], torch.empty(128).uniform_(-bound, bound, generator=generator)
+    )
     assert not torch.equal(ten["blocks.1.conv.weight"], ten["blocks.2.conv.weight"])
 
 
-@pytest.mark.parametrize(("name", "kind", "options"), [
-    ("convnet", ConvNet, {}), ("convnet", ConvNet, {"norm": "instance"}), ("resnet8", ResNet8, {"width": 32})])
-def test_distributions_are_pytorchs_defaults(name: str, kind: type[nn.Module], options: dict) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "options"),
+    [
+        ("convnet", ConvNet, {}),
+        ("convnet", ConvNet, {"norm": "instance"}),
+        ("resnet8", ResNet8, {"width": 32}),
+    ],
+)
+def test_distributions_are_pytorchs_defaults(
+    name: str, kind: type[nn.Module], options: dict
+) -> None:
     stats = pytest.importorskip("scipy.stats")
     ours = build(name, 3, 32, 10, Rng(3), **options).state_dict()
     theirs = default_copy(kind, **options).state_dict()
@@ -72,7 +92,9 @@ def test_distributions_are_pytorchs_defaults(name: str, kind: type[nn.Module], o
     for key, value in theirs.items():
         assert ours[key].shape == value.shape
         assert ours[key].dtype == value.dtype
-        if value.numel() == 1 or value.float().std() == 0:  # scales, shifts and statistics of no data
+        if (
+            value.numel() == 1 or value.float().std() == 0
+        ):  # scales, shifts and statistics of no data
             assert torch.equal(ours[key], value), key
             continue
         compared += 1
@@ -125,11 +147,14 @@ def test_load_carries_a_state_over(name: str) -> None:
     assert torch.equal(source.eval()(batch), target.eval()(batch))
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda state: state.pop("norm1.running_var"), "'norm1.running_var' is missing"),
-    (lambda state: state.update(extra=torch.zeros(1)), "no 'extra'"),
-    (lambda state: state.update({"classifier.bias": torch.zeros(4)}), "shape"),
-])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.pop("norm1.running_var"), "'norm1.running_var' is missing"),
+        (lambda state: state.update(extra=torch.zeros(1)), "no 'extra'"),
+        (lambda state: state.update({"classifier.bias": torch.zeros(4)}), "shape"),
+    ],
+)
 def test_load_refuses_what_does_not_fit_and_changes_nothing(change, words: str) -> None:
     model = build("lenet", 1, 16, 3, Rng(0))
     before, state = everything(model), everything(build("lenet", 1, 16, 3, Rng(1)))
@@ -148,7 +173,9 @@ def test_functional_call_and_gradients(name: str) -> None:
     assert torch.equal(torch.func.functional_call(model, everything(other), batch), other(batch))
 
     def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        return nn.functional.cross_entropy(torch.func.functional_call(model, parameters, batch), labels)
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(model, parameters, batch), labels
+        )
 
     gradients = torch.func.grad(loss)(parameters_and_buffers(model)[0])
     nn.functional.cross_entropy(model(batch), labels).backward()
@@ -159,7 +186,10 @@ def test_functional_call_and_gradients(name: str) -> None:
 def test_many_clients_in_one_call() -> None:
     clients = [build("convnet", 1, 8, 3, Rng(seed), width=4, norm="instance") for seed in range(3)]
     batches = torch.randn(3, 5, 1, 8, 8, generator=Rng(2).generator())
-    stacked = {key: torch.stack([everything(client)[key] for client in clients]) for key in everything(clients[0])}
+    stacked = {
+        key: torch.stack([everything(client)[key] for client in clients])
+        for key in everything(clients[0])
+    }
     one = partial(torch.func.functional_call, clients[0])
     logits = torch.func.vmap(one)(stacked, batches)
     expected = torch.stack([client(batch) for client, batch in zip(clients, batches, strict=True)])

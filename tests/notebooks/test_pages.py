@@ -21,7 +21,10 @@ chapter = pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem
 def cells(path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
     """Kind, text and tags of each cell of an .ipynb, read as plain JSON."""
     found = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return [(cell["cell_type"], "".join(cell["source"]), tuple(cell["metadata"].get("tags", []))) for cell in found]
+    return [
+        (cell["cell_type"], "".join(cell["source"]), tuple(cell["metadata"].get("tags", [])))
+        for cell in found
+    ]
 
 
 @every
@@ -43,7 +46,9 @@ def test_no_outputs_are_committed(source):
 
 
 def test_every_ipynb_has_a_source():
-    assert {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} == {path.stem for path in SOURCES}
+    assert {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} == {
+        path.stem for path in SOURCES
+    }
 
 
 @every
@@ -56,7 +61,9 @@ def test_it_opens_with_a_title_a_question_and_what_it_takes(source):
 
 @chapter
 def test_it_has_one_parameters_cell_of_plain_values(source):
-    tagged = [text for kind, text, tags in cells(source.with_suffix(".ipynb")) if "parameters" in tags]
+    tagged = [
+        text for kind, text, tags in cells(source.with_suffix(".ipynb")) if "parameters" in tags
+    ]
     assert len(tagged) == 1
     assert notebooks.parameters(source), "no parameter was found in the cell"
 
@@ -70,7 +77,9 @@ def test_nothing_is_installed_or_downloaded_by_a_cell(source):
 
 @every
 def test_solutions_are_folded_and_belong_to_an_exercise(source):
-    text = "\n".join(text for kind, text, _ in cells(source.with_suffix(".ipynb")) if kind == "markdown")
+    text = "\n".join(
+        text for kind, text, _ in cells(source.with_suffix(".ipynb")) if kind == "markdown"
+    )
     labels = set(re.findall(r"\{exercise\}[^\n]*\n:label: (\S+)", text))
     for solved, rest in re.findall(r"\{solution\} (\S+)\n((?::.*\n)*)", text):
         assert solved in labels

@@ -1,4 +1,6 @@
-"""Running a notebook with parameters: what is refused before anything runs, and one that does run."""
+"""Running a notebook with parameters: what is refused before anything runs, and one that does
+run.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,8 @@ def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, g
 
 def test_the_valid_names_are_listed(tiny):
     with pytest.raises(
-        InputError, match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds"
+        InputError,
+        match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds",
     ):
         notebooks.check_parameters(tiny, {"zzz": 1})
 
@@ -135,7 +138,9 @@ def test_bad_places_are_refused(tiny, tmp_path):
 def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
     out = notebooks.run_notebook(tiny, {"rounds": "21", "name": "other"}, tmp_path / "out.ipynb")
     printed = [
-        "".join(output["text"]) for cell in json.loads(out.read_text())["cells"] for output in cell.get("outputs", [])
+        "".join(output["text"])
+        for cell in json.loads(out.read_text())["cells"]
+        for output in cell.get("outputs", [])
     ]
     assert printed == ["42 0.1 other [0, 1]\n"]
 
@@ -143,7 +148,9 @@ def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
 def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path):
     path = tmp_path / "fails.py"
     path.write_text("# %%\nprint(1 / 0)\n")
-    with pytest.raises(InputError, match=r"fails.py stopped with ZeroDivisionError: division by zero"):
+    with pytest.raises(
+        InputError, match=r"fails.py stopped with ZeroDivisionError: division by zero"
+    ):
         notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
 
 
@@ -159,7 +166,9 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     before = notebooks.fingerprint(tiny)
     (tmp_path / "book/results/fedvck").mkdir(parents=True)
     (tmp_path / "book/results/fedvck/0123456789ab.json").write_text("{}")
-    assert notebooks.fingerprint(tiny) != before, "a new record does not reach the pages that show it"
+    assert notebooks.fingerprint(tiny) != before, (
+        "a new record does not reach the pages that show it"
+    )
     before = notebooks.fingerprint(tiny)
     tiny.write_text("# %%\nprint(1 / 0)\n")
     assert notebooks.fingerprint(tiny) != before

@@ -1,4 +1,6 @@
-"""Differential privacy: the accountant against its library and against the exact law of the Gaussian mechanism."""
+"""Differential privacy: the accountant against its library and against the exact law of the
+Gaussian mechanism.
+"""
 
 import math
 import sys
@@ -10,7 +12,13 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 from core.errors import InputError
-from core.privacy.differential import affordable_steps, clip_and_noise, noise_multiplier, noisy_votes, spent_epsilon
+from core.privacy.differential import (
+    affordable_steps,
+    clip_and_noise,
+    noise_multiplier,
+    noisy_votes,
+    spent_epsilon,
+)
 from core.rng import Rng
 
 DELTA = 1e-5
@@ -21,28 +29,42 @@ def generator(*path) -> torch.Generator:
 
 
 def exact_epsilon(multiplier: float, steps: int) -> float:
-    """Epsilon of `steps` Gaussian mechanisms: one of sensitivity mu = sqrt(steps) / z (Balle and Wang 2018, Thm 8)."""
+    """Epsilon of `steps` Gaussian mechanisms: one of sensitivity mu = sqrt(steps) / z (Balle and
+    Wang 2018, Thm 8).
+    """
     mu = math.sqrt(steps) / multiplier
-    return brentq(lambda e: norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - DELTA, 0, 200)
+    return brentq(
+        lambda e: norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - DELTA,
+        0,
+        200,
+    )
 
 
-@pytest.mark.parametrize(("multiplier", "steps"), [(41.2, 1000), (10.0, 500), (2.0, 3), (100.0, 50)])
+@pytest.mark.parametrize(
+    ("multiplier", "steps"), [(41.2, 1000), (10.0, 500), (2.0, 3), (100.0, 50)]
+)
 def test_without_sampling_the_bound_lies_just_above_the_exact_epsilon(multiplier, steps):
     pytest.importorskip("opacus")
     exact, bound = exact_epsilon(multiplier, steps), spent_epsilon(multiplier, 1.0, steps, DELTA)
     assert exact <= bound <= 1.15 * exact
 
 
-@pytest.mark.parametrize(("multiplier", "rate", "steps"), [(1.1, 0.01, 400), (0.8, 0.05, 100), (3.0, 1.0, 20)])
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "steps"), [(1.1, 0.01, 400), (0.8, 0.05, 100), (3.0, 1.0, 20)]
+)
 def test_epsilon_is_what_the_library_counts_step_by_step(multiplier, rate, steps):
     accountants = pytest.importorskip("opacus.accountants")
     accountant = accountants.RDPAccountant()
     for _ in range(steps):
         accountant.step(noise_multiplier=multiplier, sample_rate=rate)
-    assert spent_epsilon(multiplier, rate, steps, DELTA) == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+    assert spent_epsilon(multiplier, rate, steps, DELTA) == pytest.approx(
+        accountant.get_epsilon(DELTA), rel=1e-9
+    )
 
 
-@pytest.mark.parametrize(("epsilon", "rate", "steps"), [(3.5, 0.02, 500), (10.0, 1.0, 1000), (0.5, 0.05, 100)])
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"), [(3.5, 0.02, 500), (10.0, 1.0, 1000), (0.5, 0.05, 100)]
+)
 def test_the_multiplier_meets_its_budget_and_hardly_more(epsilon, rate, steps):
     library = pytest.importorskip("opacus.accountants.utils")
     found = noise_multiplier(epsilon, DELTA, rate, steps)
@@ -50,8 +72,13 @@ def test_the_multiplier_meets_its_budget_and_hardly_more(epsilon, rate, steps):
     assert 0.998 * epsilon <= spent <= epsilon
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs = library.get_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA, sample_rate=rate, steps=steps,
-                                              epsilon_tolerance=1e-3 * epsilon)
+        theirs = library.get_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sample_rate=rate,
+            steps=steps,
+            epsilon_tolerance=1e-3 * epsilon,
+        )
     assert found == pytest.approx(theirs, rel=0.01)
 
 
@@ -98,9 +125,13 @@ def test_the_noise_of_a_release_has_its_sensitivity_times_the_multiplier(rows):
 
 
 def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
-    """The largest change of clipped rows is 2 C sqrt(N), when all rows turn round; of one-hot votes sqrt(2 N)."""
+    """The largest change of clipped rows is 2 C sqrt(N), when all rows turn round; of one-hot votes
+    sqrt(2 N).
+    """
     rows = 10 * torch.randn(8, 5, generator=generator("turn"), dtype=torch.float64)
-    moved = clip_and_noise(rows, 2.0, 0.0, generator()) - clip_and_noise(-rows, 2.0, 0.0, generator())
+    moved = clip_and_noise(rows, 2.0, 0.0, generator()) - clip_and_noise(
+        -rows, 2.0, 0.0, generator()
+    )
     assert float(moved.norm()) == pytest.approx(2 * 2.0 * math.sqrt(8), rel=1e-12)
     votes = torch.eye(10, dtype=torch.float64)[torch.arange(8)]
     assert float((votes - votes.roll(1, 1)).norm()) == pytest.approx(math.sqrt(2 * 8))
@@ -109,10 +140,18 @@ def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
 
 
 def test_shared_noise_adds_up_to_the_whole():
-    """Twenty clients with a twentieth of the variance each: the sum has the variance of one noisy count."""
-    parts = [noisy_votes(torch.zeros(50, 1000, dtype=torch.float64), 2.0, generator("share", k), sharers=20)
-             for k in range(20)]
-    assert float(torch.stack(parts).sum(0).std()) == pytest.approx(2.0 * math.sqrt(2 * 50), rel=0.02)
+    """Twenty clients with a twentieth of the variance each: the sum has the variance of one noisy
+    count.
+    """
+    parts = [
+        noisy_votes(
+            torch.zeros(50, 1000, dtype=torch.float64), 2.0, generator("share", k), sharers=20
+        )
+        for k in range(20)
+    ]
+    assert float(torch.stack(parts).sum(0).std()) == pytest.approx(
+        2.0 * math.sqrt(2 * 50), rel=0.02
+    )
     assert float(parts[0].std()) == pytest.approx(2.0 * math.sqrt(2 * 50 / 20), rel=0.02)
 
 
@@ -126,15 +165,21 @@ def test_large_margins_survive_the_noise_and_draws_follow_their_generator():
     assert torch.equal(noisy_votes(votes, 0.0, generator()), votes)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: noise_multiplier(0.0, DELTA, 0.1, 10), lambda: noise_multiplier(1.0, 0.0, 0.1, 10),
-    lambda: noise_multiplier(1.0, DELTA, 0.0, 10), lambda: noise_multiplier(1.0, DELTA, 1.5, 10),
-    lambda: noise_multiplier(1.0, DELTA, 0.1, 0), lambda: spent_epsilon(-1.0, 0.1, 10, DELTA),
-    lambda: clip_and_noise(torch.ones(2, 3), 0.0, 1.0, generator()),
-    lambda: clip_and_noise(torch.ones(2, 3), 1.0, -1.0, generator()),
-    lambda: clip_and_noise(torch.full((2, 3), math.nan), 1.0, 1.0, generator()),
-    lambda: noisy_votes(torch.ones(2, 3), math.inf, generator()),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: noise_multiplier(0.0, DELTA, 0.1, 10),
+        lambda: noise_multiplier(1.0, 0.0, 0.1, 10),
+        lambda: noise_multiplier(1.0, DELTA, 0.0, 10),
+        lambda: noise_multiplier(1.0, DELTA, 1.5, 10),
+        lambda: noise_multiplier(1.0, DELTA, 0.1, 0),
+        lambda: spent_epsilon(-1.0, 0.1, 10, DELTA),
+        lambda: clip_and_noise(torch.ones(2, 3), 0.0, 1.0, generator()),
+        lambda: clip_and_noise(torch.ones(2, 3), 1.0, -1.0, generator()),
+        lambda: clip_and_noise(torch.full((2, 3), math.nan), 1.0, 1.0, generator()),
+        lambda: noisy_votes(torch.ones(2, 3), math.inf, generator()),
+    ],
+)
 def test_bad_values_are_refused(call):
     with pytest.raises(InputError):
         call()

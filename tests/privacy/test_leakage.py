@@ -39,16 +39,27 @@ def image(seed=0, number=1):
 
 def test_an_image_and_its_label_come_back_from_their_gradient(victim):
     secret, label = image(), torch.tensor([2])
-    found = deep_leakage(victim, gradients(victim, secret, label), (1, 1, 8, 8), 3, DeepLeakage(iterations=25), Rng(0))
+    found = deep_leakage(
+        victim,
+        gradients(victim, secret, label),
+        (1, 1, 8, 8),
+        3,
+        DeepLeakage(iterations=25),
+        Rng(0),
+    )
     assert float(best_matches(found.images, secret).psnr) > 30
     assert int(found.labels.argmax(1)) == 2 and float(found.labels.max()) > 0.9
     assert float(found.distance.min()) < 1e-5
 
 
 def test_another_gradient_gives_another_image(victim):
-    """A control: the attack reads the gradient, and does not just settle somewhere near every image."""
+    """A control: the attack reads the gradient, and does not just settle somewhere near every
+    image.
+    """
     leak = gradients(victim, image(1), torch.tensor([2]))
-    found = deep_leakage(victim, leak, (1, 1, 8, 8), 3, DeepLeakage(iterations=25), Rng(0), torch.tensor([2]))
+    found = deep_leakage(
+        victim, leak, (1, 1, 8, 8), 3, DeepLeakage(iterations=25), Rng(0), torch.tensor([2])
+    )
     assert float(best_matches(found.images, image(1)).psnr) > 30
     assert float(best_matches(found.images, image(0)).psnr) < 15
     assert torch.equal(found.labels, torch.tensor([[0.0, 0.0, 1.0]]))
@@ -57,7 +68,10 @@ def test_another_gradient_gives_another_image(victim):
 def test_the_gradient_of_a_linear_layer_is_that_of_the_formula():
     """d/dW mean_i l(W x_i, y_i) = (softmax - onehot)^T x / N, in NumPy."""
     network = models.fresh(nn.Linear, 5, 3, rng=Rng(0)).double()
-    x, y = torch.randn(4, 5, generator=Rng(1).generator(), dtype=torch.float64), torch.tensor([0, 2, 2, 1])
+    x, y = (
+        torch.randn(4, 5, generator=Rng(1).generator(), dtype=torch.float64),
+        torch.tensor([0, 2, 2, 1]),
+    )
     w, b = network.weight.detach().numpy(), network.bias.detach().numpy()
     scores = x.numpy() @ w.T + b
     error = torch.from_numpy(scores).exp().numpy()
@@ -85,8 +99,10 @@ def test_a_foreign_gradient_is_refused(victim):
 
 
 def test_an_attack_that_diverges_says_so(victim):
-    leak = {name: torch.full_like(value, torch.inf)
-            for name, value in gradients(victim, image(), torch.tensor([0])).items()}
+    leak = {
+        name: torch.full_like(value, torch.inf)
+        for name, value in gradients(victim, image(), torch.tensor([0])).items()
+    }
     with pytest.raises(InputError, match="diverged"):
         deep_leakage(victim, leak, (1, 1, 8, 8), 3, DeepLeakage(iterations=2), Rng(0))
 
@@ -95,8 +111,12 @@ def test_matches_in_closed_form():
     """A uniform error e has the ratio 20 log10(span / e)."""
     originals = torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])
     found = best_matches(torch.full((1, 1, 2, 2), 0.9), originals)
-    assert found.row.tolist() == [1] and float(found.psnr) == pytest.approx(20 * math.log10(1 / 0.1), rel=1e-5)
+    assert found.row.tolist() == [1] and float(found.psnr) == pytest.approx(
+        20 * math.log10(1 / 0.1), rel=1e-5
+    )
     assert float(best_matches(originals, originals).psnr.min()) == math.inf
-    assert float(best_matches(torch.full((1, 1, 2, 2), 0.9), originals, 2.0).psnr) == pytest.approx(26.02, abs=0.01)
+    assert float(best_matches(torch.full((1, 1, 2, 2), 0.9), originals, 2.0).psnr) == pytest.approx(
+        26.02, abs=0.01
+    )
     with pytest.raises(InputError):
         best_matches(originals[:0], originals)

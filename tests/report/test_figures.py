@@ -19,10 +19,25 @@ MB = 2**20
 
 
 def record(algorithm="fedavg", seed=0, accuracies=(0.25, 0.5), up=MB, down=MB):
-    rounds = [{"round": r, "metrics": {} if a is None else {"accuracy": a, "cross_entropy": 1 - a}, "up": up,
-               "down": down, "seconds": {}} for r, a in enumerate(accuracies, start=1)]
-    return Record(experiment=Experiment(algorithm=algorithm, dataset="digits", seed=seed), settings={}, fingerprint="f",
-                  environment={}, code="c", status="complete", rounds=rounds)
+    rounds = [
+        {
+            "round": r,
+            "metrics": {} if a is None else {"accuracy": a, "cross_entropy": 1 - a},
+            "up": up,
+            "down": down,
+            "seconds": {},
+        }
+        for r, a in enumerate(accuracies, start=1)
+    ]
+    return Record(
+        experiment=Experiment(algorithm=algorithm, dataset="digits", seed=seed),
+        settings={},
+        fingerprint="f",
+        environment={},
+        code="c",
+        status="complete",
+        rounds=rounds,
+    )
 
 
 def test_a_curve_adds_up_what_was_sent_and_skips_rounds_without_a_test():
@@ -39,7 +54,9 @@ def test_fractions_are_percentages_and_losses_are_not():
 
 def test_series_may_be_named_by_any_field_or_function():
     assert set(curve_frame(record(seed=3), by="seed")["label"]) == {"3"}
-    assert set(curve_frame(record(), by=lambda one: one.experiment.dataset.upper())["label"]) == {"DIGITS"}
+    assert set(curve_frame(record(), by=lambda one: one.experiment.dataset.upper())["label"]) == {
+        "DIGITS"
+    }
 
 
 def line(figure, index=0):
@@ -68,10 +85,14 @@ def test_who_sends_once_is_a_point_at_its_last_value():
 
 
 def test_who_sends_nothing_is_a_level_line():
-    figure = curves([record(), record("standalone", accuracies=(0.1, 0.3), up=0, down=0)], x="megabytes")
+    figure = curves(
+        [record(), record("standalone", accuracies=(0.1, 0.3), up=0, down=0)], x="megabytes"
+    )
     level = figure.axes[0].lines[-1]
     assert set(level.get_ydata()) == {30.0}
-    assert "Standalone (sends nothing)" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "Standalone (sends nothing)" in [
+        text.get_text() for text in figure.axes[0].get_legend().get_texts()
+    ]
 
 
 def test_series_differ_in_more_than_colour():
@@ -81,10 +102,17 @@ def test_series_differ_in_more_than_colour():
         assert len(set(zip(colours, map(str, dashes), strict=True))) == count
 
 
-@pytest.mark.parametrize("call", [
-    lambda: curves([]), lambda: curves(record(), x="hours"), lambda: curves(record(), metric="accurracy"),
-    lambda: curves(record(), by="colour"), lambda: curves("0123456789ab"), lambda: curves(record(accuracies=(None,))),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: curves([]),
+        lambda: curves(record(), x="hours"),
+        lambda: curves(record(), metric="accurracy"),
+        lambda: curves(record(), by="colour"),
+        lambda: curves("0123456789ab"),
+        lambda: curves(record(accuracies=(None,))),
+    ],
+)
 def test_curves_refuse_what_they_cannot_draw(call):
     with pytest.raises(InputError):
         call()
@@ -92,7 +120,9 @@ def test_curves_refuse_what_they_cannot_draw(call):
 
 def test_the_area_of_a_dot_is_the_number_of_samples():
     labels = np.array([0] * 8 + [1] * 2 + [2] * 4)
-    figure = partition_plot(labels, [np.arange(8), np.arange(8, 14), np.array([], dtype=int)], ["a", "b", "c"])
+    figure = partition_plot(
+        labels, [np.arange(8), np.arange(8, 14), np.array([], dtype=int)], ["a", "b", "c"]
+    )
     dots = figure.axes[0].collections[0]
     np.testing.assert_array_equal(dots.get_offsets(), [[0, 0], [1, 1], [2, 1]])
     np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes().max(), [1, 2 / 8, 4 / 8])
@@ -108,7 +138,7 @@ def test_images_stand_in_rows_of_their_class():
     canvas = figure.axes[0].images[0].get_array()
     assert canvas.shape == (4 + 2 + 4, 3 * 4 + 2 * 2, 4)
     assert (canvas[:4, 12:, :3] == 1).all() and canvas[..., :3].sum() == 4 * 4 * 3
-    assert canvas[5, :, 3].max() == 0   # gaps are transparent
+    assert canvas[5, :, 3].max() == 0  # gaps are transparent
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]
 
 
@@ -121,7 +151,9 @@ def test_floats_beyond_the_range_are_stretched_and_others_are_kept():
     assert drawn([0.25, 0.5]) == [0.25, 0.5]
 
 
-@pytest.mark.parametrize("images", [np.zeros((2, 4, 4)), np.zeros((2, 2, 4, 4)), np.zeros((0, 1, 4, 4))])
+@pytest.mark.parametrize(
+    "images", [np.zeros((2, 4, 4)), np.zeros((2, 2, 4, 4)), np.zeros((0, 1, 4, 4))]
+)
 def test_images_of_another_shape_are_refused(images):
     with pytest.raises(InputError):
         condensed_images(images, [0] * len(images))
@@ -130,7 +162,10 @@ def test_images_of_another_shape_are_refused(images):
 
 
 def drawings(html):
-    return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)]
+    return [
+        base64.b64decode(data).decode()
+        for data in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)
+    ]
 
 
 def test_both_drawings_have_words_and_no_background():
@@ -140,11 +175,11 @@ def test_both_drawings_have_words_and_no_background():
     light, dark = drawings(html)
     assert style.INK in light and style.INK not in dark and style.DARK[style.INK] in dark
     assert "#ffffff" not in light and "#ffffff" not in dark
-    assert to_html(curves(record(), title="A & B")) == html   # the same bytes every time
+    assert to_html(curves(record(), title="A & B")) == html  # the same bytes every time
 
 
 def luminance(colour):
-    channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -155,7 +190,9 @@ def contrast(one, other):
 
 
 def test_text_and_lines_stand_out_on_both_pages():
-    """WCAG 2: 4.5 to 1 for text, 3 to 1 for the first lines of a figure; the theme's dark page is #14181e."""
+    """WCAG 2: 4.5 to 1 for text, 3 to 1 for the first lines of a figure; the theme's dark page is
+    #14181e.
+    """
     dark = "#14181e"
     assert contrast(style.INK, "#ffffff") > 4.5 and contrast(style.DARK[style.INK], dark) > 4.5
     for colour in style.PALETTE[:4]:
@@ -176,7 +213,9 @@ def test_show_gives_html_and_words(monkeypatch):
     given = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: given.append(data))
     show(curves(record()))
-    assert given[0]["text/html"].count("<img") == 2 and "FedAvg ends at 50.0" in given[0]["text/plain"]
+    assert (
+        given[0]["text/html"].count("<img") == 2 and "FedAvg ends at 50.0" in given[0]["text/plain"]
+    )
 
 
 def test_figures_leave_pyplot_alone():

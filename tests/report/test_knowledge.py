@@ -16,7 +16,9 @@ from core.errors import InputError
 from core.experiments.spec import TABLES
 from core.report import knowledge
 
-LONG = pd.DataFrame({"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")})
+LONG = pd.DataFrame(
+    {"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")}
+)
 
 
 def test_the_mmd_of_adjacent_rounds_is_the_squared_distance_of_class_means():
@@ -24,9 +26,13 @@ def test_the_mmd_of_adjacent_rounds_is_the_squared_distance_of_class_means():
     features, labels = random.normal(size=(40, 3)), random.integers(0, 2, 40)
     rounds = np.repeat([0, 1, 2, 3], 10)
     found = knowledge.adjacent_mmd(*map(torch.as_tensor, (features, labels, rounds)))
-    assert found[["round", "class"]].to_numpy().tolist() == [[r, c] for r in (1, 2, 3) for c in (0, 1)]
+    assert found[["round", "class"]].to_numpy().tolist() == [
+        [r, c] for r in (1, 2, 3) for c in (0, 1)
+    ]
     for row in found.itertuples():
-        now, before = (features[(rounds == r) & (labels == row[2])].mean(0) for r in (row.round, row.round - 1))
+        now, before = (
+            features[(rounds == r) & (labels == row[2])].mean(0) for r in (row.round, row.round - 1)
+        )
         assert row.mmd == pytest.approx(((now - before) ** 2).sum())
 
 
@@ -53,11 +59,14 @@ def test_lines_are_means_with_a_band():
     pytest.importorskip("matplotlib")
     figure = knowledge.lines(LONG, "x", "y", ylabel="loss", title="Two")
     first, second = figure.axes[0].get_lines()
-    assert first.get_xydata().tolist() == [[1, 2], [2, 5]] and second.get_xydata().tolist() == [[1, 7], [2, 8]]
-    (band,) = figure.axes[0].collections   # b has one value per x, so it has no band
+    assert first.get_xydata().tolist() == [[1, 2], [2, 5]] and second.get_xydata().tolist() == [
+        [1, 7],
+        [2, 8],
+    ]
+    (band,) = figure.axes[0].collections  # b has one value per x, so it has no band
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(2 - np.sqrt(2))
     assert figure.get_label() == "Two. loss against x: a goes from 2 to 5; b goes from 7 to 8."
-    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())   # x holds whole numbers
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())  # x holds whole numbers
     assert knowledge.lines(LONG, "x", "y", log="y").axes[0].get_yscale() == "log"
 
 
@@ -75,10 +84,14 @@ def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
     a, b = figure.axes[0].collections
     assert a.get_offsets().tolist() == [[1, 2], [3, 2]] and b.get_offsets().tolist() == [[10, -4]]
     assert not np.array_equal(a.get_facecolor(), b.get_facecolor())
-    assert not np.array_equal(a.get_paths()[0].vertices, b.get_paths()[0].vertices)   # told apart without colour
+    assert not np.array_equal(
+        a.get_paths()[0].vertices, b.get_paths()[0].vertices
+    )  # told apart without colour
     assert figure.get_label() == (
-        "Two. Points of height against x, mean ± standard deviation of each cloud: a lies at 2 ± 1 across and 2 ± 0 "
-        "up; b lies at 10 ± 0 across and -4 ± 0 up.")
+        "Two. Points of height against x, mean ± standard deviation of each cloud: a lies at 2 "
+        "± 1 across and 2 ± 0 "
+        "up; b lies at 10 ± 0 across and -4 ± 0 up."
+    )
     with pytest.raises(InputError, match="no column 'z'"):
         knowledge.scatter(points, "x", "z")
     with pytest.raises(InputError, match="empty"):
@@ -87,8 +100,12 @@ def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
 
 def test_a_heat_map_says_what_it_shows():
     pytest.importorskip("matplotlib")
-    figure = knowledge.heat_map(torch.tensor([[2.0, 1.0], [3.0, 0.0]]), ["cat", "dog"],
-                                marked=torch.tensor([[1, -1], [0, -1]]), title="Logits")
+    figure = knowledge.heat_map(
+        torch.tensor([[2.0, 1.0], [3.0, 0.0]]),
+        ["cat", "dog"],
+        marked=torch.tensor([[1, -1], [0, -1]]),
+        title="Logits",
+    )
     assert len(figure.axes[0].patches) == 2
     assert [text.get_text() for text in figure.axes[0].texts] == ["2.0", "1.0", "3.0", "0.0"]
     assert "from 0.00 to 3.00" in figure.get_label() and "in 1 of 2 rows" in figure.get_label()
@@ -99,7 +116,9 @@ def test_a_heat_map_says_what_it_shows():
 def test_a_listing_leaves_the_docstring_out():
     pytest.importorskip("IPython")
     text = knowledge.body(knowledge.adjacent_mmd).data
-    assert text.startswith("```python\ndef adjacent_mmd(") and text.endswith("return pd.DataFrame(rows)\n```")
+    assert text.startswith("```python\ndef adjacent_mmd(") and text.endswith(
+        "return pd.DataFrame(rows)\n```"
+    )
     assert "Squared MMD" not in text and '"""' not in text
 
 
@@ -112,14 +131,19 @@ def test_condensed_images_are_a_share_rounded_up_and_at_least_five():
 
 def test_the_sizes_of_the_authors_splits_are_those_of_their_data_sets():
     sizes = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv")
-    assert sizes.groupby("dataset")["images"].sum().to_dict() == {"cifar10": 50_000, "imagenette": 9_469}
+    assert sizes.groupby("dataset")["images"].sum().to_dict() == {
+        "cifar10": 50_000,
+        "imagenette": 9_469,
+    }
     assert (sizes[sizes["dataset"] == "cifar10"].groupby("class")["images"].sum() == 5_000).all()
     for dataset, file in (("cifar10", "CIFAR10"), ("imagenette", "ImageNette")):
         try:
             found = knowledge.split_sizes(dataset, f"splits/{file}_clients10_alpha0.05.json")
         except InputError:
-            continue   # the data are not at hand
-        pd.testing.assert_frame_equal(found, sizes[sizes["dataset"] == dataset].iloc[:, 1:].reset_index(drop=True))
+            continue  # the data are not at hand
+        pd.testing.assert_frame_equal(
+            found, sizes[sizes["dataset"] == dataset].iloc[:, 1:].reset_index(drop=True)
+        )
 
 
 def test_sizes_of_a_split(tmp_path, monkeypatch):
@@ -127,7 +151,13 @@ def test_sizes_of_a_split(tmp_path, monkeypatch):
     labels = data.load("digits").train.labels.tolist()
     zeros = [i for i, label in enumerate(labels) if label == 0]
     nines = [i for i, label in enumerate(labels) if label == 9]
-    split = {"client_idx": [zeros[:7] + nines[:2], nines[2:5], []], "client_classes": [[0], [9], []]}
+    split = {
+        "client_idx": [zeros[:7] + nines[:2], nines[2:5], []],
+        "client_classes": [[0], [9], []],
+    }
     (tmp_path / "split.json").write_text(json.dumps(split))
     assert knowledge.split_sizes("digits", "split.json").to_numpy().tolist() == [
-        [0, 0, 7, True], [0, 9, 2, False], [1, 9, 3, True]]
+        [0, 0, 7, True],
+        [0, 9, 2, False],
+        [1, 9, 3, True],
+    ]

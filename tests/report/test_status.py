@@ -17,10 +17,26 @@ from core.report.verdict import VERDICTS
 
 
 def record(experiment, accuracy=0.5, seconds=30.0):
-    rounds = [{"round": 1, "metrics": {"accuracy": accuracy}, "up": 2**20, "down": 2**20,
-               "seconds": {"clients": seconds}}]
-    return Record(experiment=experiment, settings={}, fingerprint="f", environment={"device": "cpu"}, code="c",
-                  status="complete", rounds=rounds, metrics={"accuracy": accuracy}, bytes={"up": {}, "down": {}})
+    rounds = [
+        {
+            "round": 1,
+            "metrics": {"accuracy": accuracy},
+            "up": 2**20,
+            "down": 2**20,
+            "seconds": {"clients": seconds},
+        }
+    ]
+    return Record(
+        experiment=experiment,
+        settings={},
+        fingerprint="f",
+        environment={"device": "cpu"},
+        code="c",
+        status="complete",
+        rounds=rounds,
+        metrics={"accuracy": accuracy},
+        bytes={"up": {}, "down": {}},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +52,62 @@ def test_every_table_has_a_row_and_its_verdicts_add_up(unmeasured):
 
 
 def test_one_measured_cell_is_counted_in_its_table_only():
-    cell = next(cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None)
+    cell = next(
+        cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None
+    )
     runs = {run.id: record(run, cell.published.value / 100) for run in cell.experiments}
     covered = coverage("fedvck", runs).set_index("table")
     assert covered.loc["13", "measured"] >= 1 and covered.loc["13", "reproduced"] >= 1
-    assert covered.loc["13", "pending"] == covered.loc["13", "cells"] - covered.loc["13", "measured"]
+    assert (
+        covered.loc["13", "pending"] == covered.loc["13", "cells"] - covered.loc["13", "measured"]
+    )
     assert covered.loc["2", "measured"] == 0
 
 
 def test_a_wide_spread_is_counted_within_the_reproduced():
-    cell = next(cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None)
+    cell = next(
+        cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None
+    )
     middle = cell.published.value / 100 + 0.05
-    runs = {run.id: record(run, middle + shift) for run, shift in zip(cell.experiments, (-0.04, 0, 0.04), strict=True)}
+    runs = {
+        run.id: record(run, middle + shift)
+        for run, shift in zip(cell.experiments, (-0.04, 0, 0.04), strict=True)
+    }
     covered = coverage("fedvck", runs)
     assert covered["wide spread"].sum() == covered["reproduced"].sum() >= 1
-    assert "are reproduced (" in headline(covered) and "of them only because their seeds differ" in headline(covered)
+    assert "are reproduced (" in headline(
+        covered
+    ) and "of them only because their seeds differ" in headline(covered)
 
 
 def test_the_headline_counts_printed_numbers_and_measured_cells(unmeasured):
-    printed = sum(len(list(csv.reader(path.read_text().splitlines()))) - 1 for path in TABLES.glob("*/published.csv"))
+    printed = sum(
+        len(list(csv.reader(path.read_text().splitlines()))) - 1
+        for path in TABLES.glob("*/published.csv")
+    )
     covered = unmeasured.copy()
     assert f"{printed:,} numbers in 28 tables" in headline(covered)
     assert "Measured so far: 0 cells." in headline(covered)
-    covered.loc[covered["paper"] == "fedmk", ["measured", "reproduced"]] = [3, 2]  # its figures' grids do not count
-    assert "own budget 14 are reproduced" in headline(covered)   # two in each of FedMK's seven tables
+    covered.loc[covered["paper"] == "fedmk", ["measured", "reproduced"]] = [
+        3,
+        2,
+    ]  # its figures' grids do not count
+    assert "own budget 14 are reproduced" in headline(
+        covered
+    )  # two in each of FedMK's seven tables
 
 
 def test_progress_shows_every_table_and_only_verdicts_that_occur():
     shown = progress("fedmk", {})
-    assert list(shown.columns) == ["table", "title", "profile", "cells", "printed", "measured", "pending"]
+    assert list(shown.columns) == [
+        "table",
+        "title",
+        "profile",
+        "cells",
+        "printed",
+        "measured",
+        "pending",
+    ]
     page = html.unescape(shown.to_html())
     assert all(spec.title in page for spec in TableSpec.of_paper("fedmk"))
 
@@ -75,11 +118,22 @@ def test_an_unknown_paper_is_refused():
 
 
 def test_records_are_summed_by_method_data_set_and_profile():
-    runs = [Experiment(algorithm="fedavg", dataset="digits", seed=seed, profile="quick") for seed in (0, 1)]
+    runs = [
+        Experiment(algorithm="fedavg", dataset="digits", seed=seed, profile="quick")
+        for seed in (0, 1)
+    ]
     summary = records_summary({run.id: record(run, seconds=60.0 * (1 + run.seed)) for run in runs})
-    assert summary.to_dict("records") == [{
-        "method": "FedAvg", "dataset": "digits", "profile": "quick", "runs": 2, "minutes": 1.5, "MB sent": 2.0,
-        "device": "cpu"}]
+    assert summary.to_dict("records") == [
+        {
+            "method": "FedAvg",
+            "dataset": "digits",
+            "profile": "quick",
+            "runs": 2,
+            "minutes": 1.5,
+            "MB sent": 2.0,
+            "device": "cpu",
+        }
+    ]
     assert records_summary({}).empty
 
 

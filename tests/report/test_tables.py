@@ -18,13 +18,27 @@ from core.report.tables import metrics_frame, number, table, table_frame
 
 def record(experiment, **metrics):
     """A complete record as a run of ten rounds leaves it."""
-    rounds = [{"round": r, "metrics": metrics, "up": 100, "down": 50, "seconds": {}} for r in range(1, 11)]
-    return Record(experiment=experiment, settings={}, fingerprint="f", environment={"device": "cpu"}, code="c",
-                  status="complete", rounds=rounds, metrics=metrics, bytes={"up": {"parameters": 1000}, "down": {}})
+    rounds = [
+        {"round": r, "metrics": metrics, "up": 100, "down": 50, "seconds": {}} for r in range(1, 11)
+    ]
+    return Record(
+        experiment=experiment,
+        settings={},
+        fingerprint="f",
+        environment={"device": "cpu"},
+        code="c",
+        status="complete",
+        rounds=rounds,
+        metrics=metrics,
+        bytes={"up": {"parameters": 1000}, "down": {}},
+    )
 
 
 def measure(cell, accuracies):
-    return {run.id: record(run, accuracy=value) for run, value in zip(cell.experiments, accuracies, strict=False)}
+    return {
+        run.id: record(run, accuracy=value)
+        for run, value in zip(cell.experiments, accuracies, strict=False)
+    }
 
 
 def one(frame, row, column):
@@ -33,7 +47,9 @@ def one(frame, row, column):
 
 @pytest.fixture
 def paper_cell():
-    return next(cell for cell in TableSpec.find("fedvck", 3).cells("paper") if cell.stand_in is None)
+    return next(
+        cell for cell in TableSpec.find("fedvck", 3).cells("paper") if cell.stand_in is None
+    )
 
 
 def test_mean_spread_and_difference_are_in_the_unit_of_print(paper_cell):
@@ -50,21 +66,34 @@ def test_mean_spread_and_difference_are_in_the_unit_of_print(paper_cell):
 
 def test_far_from_print_is_not_reproduced(paper_cell):
     off = paper_cell.published.value / 100 - 0.10
-    row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [off] * 3)), paper_cell.row, paper_cell.column)
+    row = one(
+        table_frame("fedvck", 3, measured=measure(paper_cell, [off] * 3)),
+        paper_cell.row,
+        paper_cell.column,
+    )
     assert row["verdict"] == "not reproduced" and row["difference"] == pytest.approx(-10)
 
 
 def test_a_wide_spread_is_said_in_the_cell(paper_cell):
     middle = paper_cell.published.value / 100 + 0.05
     runs = measure(paper_cell, [middle - 0.04, middle, middle + 0.04])
-    assert any("reproduced, wide spread" in text for text in Page(table("fedvck", 3, measured=runs).to_html()).cells)
+    assert any(
+        "reproduced, wide spread" in text
+        for text in Page(table("fedvck", 3, measured=runs).to_html()).cells
+    )
     exact = measure(paper_cell, [paper_cell.published.value / 100] * 3)
     assert "wide spread" not in table("fedvck", 3, measured=exact)._repr_html_()
 
 
 def test_two_seeds_are_shown_but_not_judged(paper_cell):
-    row = one(table_frame("fedvck", 3, measured=measure(paper_cell, [0.5, 0.6])), paper_cell.row, paper_cell.column)
-    assert row["measured"] == pytest.approx(55) and row["seeds"] == 2 and row["verdict"] == "pending"
+    row = one(
+        table_frame("fedvck", 3, measured=measure(paper_cell, [0.5, 0.6])),
+        paper_cell.row,
+        paper_cell.column,
+    )
+    assert (
+        row["measured"] == pytest.approx(55) and row["seeds"] == 2 and row["verdict"] == "pending"
+    )
 
 
 def test_all_metrics_of_the_runs_behind_a_table(paper_cell):
@@ -78,8 +107,11 @@ def test_all_metrics_of_the_runs_behind_a_table(paper_cell):
 
 
 def test_metrics_come_column_after_column():
-    runs = {run.id: record(run, accuracy=0.5) for cell in TableSpec.find("fediod", 6).cells("laptop")
-            for run in cell.experiments}
+    runs = {
+        run.id: record(run, accuracy=0.5)
+        for cell in TableSpec.find("fediod", 6).cells("laptop")
+        for run in cell.experiments
+    }
     frame = metrics_frame("fediod", 6, "laptop", runs)
     assert (frame["column"] != frame["column"].shift()).sum() == frame["column"].nunique() == 2
 
@@ -90,18 +122,25 @@ def test_the_fullest_measured_profile_is_shown():
     for profile in ("quick", "laptop", "paper"):
         cell = spec.cells(profile)[0]
         runs |= measure(cell, [0.5])
-        assert one(table_frame("fedvck", 3, measured=runs), cell.row, cell.column)["profile"] == profile
+        assert (
+            one(table_frame("fedvck", 3, measured=runs), cell.row, cell.column)["profile"]
+            == profile
+        )
     assert set(table_frame("fedvck", 3, "quick", measured=runs)["profile"]) == {"quick"}
 
 
 def test_every_column_is_shown_at_its_own_fullest_profile():
     spec = TableSpec.find("fedmk", 1)
-    cells = {profile: {(cell.row, cell.column): cell for cell in spec.cells(profile)}
-             for profile in ("laptop", "paper")}
-    runs = (measure(cells["paper"]["FedAvg", "mnist-1"], [0.5] * 3)
-            | measure(cells["laptop"]["FedAvg", "mnist-1"], [0.4] * 3)
-            | measure(cells["laptop"]["FedAvg", "cifar10-1"], [0.3] * 3)
-            | measure(cells["laptop"]["FedGen", "cifar10-1"], [0.2] * 3))
+    cells = {
+        profile: {(cell.row, cell.column): cell for cell in spec.cells(profile)}
+        for profile in ("laptop", "paper")
+    }
+    runs = (
+        measure(cells["paper"]["FedAvg", "mnist-1"], [0.5] * 3)
+        | measure(cells["laptop"]["FedAvg", "mnist-1"], [0.4] * 3)
+        | measure(cells["laptop"]["FedAvg", "cifar10-1"], [0.3] * 3)
+        | measure(cells["laptop"]["FedGen", "cifar10-1"], [0.2] * 3)
+    )
     frame = table_frame("fedmk", 1, measured=runs)
     assert frame.groupby("column")["profile"].nunique().eq(1).all()
     of_column = frame.drop_duplicates("column").set_index("column")["profile"]
@@ -136,7 +175,7 @@ def test_a_stand_in_is_named():
     assert "in place of" in row["stand_in"]
     page = table("fedvck", 2, measured=runs)._repr_html_()
     assert "60.00 ± 0.00†" in page and row["stand_in"] in page
-    assert page.count("†") == 2   # one cell, one note
+    assert page.count("†") == 2  # one cell, one note
 
 
 class Page(HTMLParser):
@@ -182,12 +221,16 @@ def test_a_verdict_is_told_in_words_and_no_colour_of_the_page_is_fixed(paper_cel
 def test_tooltip_and_list_hold_seeds_difference_and_command(paper_cell):
     exact = paper_cell.published.value / 100
     styler = table("fedvck", 3, measured=measure(paper_cell, [exact] * 3))
-    titles = [attrs["title"] for tag, attrs in Page(styler.to_html()).tags if tag == "div" and "title" in attrs]
+    titles = [
+        attrs["title"]
+        for tag, attrs in Page(styler.to_html()).tags
+        if tag == "div" and "title" in attrs
+    ]
     told = next(title for title in titles if "measured" in title)
     assert "3 of 3 seeds" in told and "profile paper" in told and "difference +0.00" in told
     assert sum("python -m core run --cell" in title for title in titles) == len(titles) - 1
     assert styler.details.startswith("<details")
-    assert styler.details.count("<tr>") == len(titles)   # the header's row has a style
+    assert styler.details.count("<tr>") == len(titles)  # the header's row has a style
 
 
 def test_a_table_of_the_book_itself_shows_no_printed_line():
@@ -205,19 +248,29 @@ def test_a_measured_cell_with_nothing_printed_shows_no_verdict():
 
 def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
     spec, laptop = TableSpec.find("fedvck", 3), Profile.load("laptop")
-    said, _, folded = table("fedvck", 3, measured=measure(spec.cells("laptop")[0], [0.5])).note.partition("<details")
+    said, _, folded = table(
+        "fedvck", 3, measured=measure(spec.cells("laptop")[0], [0.5])
+    ).note.partition("<details")
     assert escape(laptop.meaning) in said and escape(laptop.description) not in said
     assert folded.count("</details>") == 1 and escape(laptop.description) in folded
-    assert "<details" not in table("fedvck", 3, measured=measure(spec.cells("paper")[0], [0.5])).note
+    assert (
+        "<details" not in table("fedvck", 3, measured=measure(spec.cells("paper")[0], [0.5])).note
+    )
 
 
 def test_several_metrics_get_a_column_each_below_the_name_they_share():
     spec = TableSpec.find("gddfl", 1)
     styler = table("gddfl", 1, measured={})
-    assert list(styler.columns) == [(column.name, metric.replace("_", " ")) for column in spec.columns
-                                    for metric in column.metrics]
-    headings = [attrs.get("colspan", "1") for tag, attrs in Page(styler.to_html()).tags
-                if tag == "th" and "col_heading level0" in attrs.get("class", "")]
+    assert list(styler.columns) == [
+        (column.name, metric.replace("_", " "))
+        for column in spec.columns
+        for metric in column.metrics
+    ]
+    headings = [
+        attrs.get("colspan", "1")
+        for tag, attrs in Page(styler.to_html()).tags
+        if tag == "th" and "col_heading level0" in attrs.get("class", "")
+    ]
     assert headings == [str(len(column.metrics)) for column in spec.columns]
     assert len(table("fedvck", 6, measured={}).columns) == 3
 
@@ -227,10 +280,15 @@ def test_a_part_of_a_wide_table_has_its_columns_in_the_order_asked_for():
     part = table("gddfl", 1, measured={}, columns=names)
     assert list(dict.fromkeys(column for column, _ in part.columns)) == names
     held = {cell.row for cell in TableSpec.find("gddfl", 1).cells("paper") if cell.column in names}
-    assert list(part.index) == [row for row in whole.index if row in held] and "Upper bound" not in part.index
+    assert (
+        list(part.index) == [row for row in whole.index if row in held]
+        and "Upper bound" not in part.index
+    )
     for key in part.columns:
         assert part.data[key].tolist() == whole.data[key].loc[part.index].tolist()
-    assert part.uuid != whole.uuid and "in part" in part.to_html() and "in part" not in whole.to_html()
+    assert (
+        part.uuid != whole.uuid and "in part" in part.to_html() and "in part" not in whole.to_html()
+    )
     assert "centralized" not in part.details
 
 
@@ -243,26 +301,38 @@ def test_names_are_escaped(monkeypatch):
     frame = table_frame("fedvck", 6, measured={})
     frame["row"] = "<script>alert(1)</script>"
     frame["note"] = '"><img src=x>'
-    monkeypatch.setattr("core.report.tables.table_frame", lambda *_: frame.drop_duplicates(["row", "column", "metric"]))
+    monkeypatch.setattr(
+        "core.report.tables.table_frame",
+        lambda *_: frame.drop_duplicates(["row", "column", "metric"]),
+    )
     page = table("fedvck", 6)._repr_html_()
     assert "<script>" not in page and "<img" not in page
 
 
 def test_the_same_table_gives_the_same_bytes():
-    assert table("fedmk", 3, measured={})._repr_html_() == table("fedmk", 3, measured={})._repr_html_()
+    assert (
+        table("fedmk", 3, measured={})._repr_html_() == table("fedmk", 3, measured={})._repr_html_()
+    )
 
 
-@pytest.mark.parametrize(("value", "std", "unit", "text"), [
-    (46.345, None, "percent", "46.34"), (46.3, 1.234, "percent", "46.30 ± 1.23"),
-    (0.5561, 0.01, "auc", "0.5561 ± 0.0100"),
-    (None, None, "percent", ""), (float("nan"), None, "MB", ""), (12.2, pd.NA, "MB", "12.20"),
-])
+@pytest.mark.parametrize(
+    ("value", "std", "unit", "text"),
+    [
+        (46.345, None, "percent", "46.34"),
+        (46.3, 1.234, "percent", "46.30 ± 1.23"),
+        (0.5561, 0.01, "auc", "0.5561 ± 0.0100"),
+        (None, None, "percent", ""),
+        (float("nan"), None, "MB", ""),
+        (12.2, pd.NA, "MB", "12.20"),
+    ],
+)
 def test_numbers(value, std, unit, text):
     assert number(value, std, unit) == text
 
 
-@pytest.mark.parametrize(("paper", "name", "profile"), [
-    ("fedvkc", 2, None), ("fedvck", 99, None), ("fedvck", 2, "huge")])
+@pytest.mark.parametrize(
+    ("paper", "name", "profile"), [("fedvkc", 2, None), ("fedvck", 99, None), ("fedvck", 2, "huge")]
+)
 def test_unknown_names_are_refused(paper, name, profile):
     with pytest.raises(InputError):
         table_frame(paper, name, profile, measured={})

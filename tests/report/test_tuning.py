@@ -8,7 +8,14 @@ import pytest
 from core.experiments import Record
 from core.experiments.profiles import Profile
 from core.experiments.tables import TableSpec
-from core.report.tuning import PROFILE, TABLE, tuning_choice, tuning_frame, tuning_plot, tuning_table
+from core.report.tuning import (
+    PROFILE,
+    TABLE,
+    tuning_choice,
+    tuning_frame,
+    tuning_plot,
+    tuning_table,
+)
 
 
 def cells():
@@ -17,9 +24,18 @@ def cells():
 
 def made_up(accuracy):
     """A record for every try, with `accuracy(row, dataset)`."""
-    return {cell.experiments[0].id: Record(
-        cell.experiments[0], {}, "", {}, "", "complete",
-        metrics={"accuracy": accuracy(cell.row, cell.experiments[0].dataset)}) for cell in cells()}
+    return {
+        cell.experiments[0].id: Record(
+            cell.experiments[0],
+            {},
+            "",
+            {},
+            "",
+            "complete",
+            metrics={"accuracy": accuracy(cell.row, cell.experiments[0].dataset)},
+        )
+        for cell in cells()
+    }
 
 
 def test_every_method_has_the_same_number_of_tries_on_the_same_data():
@@ -29,7 +45,11 @@ def test_every_method_has_the_same_number_of_tries_on_the_same_data():
         assert experiment.evaluate_on == "val" and experiment.seed == 0
         tries[experiment.algorithm, experiment.dataset].add(experiment.id)
     assert {len(ids) for ids in tries.values()} == {4}
-    budgets = {(e.dataset, e.rounds, e.clients, str(e.partition)) for cell in cells() for e in cell.experiments}
+    budgets = {
+        (e.dataset, e.rounds, e.clients, str(e.partition))
+        for cell in cells()
+        for e in cell.experiments
+    }
     assert len(budgets) == len({dataset for _, dataset in tries})
 
 
@@ -61,18 +81,27 @@ def test_the_laptop_profile_holds_what_was_chosen():
     """From the book's own records: a profile that drifts away from them fails here."""
     layers = Profile.load(PROFILE).overrides.algorithms
     for row in tuning_frame().query("chosen").to_dict("records"):
-        settings = attrs.asdict(_default(row["algorithm"])) | layers.get(row["algorithm"], {}).get("settings", {})
+        settings = attrs.asdict(_default(row["algorithm"])) | layers.get(row["algorithm"], {}).get(
+            "settings", {}
+        )
         for name, value in row["settings"].items():
-            assert settings[name] == value, f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"
+            assert settings[name] == value, (
+                f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"
+            )
 
 
 @pytest.mark.parametrize("table", [1, 3])
 def test_the_tables_of_fedmk_hold_what_was_chosen(table):
     """The tuned rows have the best learning rates, and FedMK's defaults are its best try."""
     frame = tuning_frame(None, ("fedmk", "tuning"), "paper")
-    rows = {row.fields["algorithm"]: row.fields["settings"] for row in TableSpec.find("fedmk", table).rows
-            if row.name.endswith(", tuned")}
-    assert (frame.groupby("algorithm")["settings"].size() == 4).all() and set(frame["algorithm"]) == {*rows, "fedmk"}
+    rows = {
+        row.fields["algorithm"]: row.fields["settings"]
+        for row in TableSpec.find("fedmk", table).rows
+        if row.name.endswith(", tuned")
+    }
+    assert (frame.groupby("algorithm")["settings"].size() == 4).all() and set(
+        frame["algorithm"]
+    ) == {*rows, "fedmk"}
     for try_ in frame.query("chosen").to_dict("records"):
         held = attrs.asdict(_default(try_["algorithm"])) | rows.get(try_["algorithm"], {})
         assert {name: held[name] for name in try_["settings"]} == try_["settings"]
@@ -82,7 +111,9 @@ def test_the_tables_of_fedmk_hold_what_was_chosen(table):
 def test_the_tables_of_fediod_hold_what_was_chosen(table):
     frame = tuning_frame(None, ("fediod", "tuning"), "laptop")
     assert (frame.groupby("algorithm")["settings"].size() == 4).all()
-    chosen = {try_["algorithm"]: try_["settings"] for try_ in frame.query("chosen").to_dict("records")}
+    chosen = {
+        try_["algorithm"]: try_["settings"] for try_ in frame.query("chosen").to_dict("records")
+    }
     for cell in TableSpec.find("fediod", table).cells("laptop"):
         run = cell.experiments[0]
         held, best = attrs.asdict(run.new_algorithm().settings), chosen.get(run.algorithm, {})
@@ -99,7 +130,9 @@ def test_the_choice_says_what_is_missing_and_what_the_profile_has():
     frame = tuning_table({}).reset_index()
     place = frame.loc[frame["method"] == method, "settings"].tolist().index(held)
     for best, agree in ((place, "yes"), ((place + 1) % 4, "no")):
-        found = tuning_choice(made_up(lambda row, dataset, best=best: 0.9 if row == f"{method} {best + 1}" else 0.5))
+        found = tuning_choice(
+            made_up(lambda row, dataset, best=best: 0.9 if row == f"{method} {best + 1}" else 0.5)
+        )
         assert found.loc[method, "agree"] == agree and found.loc[method, "measured"] == 4
         assert (found.loc[method, "chosen"] == held) == (agree == "yes")
 

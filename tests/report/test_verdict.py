@@ -43,7 +43,8 @@ table: 1
 title: A table
 metrics: [accuracy, upload_mb_per_round, upload_mb, condensation_ratio_percent, mia_auc_max]
 rows:
-  - {name: A, algorithm: fedavg, match: {method: a}, metrics: [accuracy, upload_mb_per_round, upload_mb, mia_auc_max]}
+  - {name: A, algorithm: fedavg, match: {method: a},
+     metrics: [accuracy, upload_mb_per_round, upload_mb, mia_auc_max]}
   - {name: B, algorithm: fedprox, match: {method: b}, metrics: [accuracy, condensation_ratio_percent]}
   - {name: C, algorithm: fedavgm, match: {method: c}, metrics: [accuracy]}
   - {name: D, algorithm: standalone, match: {method: d}, metrics: [accuracy]}
@@ -65,34 +66,55 @@ def spec(tmp_path):
 
 def record(run: Experiment, accuracy: float = 0.5, settings: dict | None = None) -> Record:
     rounds = [{"round": r, "metrics": {}, "up": 6 * MB, "down": 0, "seconds": {}} for r in (1, 2)]
-    return Record(experiment=run, settings=settings or {}, fingerprint="", environment={}, code="", status="complete",
-                  rounds=rounds, metrics={"accuracy": accuracy}, bytes={"up": {"parameters": 9 * MB, "meta": 3 * MB}})
+    return Record(
+        experiment=run,
+        settings=settings or {},
+        fingerprint="",
+        environment={},
+        code="",
+        status="complete",
+        rounds=rounds,
+        metrics={"accuracy": accuracy},
+        bytes={"up": {"parameters": 9 * MB, "meta": 3 * MB}},
+    )
 
 
 def verdicts(spec, profile, accuracies, column="mnist"):
-    """Judgements of the accuracies by row, where `accuracies` gives a value per seed for some rows."""
+    """Judgements of the accuracies by row, where `accuracies` gives a value per seed for some
+    rows.
+    """
     cells = spec.cells(profile)
     here = [cell for cell in cells if cell.metric == "accuracy" and cell.column == column]
-    known = {run.id: record(run, value) for cell in here
-             for run, value in zip(cell.experiments, accuracies.get(cell.row, ()), strict=False)}
-    return {cell.row: found for cell, found in zip(cells, judge(cells, known), strict=True) if cell in here}
+    known = {
+        run.id: record(run, value)
+        for cell in here
+        for run, value in zip(cell.experiments, accuracies.get(cell.row, ()), strict=False)
+    }
+    return {
+        cell.row: found
+        for cell, found in zip(cells, judge(cells, known), strict=True)
+        if cell in here
+    }
 
 
-@pytest.mark.parametrize(("printed", "found", "unit", "same"), [
-    (62.0, [60.0, 60.0, 60.0], "percent", True),        # two points, to the digit
-    (62.01, [60.0, 60.0, 60.0], "percent", False),
-    (58.0, [60.0, 60.0, 60.0], "percent", True),
-    (66.0, [57.0, 60.0, 63.0], "percent", True),        # standard deviation 3, so 6 points
-    (66.01, [57.0, 60.0, 63.0], "percent", False),
-    (12.13, [12.16, 12.16, 12.16], "MB", True),         # 0.25 %
-    (0.25, [0.73, 0.73, 0.73], "MB", False),
-    (100.0, [102.0, 102.0, 102.0], "dB", True),         # 2 %, to the digit
-    (100.0, [102.1, 102.1, 102.1], "dB", False),
-    (0.0, [0.0, 0.0, 0.0], "score", True),
-    (0.0, [0.001, 0.001, 0.001], "score", False),
-    (50.0, [math.nan, 50.0, 50.0], "percent", False),
-    (50.0, [math.inf, 50.0, 50.0], "percent", False),
-])
+@pytest.mark.parametrize(
+    ("printed", "found", "unit", "same"),
+    [
+        (62.0, [60.0, 60.0, 60.0], "percent", True),  # two points, to the digit
+        (62.01, [60.0, 60.0, 60.0], "percent", False),
+        (58.0, [60.0, 60.0, 60.0], "percent", True),
+        (66.0, [57.0, 60.0, 63.0], "percent", True),  # standard deviation 3, so 6 points
+        (66.01, [57.0, 60.0, 63.0], "percent", False),
+        (12.13, [12.16, 12.16, 12.16], "MB", True),  # 0.25 %
+        (0.25, [0.73, 0.73, 0.73], "MB", False),
+        (100.0, [102.0, 102.0, 102.0], "dB", True),  # 2 %, to the digit
+        (100.0, [102.1, 102.1, 102.1], "dB", False),
+        (0.0, [0.0, 0.0, 0.0], "score", True),
+        (0.0, [0.001, 0.001, 0.001], "score", False),
+        (50.0, [math.nan, 50.0, 50.0], "percent", False),
+        (50.0, [math.inf, 50.0, 50.0], "percent", False),
+    ],
+)
 def test_a_printed_value_is_reproduced_or_not(printed, found, unit, same):
     assert compare(printed, found, unit) is same
 
@@ -118,7 +140,9 @@ def test_the_order_of_seeds_does_not_matter(printed, found, random):
 
 @given(st.floats(1e-3, 1e3), st.floats(0, 10), st.sampled_from(["percent", "MB", "auc"]))
 def test_a_margin_never_shrinks_with_the_spread(printed, std, unit):
-    assert margin(printed, std + 1, unit) >= margin(printed, std, unit) >= margin(printed, 0, unit) > 0
+    assert (
+        margin(printed, std + 1, unit) >= margin(printed, std, unit) >= margin(printed, 0, unit) > 0
+    )
 
 
 def test_one_seed_has_no_spread():
@@ -134,16 +158,20 @@ def test_units():
         in_printed_unit(1.0, "percents")
 
 
-# --- directions ------------------------------------------------------------------------------------------------------
+# --- directions
+# ---------------------------------------------------------------------------------------------
 
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")]
 
 
 def test_agreement_by_hand():
     printed = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 3.0}
-    assert agreement(printed, {"a": 5, "b": 6, "c": 7, "d": 0}, PAIRS) == (3, 3)      # c and d are printed equal
-    assert agreement(printed, {"a": 5, "b": 4, "c": 4.5}, PAIRS) == (1, 3)            # only b < c
-    assert agreement(printed, {"a": 5, "b": 5}, PAIRS) == (0, 1)                      # equal is not in order
+    assert agreement(printed, {"a": 5, "b": 6, "c": 7, "d": 0}, PAIRS) == (
+        3,
+        3,
+    )  # c and d are printed equal
+    assert agreement(printed, {"a": 5, "b": 4, "c": 4.5}, PAIRS) == (1, 3)  # only b < c
+    assert agreement(printed, {"a": 5, "b": 5}, PAIRS) == (0, 1)  # equal is not in order
     assert agreement(printed, {"a": 5, "b": math.nan}, PAIRS) == (0, 1)
     assert agreement(printed, {"a": 5}, PAIRS) == (0, 0)
     assert agreement({**printed, "b": None}, {"a": 5, "b": 6, "c": 7}, PAIRS) == (1, 1)
@@ -156,11 +184,24 @@ _rows = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), max_size=4)
 def test_agreement_under_change_of_scale_and_sign(printed, means):
     agree, total = agreement(printed, means, PAIRS)
     assert 0 <= agree <= total <= len(PAIRS)
-    assert agreement(printed, {key: 3 * value + 7 for key, value in means.items()}, PAIRS) == (agree, total)
+    assert agreement(printed, {key: 3 * value + 7 for key, value in means.items()}, PAIRS) == (
+        agree,
+        total,
+    )
     assert agreement(printed, means, [(b, a) for a, b in PAIRS]) == (agree, total)
-    ties = sum(a in means and b in means and means[a] == means[b] and a in printed and b in printed
-               and printed[a] != printed[b] for a, b in PAIRS)
-    assert agreement(printed, {key: -value for key, value in means.items()}, PAIRS) == (total - agree - ties, total)
+    ties = sum(
+        a in means
+        and b in means
+        and means[a] == means[b]
+        and a in printed
+        and b in printed
+        and printed[a] != printed[b]
+        for a, b in PAIRS
+    )
+    assert agreement(printed, {key: -value for key, value in means.items()}, PAIRS) == (
+        total - agree - ties,
+        total,
+    )
 
 
 @given(_rows)
@@ -169,15 +210,29 @@ def test_print_agrees_with_itself(printed):
     assert agree == total
 
 
-# --- whole tables ----------------------------------------------------------------------------------------------------
+# --- whole tables
+# ---------------------------------------------------------------------------------------------
+
 
 def test_at_the_papers_budget_values_count(spec):
-    found = verdicts(spec, "paper", {"A": [0.61, 0.60, 0.62], "B": [0.61, 0.60, 0.62], "C": [0.80, 0.80],
-                                     "E": [0.3, 0.3, 0.3]})
+    found = verdicts(
+        spec,
+        "paper",
+        {"A": [0.61, 0.60, 0.62], "B": [0.61, 0.60, 0.62], "C": [0.80, 0.80], "E": [0.3, 0.3, 0.3]},
+    )
     assert {row: one.verdict for row, one in found.items()} == {
-        "A": "reproduced", "B": "not reproduced", "C": "pending", "D": "pending", "E": "not compared"}
+        "A": "reproduced",
+        "B": "not reproduced",
+        "C": "pending",
+        "D": "pending",
+        "E": "not compared",
+    }
     assert found["A"].reason == found["B"].reason == ""
-    assert (found["A"].mean, found["A"].std, found["A"].seeds) == (pytest.approx(61), pytest.approx(1), 3)
+    assert (found["A"].mean, found["A"].std, found["A"].seeds) == (
+        pytest.approx(61),
+        pytest.approx(1),
+        3,
+    )
     assert found["B"].difference == pytest.approx(-9)
     assert str(found["C"]) == "pending: 2 of 3 seeds"
     assert found["D"] == Judgement("pending")
@@ -186,9 +241,13 @@ def test_at_the_papers_budget_values_count(spec):
 
 def test_what_only_the_deviations_bring_near_has_a_wide_spread(spec):
     printed = next(cell for cell in spec.cells("paper") if cell.row == "A").published.value
-    for middle in (printed - 3, printed + 3):   # beyond 2 points, within 2 x 4
+    for middle in (printed - 3, printed + 3):  # beyond 2 points, within 2 x 4
         wide = verdicts(spec, "paper", {"A": [(middle + shift) / 100 for shift in (-4, 0, 4)]})["A"]
-        assert (wide.verdict, wide.reason, str(wide)) == ("reproduced", "wide spread", "reproduced: wide spread")
+        assert (wide.verdict, wide.reason, str(wide)) == (
+            "reproduced",
+            "wide spread",
+            "reproduced: wide spread",
+        )
     far = verdicts(spec, "paper", {"A": [(printed + 9 + shift) / 100 for shift in (-4, 0, 4)]})["A"]
     assert (far.verdict, far.reason) == ("not reproduced", "")
 
@@ -196,14 +255,21 @@ def test_what_only_the_deviations_bring_near_has_a_wide_spread(spec):
 def test_at_a_reduced_budget_directions_count(spec):
     found = verdicts(spec, "quick", {"A": [0.1], "B": [0.2, 0.2], "C": [0.15]})
     assert {row: str(one) for row, one in found.items()} == {
-        "A": "direction agrees (2/2)", "B": "direction disagrees (1/2)", "C": "direction disagrees (1/2)",
-        "D": "pending", "E": "not testable here: no data"}
+        "A": "direction agrees (2/2)",
+        "B": "direction disagrees (1/2)",
+        "C": "direction disagrees (1/2)",
+        "D": "pending",
+        "E": "not testable here: no data",
+    }
     assert found["A"].std is None
     assert found["A"].difference == pytest.approx(10 - 60)
 
 
 def test_one_method_has_no_direction(spec):
-    assert str(verdicts(spec, "quick", {"C": [0.1], "D": [0.2]})["C"]) == "not compared: one method only"
+    assert (
+        str(verdicts(spec, "quick", {"C": [0.1], "D": [0.2]})["C"])
+        == "not compared: one method only"
+    )
 
 
 def test_a_stand_in_is_never_reproduced(spec, tmp_path):
@@ -226,14 +292,21 @@ def test_every_verdict_is_listed(spec):
 
 
 def test_values_come_from_records(spec):
-    cells = {(cell.row, cell.metric): cell for cell in spec.cells("paper") if cell.column == "mnist"}
+    cells = {
+        (cell.row, cell.metric): cell for cell in spec.cells("paper") if cell.column == "mnist"
+    }
     run = cells["A", "accuracy"].experiments[0]
     one = record(run, 0.625, {"share": 0.05})
     assert measured(one, cells["A", "accuracy"]) == 62.5
-    assert measured(one, cells["A", "upload_mb_per_round"]) == 6       # 12 MB in two rounds
+    assert measured(one, cells["A", "upload_mb_per_round"]) == 6  # 12 MB in two rounds
     assert measured(one, cells["A", "upload_mb"]) == 12
-    once = attrs.evolve(one, bytes={"up": one.bytes["up"] | {"averages": 2**22, "anchors": 2**21}, "down": {}})
-    assert measured(once, cells["A", "upload_mb_per_round"]) == 6 and measured(once, cells["A", "upload_mb"]) == 18
+    once = attrs.evolve(
+        one, bytes={"up": one.bytes["up"] | {"averages": 2**22, "anchors": 2**21}, "down": {}}
+    )
+    assert (
+        measured(once, cells["A", "upload_mb_per_round"]) == 6
+        and measured(once, cells["A", "upload_mb"]) == 18
+    )
     assert measured(one, cells["B", "condensation_ratio_percent"]) == 5
     assert measured(record(run), cells["B", "condensation_ratio_percent"]) is None
     assert measured(one, cells["A", "mia_auc_max"]) is None

@@ -16,13 +16,19 @@ CLASSES, WIDTH = 4, 3
 quick = settings(max_examples=40)
 
 
-def example(seed: int, samples: int = 6, k: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def example(
+    seed: int, samples: int = 6, k: int = 2
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """z, labels, prototypes and negatives, all in float64."""
     draw = np.random.default_rng(seed)
     z, labels = draw.normal(size=(samples, WIDTH)), draw.integers(0, CLASSES, samples)
     prototypes, logits = draw.normal(size=(CLASSES, WIDTH)), draw.normal(size=(CLASSES, CLASSES))
-    return (torch.tensor(z), torch.tensor(labels), torch.tensor(prototypes),
-            hard_negatives(torch.tensor(logits), k))
+    return (
+        torch.tensor(z),
+        torch.tensor(labels),
+        torch.tensor(prototypes),
+        hard_negatives(torch.tensor(logits), k),
+    )
 
 
 def terms_by_hand(z, labels, prototypes, negatives, tau, form, similarity, present):
@@ -43,31 +49,51 @@ def terms_by_hand(z, labels, prototypes, negatives, tau, form, similarity, prese
 
 
 @quick
-@given(seed=st.integers(0, 10_000), form=st.sampled_from(["printed", "released"]),
-       similarity=st.sampled_from(["dot", "cosine"]), held=st.lists(st.booleans(), min_size=CLASSES, max_size=CLASSES),
-       k=st.integers(1, 5), tau=st.sampled_from([0.1, 0.5, 1.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    form=st.sampled_from(["printed", "released"]),
+    similarity=st.sampled_from(["dot", "cosine"]),
+    held=st.lists(st.booleans(), min_size=CLASSES, max_size=CLASSES),
+    k=st.integers(1, 5),
+    tau=st.sampled_from([0.1, 0.5, 1.0]),
+)
 def test_loss_equals_float64_loops(seed, form, similarity, held, k, tau):
     z, labels, prototypes, negatives = example(seed, k=k)
-    terms = terms_by_hand(z.numpy(), labels.tolist(), prototypes.numpy(), negatives.tolist(), tau, form, similarity,
-                          held)
+    terms = terms_by_hand(
+        z.numpy(),
+        labels.tolist(),
+        prototypes.numpy(),
+        negatives.tolist(),
+        tau,
+        form,
+        similarity,
+        held,
+    )
     counted = [term for term in terms if term is not None]
     for reduction, number in (("sum", 1), ("mean", max(len(counted), 1))):
-        loss = relational_contrastive_loss(z, labels, prototypes, negatives, tau, form, similarity,
-                                           torch.tensor(held), reduction)
+        loss = relational_contrastive_loss(
+            z, labels, prototypes, negatives, tau, form, similarity, torch.tensor(held), reduction
+        )
         assert loss.item() == pytest.approx(sum(counted) / number, rel=1e-9, abs=1e-9)
 
 
 def test_defaults_are_the_printed_product_and_the_released_cosine():
     z, labels, prototypes, negatives = example(0)
     these = (z, labels, prototypes, negatives, 0.5)
-    assert relational_contrastive_loss(*these) == relational_contrastive_loss(*these, "printed", "dot")
-    assert relational_contrastive_loss(*these, "released") == relational_contrastive_loss(*these, "released", "cosine")
+    assert relational_contrastive_loss(*these) == relational_contrastive_loss(
+        *these, "printed", "dot"
+    )
+    assert relational_contrastive_loss(*these, "released") == relational_contrastive_loss(
+        *these, "released", "cosine"
+    )
 
 
 def test_two_classes_by_hand():
     """With one negative the printed loss is the difference of two products over tau."""
     z, prototypes = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])
-    loss = relational_contrastive_loss(z, torch.tensor([0]), prototypes, torch.tensor([[1], [0]]), 0.5)
+    loss = relational_contrastive_loss(
+        z, torch.tensor([0]), prototypes, torch.tensor([[1], [0]]), 0.5
+    )
     assert loss.item() == pytest.approx((2 - 3) / 0.5)
 
 
@@ -79,7 +105,9 @@ def test_gradient_equals_finite_differences(form, similarity):
     prototypes.requires_grad_()
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return relational_contrastive_loss(x, labels, prototypes, negatives, 0.7, form, similarity, present)
+        return relational_contrastive_loss(
+            x, labels, prototypes, negatives, 0.7, form, similarity, present
+        )
 
     variable = z.clone().requires_grad_()
     loss(variable).backward()
@@ -95,14 +123,20 @@ def test_gradient_equals_finite_differences(form, similarity):
 
 @pytest.mark.parametrize("form", ["printed", "released"])
 def test_own_class_among_the_negatives_is_counted_once(form):
-    """With all classes in the denominator both forms are a cross-entropy; the released one with weights n_j."""
+    """With all classes in the denominator both forms are a cross-entropy; the released one with
+    weights n_j.
+    """
     z, labels, prototypes, _ = example(2, samples=8)
-    everything = hard_negatives(torch.randn(CLASSES, CLASSES, dtype=torch.float64), CLASSES, own="forced")
+    everything = hard_negatives(
+        torch.randn(CLASSES, CLASSES, dtype=torch.float64), CLASSES, own="forced"
+    )
     loss = relational_contrastive_loss(z, labels, prototypes, everything, 1.0, form, "dot")
     logits = z @ prototypes.T
     if form == "released":
         logits = logits + torch.bincount(labels, minlength=CLASSES).double().log()
-    assert loss.item() == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-12)
+    assert loss.item() == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, labels).item(), rel=1e-12
+    )
 
 
 @quick
@@ -118,15 +152,22 @@ def test_order_of_samples_does_not_matter(seed, form):
 def test_large_products_neither_overflow_nor_lose_the_gradient():
     z = torch.tensor([[1e4, 0.0]], requires_grad=True)
     prototypes = torch.tensor([[1.0, 0.0], [0.5, 0.0]])
-    loss = relational_contrastive_loss(z, torch.tensor([1]), prototypes, torch.tensor([[1], [0]]), 0.1)
+    loss = relational_contrastive_loss(
+        z, torch.tensor([1]), prototypes, torch.tensor([[1], [0]]), 0.1
+    )
     loss.backward()
     assert loss.item() == pytest.approx(5e4) and z.grad.tolist() == [[pytest.approx(5.0), 0.0]]
 
 
-@pytest.mark.parametrize(("negatives", "present"), [
-    (torch.tensor([[-1], [-1]]), None), (torch.zeros(2, 0, dtype=torch.int64), None),
-    (torch.tensor([[1], [0]]), torch.tensor([True, False])), (torch.tensor([[1], [0]]), torch.tensor([False, True])),
-])
+@pytest.mark.parametrize(
+    ("negatives", "present"),
+    [
+        (torch.tensor([[-1], [-1]]), None),
+        (torch.zeros(2, 0, dtype=torch.int64), None),
+        (torch.tensor([[1], [0]]), torch.tensor([True, False])),
+        (torch.tensor([[1], [0]]), torch.tensor([False, True])),
+    ],
+)
 def test_without_anything_to_compare_the_loss_is_zero_and_so_is_the_gradient(negatives, present):
     z = torch.randn(3, WIDTH, requires_grad=True)
     labels, prototypes = torch.tensor([0, 0, 0]), torch.randn(2, WIDTH)
@@ -144,8 +185,16 @@ def test_the_loss_is_float32_under_autocast():
     assert loss.dtype == torch.float32 and loss == expected
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0), ("temperature", float("nan")), ("form", "print"),
-                                             ("similarity", "l2"), ("reduction", "none")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", float("nan")),
+        ("form", "print"),
+        ("similarity", "l2"),
+        ("reduction", "none"),
+    ],
+)
 def test_bad_arguments(name, value):
     z, labels, prototypes, negatives = example(0)
     arguments = {"temperature": 1.0} | {name: value}
@@ -162,7 +211,9 @@ def test_projector_equals_float64_numpy_and_leaves_the_global_random_numbers_alo
     hidden = x @ w["first.weight"].T + w["first.bias"]
     hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
     expected = np.maximum(hidden, 0) @ w["last.weight"].T + w["last.bias"]
-    np.testing.assert_allclose(projector(torch.tensor(x).float()).detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        projector(torch.tensor(x).float()).detach().numpy(), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_projector_repeats_with_its_seed_and_takes_a_batch_of_one():

@@ -44,8 +44,10 @@ def labels():
 
 
 def test_heads_are_linear_layers(heads, features):
-    models = [{"parameters/classifier.weight": w, "parameters/classifier.bias": b, "parameters/other": w}
-              for w, b in zip(heads.weight, heads.bias, strict=True)]
+    models = [
+        {"parameters/classifier.weight": w, "parameters/classifier.bias": b, "parameters/other": w}
+        for w, b in zip(heads.weight, heads.bias, strict=True)
+    ]
     found = Heads.of(models).logits(features)
     for k in range(K):
         layer = torch.nn.Linear(D, C)
@@ -55,8 +57,9 @@ def test_heads_are_linear_layers(heads, features):
 
 def test_shares_of_labels():
     counts = torch.tensor([[1, 0, 4, 0], [3, 0, 0, 5], [0, 0, 4, 5]])
-    torch.testing.assert_close(label_shares(counts), torch.tensor(
-        [[0.25, 0, 0.5, 0], [0.75, 0, 0, 0.5], [0, 0, 0.5, 0.5]]))
+    torch.testing.assert_close(
+        label_shares(counts), torch.tensor([[0.25, 0, 0.5, 0], [0.75, 0, 0, 0.5], [0, 0, 0.5, 0.5]])
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -89,9 +92,13 @@ def test_an_ensemble_of_one_is_a_cross_entropy(heads, features, labels):
 def test_diversity_against_numpy_and_finite_differences(features):
     noise = torch.rand(N, 3, generator=draws(5))
     f, e = features.double().numpy(), noise.double().numpy()
-    pairs = [((e[i] - e[j]) ** 2).mean() * np.abs(f[i] - f[j]).mean() for i in range(N) for j in range(N)]
+    pairs = [
+        ((e[i] - e[j]) ** 2).mean() * np.abs(f[i] - f[j]).mean() for i in range(N) for j in range(N)
+    ]
     assert float(diversity(features, noise)) == pytest.approx(np.exp(-np.mean(pairs)), rel=1e-5)
-    assert torch.autograd.gradcheck(lambda x: diversity(x, noise.double()), features.double().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda x: diversity(x, noise.double()), features.double().requires_grad_()
+    )
 
 
 @settings(max_examples=20)
@@ -106,7 +113,11 @@ def test_noise_and_labels_have_their_distributions():
     normal, uniform = (draw_noise(kind, (40, 1000), draws()) for kind in ("normal", "uniform"))
     assert normal.shape == uniform.shape == (40, 1000)
     assert abs(float(normal.mean())) < 0.02 and abs(float(normal.var()) - 1) < 0.03
-    assert float(uniform.min()) >= 0 and float(uniform.max()) <= 1 and abs(float(uniform.mean()) - 0.5) < 0.01
+    assert (
+        float(uniform.min()) >= 0
+        and float(uniform.max()) <= 1
+        and abs(float(uniform.mean()) - 0.5) < 0.01
+    )
     with pytest.raises(InputError, match="normal"):
         draw_noise("gaussian", (1,), draws())
     counts = torch.bincount(draw_labels(torch.tensor([1.0, 0.0, 3.0]), 4000, draws()), minlength=3)
@@ -118,7 +129,9 @@ def generator(**options):
 
 
 def test_training_goes_on_where_adam_stopped(heads):
-    """Two calls with a memory in between take the steps that one plain Adam takes on the same draws."""
+    """Two calls with a memory in between take the steps that one plain Adam takes on the same
+    draws.
+    """
     seen = []
 
     def loss(features, labels, noise):
@@ -134,17 +147,26 @@ def test_training_goes_on_where_adam_stopped(heads):
     for noise, labels in seen[:6]:
         features = plain(noise, labels)
         adam.zero_grad()
-        (ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)).backward()
+        (
+            ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)
+        ).backward()
         adam.step()
     for (name, a), b in zip(ours.state_dict().items(), plain.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, msg=name)
 
 
 def spread_after_training(heads, eta):
-    """How often the ensemble sees the label in generated features, and how far those of one class lie apart."""
+    """How often the ensemble sees the label in generated features, and how far those of one class
+    lie apart.
+    """
     ours = generator(hidden=32)
-    train_generator(ours, lambda f, y, e: ensemble_cross_entropy(heads.logits(f), y) + eta * diversity(f, e),
-                    torch.ones(C), GeneratorTraining(batch_size=32, steps=100, lr=0.02), Rng(0))
+    train_generator(
+        ours,
+        lambda f, y, e: ensemble_cross_entropy(heads.logits(f), y) + eta * diversity(f, e),
+        torch.ones(C),
+        GeneratorTraining(batch_size=32, steps=100, lr=0.02),
+        Rng(0),
+    )
     labels = torch.arange(C).repeat(50)
     with torch.no_grad():
         found = ours.eval()(draw_noise("normal", (len(labels), 3), draws(9)), labels)
@@ -153,17 +175,30 @@ def spread_after_training(heads, eta):
 
 
 def test_a_trained_generator_makes_varied_features_of_the_label_it_is_given(heads):
-    (right, plain), (varied_right, varied) = spread_after_training(heads, 0.0), spread_after_training(heads, 5.0)
+    (right, plain), (varied_right, varied) = (
+        spread_after_training(heads, 0.0),
+        spread_after_training(heads, 5.0),
+    )
     assert right > 0.9 and varied_right > 0.9
     assert varied > 1.2 * plain
 
 
 def test_only_known_labels_are_asked_for_and_no_label_is_an_error():
     asked = []
-    train_generator(generator(), lambda f, y, e: asked.append(y) or f.sum(), torch.tensor([0.0, 1.0, 0.0, 0.0]),
-                    GeneratorTraining(batch_size=4, steps=2), Rng(0))
+    train_generator(
+        generator(),
+        lambda f, y, e: asked.append(y) or f.sum(),
+        torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        GeneratorTraining(batch_size=4, steps=2),
+        Rng(0),
+    )
     assert torch.cat(asked).tolist() == [1] * 8
-    assert train_generator(generator(), lambda *_: None, torch.ones(C), GeneratorTraining(steps=0), Rng(0)) == {}
+    assert (
+        train_generator(
+            generator(), lambda *_: None, torch.ones(C), GeneratorTraining(steps=0), Rng(0)
+        )
+        == {}
+    )
     with pytest.raises(InputError, match="class to generate"):
         train_generator(generator(), lambda *_: None, torch.zeros(C), GeneratorTraining(), Rng(0))
     with pytest.raises(InputError, match="batch_size"):

@@ -21,8 +21,14 @@ def data(samples: int, seed: int, width: int = 3) -> tuple[np.ndarray, np.ndarra
 
 def means(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Class means in float64, one class after the other."""
-    return np.stack([values[labels == c].astype(np.float64).mean(0) if (labels == c).any()
-                     else np.zeros(values.shape[1]) for c in range(CLASSES)])
+    return np.stack(
+        [
+            values[labels == c].astype(np.float64).mean(0)
+            if (labels == c).any()
+            else np.zeros(values.shape[1])
+            for c in range(CLASSES)
+        ]
+    )
 
 
 @quick
@@ -31,7 +37,9 @@ def test_prototypes_are_class_means_in_any_order(samples, seed):
     values, labels = data(samples, seed)
     order = np.random.default_rng(seed + 1).permutation(samples)
     for rows in (np.arange(samples), order):
-        prototypes, counts = logit_prototypes(torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES)
+        prototypes, counts = logit_prototypes(
+            torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES
+        )
         assert prototypes.dtype == torch.float32 and counts.dtype == torch.int64
         np.testing.assert_allclose(prototypes.numpy(), means(values, labels), rtol=1e-6, atol=1e-7)
         assert counts.tolist() == [int((labels == c).sum()) for c in range(CLASSES)]
@@ -42,8 +50,13 @@ def test_prototypes_are_class_means_in_any_order(samples, seed):
 def test_aggregated_prototypes_are_those_of_the_pooled_data(sizes, seed):
     values, labels = data(sum(sizes), seed, CLASSES)
     parts = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
-    uploads = [logit_prototypes(torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES) for rows in parts]
-    together = aggregate_prototypes(torch.stack([p for p, _ in uploads]), torch.stack([n for _, n in uploads]))
+    uploads = [
+        logit_prototypes(torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES)
+        for rows in parts
+    ]
+    together = aggregate_prototypes(
+        torch.stack([p for p, _ in uploads]), torch.stack([n for _, n in uploads])
+    )
     np.testing.assert_allclose(together.numpy(), means(values, labels), rtol=1e-5, atol=1e-6)
 
 
@@ -89,8 +102,11 @@ def test_two_classes_and_more_negatives_than_classes():
 
 
 @quick
-@given(arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)), st.integers(1, 5),
-       st.lists(st.booleans(), min_size=4, max_size=4))
+@given(
+    arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)),
+    st.integers(1, 5),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+)
 def test_negatives_are_the_highest_other_classes_that_are_present(values, k, held):
     chosen = hard_negatives(torch.tensor(values), k, torch.tensor(held)).tolist()
     assert len(chosen[0]) == min(k, 3)
@@ -110,8 +126,10 @@ def test_the_own_class_replaces_the_last_choice_where_it_was_not_chosen(values, 
         assert sorted(forced[c]) == sorted(by_hand)
 
 
-@pytest.mark.parametrize(("shape", "k", "own"), [((2, 3), 1, "never"), ((2, 2), 0, "never"), ((2, 2), True, "never"),
-                                                 ((2, 2), 1, "sometimes")])
+@pytest.mark.parametrize(
+    ("shape", "k", "own"),
+    [((2, 3), 1, "never"), ((2, 2), 0, "never"), ((2, 2), True, "never"), ((2, 2), 1, "sometimes")],
+)
 def test_bad_arguments_of_negatives(shape, k, own):
     with pytest.raises(InputError):
         hard_negatives(torch.zeros(shape), k, own=own)
@@ -125,6 +143,10 @@ def test_feature_prototypes(samples, seed):
     plain, present = feature_prototypes(torch.tensor(values), torch.tensor(labels), CLASSES)
     np.testing.assert_allclose(plain.numpy(), expected, rtol=1e-6, atol=1e-7)
     assert present.tolist() == [bool((labels == c).any()) for c in range(CLASSES)]
-    scaled, _ = feature_prototypes(torch.tensor(values), torch.tensor(labels), CLASSES, normalise=True)
+    scaled, _ = feature_prototypes(
+        torch.tensor(values), torch.tensor(labels), CLASSES, normalise=True
+    )
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(scaled.numpy(), expected / np.where(lengths > 0, lengths, 1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        scaled.numpy(), expected / np.where(lengths > 0, lengths, 1), rtol=1e-5, atol=1e-6
+    )

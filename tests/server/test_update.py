@@ -1,4 +1,6 @@
-"""The server's training on condensed images (FedVCK, Eq. 16), against NumPy with gradients by finite differences."""
+"""The server's training on condensed images (FedVCK, Eq. 16), against NumPy with gradients by
+finite differences.
+"""
 
 from contextlib import nullcontext
 
@@ -33,7 +35,10 @@ class Tiny(models.Classifier):
     def __init__(self) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(0)
-        self.encoder, self.classifier = nn.Linear(4, WIDTH, bias=False), nn.Linear(WIDTH, CLASSES, bias=False)
+        self.encoder, self.classifier = (
+            nn.Linear(4, WIDTH, bias=False),
+            nn.Linear(WIDTH, CLASSES, bias=False),
+        )
         for parameter in self.parameters():
             nn.init.normal_(parameter, generator=draw)
         self.double()
@@ -45,20 +50,34 @@ class Tiny(models.Classifier):
 def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Images (N, 1, 2, 2), labels, prototypes (C, D), negatives (C, 2)."""
     draw = np.random.default_rng(3)
-    images, labels = torch.tensor(draw.normal(size=(SAMPLES, 1, 2, 2))), torch.tensor([0, 1, 2, 0, 1, 2, 2])
-    return images, labels, torch.tensor(draw.normal(size=(CLASSES, WIDTH))), torch.tensor([[1, 2], [0, 2], [1, 0]])
+    images, labels = (
+        torch.tensor(draw.normal(size=(SAMPLES, 1, 2, 2))),
+        torch.tensor([0, 1, 2, 0, 1, 2, 2]),
+    )
+    return (
+        images,
+        labels,
+        torch.tensor(draw.normal(size=(CLASSES, WIDTH))),
+        torch.tensor([[1, 2], [0, 2], [1, 0]]),
+    )
 
 
 def numpy_loss(w, x, y, f, negatives, weight, sign):
-    """L_ce + weight * L_rc, means over the batch, from Eq. 15 and 16; `sign` is the augmentation of the first term."""
+    """L_ce + weight * L_rc, means over the batch, from Eq. 15 and 16; `sign` is the augmentation of
+    the first term.
+    """
     logits = sign * x @ w["encoder"].T @ w["classifier"].T
     total = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y])
     if weight:
         hidden = x @ w["encoder"].T @ w["first.weight"].T + w["first.bias"]
-        hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5) * w["norm.weight"] + w["norm.bias"]
+        hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5) * w["norm.weight"] + w[
+            "norm.bias"
+        ]
         z = np.maximum(hidden, 0) @ w["last.weight"].T + w["last.bias"]
         e = np.exp(z @ f.T / TAU)
-        total += weight * np.mean([-np.log(e[i, c] / e[i, negatives[c]].sum()) for i, c in enumerate(y)])
+        total += weight * np.mean(
+            [-np.log(e[i, c] / e[i, negatives[c]].sum()) for i, c in enumerate(y)]
+        )
     return total
 
 
@@ -77,34 +96,56 @@ def slopes(loss, w):
 
 
 def numpy_update(w, settings, weight, fade, sign, accumulated, rng):
-    """The whole round in float64: SGD with momentum for the model, SGD or the accumulating Adam for the projector."""
+    """The whole round in float64: SGD with momentum for the model, SGD or the accumulating Adam for
+    the projector.
+    """
     images, labels, f, negatives = (tensor.numpy() for tensor in problem())
     x = images.reshape(SAMPLES, 4)
     velocity = {name: np.zeros_like(value) for name, value in w.items()}
-    total, first, second = ({name: np.zeros_like(value) for name, value in w.items()} for _ in range(3))
+    total, first, second = (
+        {name: np.zeros_like(value) for name, value in w.items()} for _ in range(3)
+    )
     rate = 1.0
-    for t, rows in enumerate(batches(SAMPLES, settings.batch_size, settings.steps, rng.at("batches"), CPU)):
+    for t, rows in enumerate(
+        batches(SAMPLES, settings.batch_size, settings.steps, rng.at("batches"), CPU)
+    ):
         if t == settings.steps // 2:
             rate, weight = rate * settings.decay, weight * fade
         rows = rows.numpy()
-        gradient = slopes(lambda v: numpy_loss(v, x[rows], labels[rows], f, negatives, weight, sign), w)  # noqa: B023
+
+        def loss(v: dict, x=x[rows], y=labels[rows], weight: float = weight) -> float:
+            return numpy_loss(v, x, y, f, negatives, weight, sign)
+
+        gradient = slopes(loss, w)
         for name in w:
             if accumulated and "." in name:
                 total[name] += gradient[name]
                 first[name] = 0.9 * first[name] + 0.1 * total[name]
                 second[name] = 0.999 * second[name] + 0.001 * total[name] ** 2
-                step = first[name] / (1 - 0.9 ** (t + 1)) / (np.sqrt(second[name] / (1 - 0.999 ** (t + 1))) + 1e-8)
+                step = (
+                    first[name]
+                    / (1 - 0.9 ** (t + 1))
+                    / (np.sqrt(second[name] / (1 - 0.999 ** (t + 1))) + 1e-8)
+                )
                 w[name] -= 0.01 * rate * step
             else:
-                velocity[name] = 0.9 * velocity[name] + gradient[name] + settings.weight_decay * w[name]
+                velocity[name] = (
+                    0.9 * velocity[name] + gradient[name] + settings.weight_decay * w[name]
+                )
                 w[name] -= settings.lr * rate * velocity[name]
     return w
 
 
-@pytest.mark.parametrize(("weight", "fade", "sign", "kind"), [
-    (0.0, 1.0, 1, None), (0.0, 1.0, -1, None), (1.0, 1.0, 1, "together"), (0.5, 0.1, 1, "together"),
-    (0.5, 0.1, -1, "accumulated"),
-])
+@pytest.mark.parametrize(
+    ("weight", "fade", "sign", "kind"),
+    [
+        (0.0, 1.0, 1, None),
+        (0.0, 1.0, -1, None),
+        (1.0, 1.0, 1, "together"),
+        (0.5, 0.1, 1, "together"),
+        (0.5, 0.1, -1, "accumulated"),
+    ],
+)
 def test_a_round_equals_numpy(weight, fade, sign, kind):
     images, labels, prototypes, negatives = problem()
     settings = ServerTraining(lr=0.05, batch_size=4, steps=5, weight_decay=0.01)
@@ -113,16 +154,46 @@ def test_a_round_equals_numpy(weight, fade, sign, kind):
     if kind:
         w |= dict(projector.named_parameters())
     before = {name: value.detach().numpy().copy() for name, value in w.items()}
-    contrast = Contrast(projector=projector, prototypes=prototypes, negatives=negatives, temperature=TAU, weight=weight,
-                        fade=fade, projector_training=kind) if kind else None
-    update_model(model, images, labels, settings, Rng(7), loss=F.cross_entropy, contrast=contrast,
-                 augment=None if sign == 1 else torch.neg)
-    expected = numpy_update({name: value.copy() for name, value in before.items()}, settings, weight, fade, sign,
-                            kind == "accumulated", Rng(7))
+    contrast = (
+        Contrast(
+            projector=projector,
+            prototypes=prototypes,
+            negatives=negatives,
+            temperature=TAU,
+            weight=weight,
+            fade=fade,
+            projector_training=kind,
+        )
+        if kind
+        else None
+    )
+    update_model(
+        model,
+        images,
+        labels,
+        settings,
+        Rng(7),
+        loss=F.cross_entropy,
+        contrast=contrast,
+        augment=None if sign == 1 else torch.neg,
+    )
+    expected = numpy_update(
+        {name: value.copy() for name, value in before.items()},
+        settings,
+        weight,
+        fade,
+        sign,
+        kind == "accumulated",
+        Rng(7),
+    )
     for name, value in w.items():
-        if name != "first.bias":  # batch norm cancels it: its true gradient is 0, and Adam divides rounding by rounding
+        if (
+            name != "first.bias"
+        ):  # batch norm cancels it: its true gradient is 0, and Adam divides rounding by rounding
             assert np.abs(expected[name] - before[name]).max() > 1e-4
-            np.testing.assert_allclose(value.detach().numpy(), expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
+            np.testing.assert_allclose(
+                value.detach().numpy(), expected[name], rtol=1e-6, atol=1e-7, err_msg=name
+            )
 
 
 @pytest.mark.parametrize(("steps", "calls"), [(1, []), (2, [1]), (5, [2])])
@@ -134,7 +205,16 @@ def test_half_way_comes_once(steps, calls):
         done.append(1)
         return F.cross_entropy(model(images), labels)
 
-    train(Tiny(), images, labels, ServerTraining(), steps, objective, Rng(0), halfway=lambda: seen.append(len(done)))
+    train(
+        Tiny(),
+        images,
+        labels,
+        ServerTraining(),
+        steps,
+        objective,
+        Rng(0),
+        halfway=lambda: seen.append(len(done)),
+    )
     assert seen == calls
 
 
@@ -146,7 +226,10 @@ def test_number_of_batches():
 
 def test_bytes_are_prepared_batch_by_batch_and_networks_run_in_the_context():
     draw = torch.Generator().manual_seed(0)
-    images, labels = torch.randint(0, 256, (6, 1, 8, 8), generator=draw, dtype=torch.uint8), torch.arange(6) % 3
+    images, labels = (
+        torch.randint(0, 256, (6, 1, 8, 8), generator=draw, dtype=torch.uint8),
+        torch.arange(6) % 3,
+    )
     entered, shapes = [], []
 
     def prepare(batch: torch.Tensor) -> torch.Tensor:
@@ -166,50 +249,103 @@ def test_bytes_are_prepared_batch_by_batch_and_networks_run_in_the_context():
 
 
 def test_released_settings_with_classes_that_are_missing_stay_finite_and_lower_the_loss():
-    """Class 2 has images but no prototype, class 3 nothing at all; a batch of one image is left over."""
+    """Class 2 has images but no prototype, class 3 nothing at all; a batch of one image is left
+    over.
+    """
     draw = torch.Generator().manual_seed(0)
     labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 0])
     images = torch.randn(9, 1, 8, 8, generator=draw) + labels[:, None, None, None]
     model = models.build("convnet", 1, 8, 4, Rng(0), width=4)
     with torch.no_grad():
-        prototypes, present = feature_prototypes(model.eval().embed(images[labels < 2]), labels[labels < 2], 4, True)
+        prototypes, present = feature_prototypes(
+            model.eval().embed(images[labels < 2]), labels[labels < 2], 4, True
+        )
     assert present.tolist() == [True, True, False, False]
     logits = torch.randn(4, 4, generator=draw)
     projector = Projector(model.feature_size, Rng(1))
     contrast = Contrast(
-        projector=projector, prototypes=prototypes, present=present, temperature=0.1, weight=0.1, fade=0.1,
-        negatives=hard_negatives(logits, 5, own="forced"), form="released", projector_training="accumulated")
+        projector=projector,
+        prototypes=prototypes,
+        present=present,
+        temperature=0.1,
+        weight=0.1,
+        fade=0.1,
+        negatives=hard_negatives(logits, 5, own="forced"),
+        form="released",
+        projector_training="accumulated",
+    )
 
     def terms() -> tuple[float, float]:
         model.eval(), projector.eval()
         with torch.no_grad():
             features = model.embed(images)
-            return (F.cross_entropy(model.classifier(features), labels).item(),
-                    relational_contrastive_loss(projector(features), labels, prototypes, contrast.negatives, 0.1,
-                                                "released", present=present).item())
+            return (
+                F.cross_entropy(model.classifier(features), labels).item(),
+                relational_contrastive_loss(
+                    projector(features),
+                    labels,
+                    prototypes,
+                    contrast.negatives,
+                    0.1,
+                    "released",
+                    present=present,
+                ).item(),
+            )
 
     before = terms()
-    update_model(model, images, labels, ServerTraining(lr=0.01, batch_size=8, epochs=20), Rng(2),
-                 augment=lambda x: x.flip(3), contrast=contrast)
+    update_model(
+        model,
+        images,
+        labels,
+        ServerTraining(lr=0.01, batch_size=8, epochs=20),
+        Rng(2),
+        augment=lambda x: x.flip(3),
+        contrast=contrast,
+    )
     after = terms()
     assert after[0] < before[0] and after[1] < before[1]
 
 
-@pytest.mark.parametrize(("kind", "name", "value"), [
-    (ServerTraining, "lr", 0), (ServerTraining, "momentum", 1.5), (ServerTraining, "batch_size", 0),
-    (ServerTraining, "epochs", 0), (ServerTraining, "steps", 0), (ServerTraining, "decay", 0),
-    (ServerTraining, "weight_decay", -1), (Contrast, "temperature", 0), (Contrast, "weight", -1),
-    (Contrast, "fade", float("nan")), (Contrast, "form", "print"), (Contrast, "similarity", "l1"),
-    (Contrast, "projector_training", "alone"),
-])
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (ServerTraining, "lr", 0),
+        (ServerTraining, "momentum", 1.5),
+        (ServerTraining, "batch_size", 0),
+        (ServerTraining, "epochs", 0),
+        (ServerTraining, "steps", 0),
+        (ServerTraining, "decay", 0),
+        (ServerTraining, "weight_decay", -1),
+        (Contrast, "temperature", 0),
+        (Contrast, "weight", -1),
+        (Contrast, "fade", float("nan")),
+        (Contrast, "form", "print"),
+        (Contrast, "similarity", "l1"),
+        (Contrast, "projector_training", "alone"),
+    ],
+)
 def test_bad_settings_are_answered_with_one_sentence(kind, name, value):
     _, _, prototypes, negatives = problem()
-    needed = {} if kind is ServerTraining else {
-        "projector": Projector(WIDTH, Rng(0)), "prototypes": prototypes, "negatives": negatives, "temperature": 1.0}
+    needed = (
+        {}
+        if kind is ServerTraining
+        else {
+            "projector": Projector(WIDTH, Rng(0)),
+            "prototypes": prototypes,
+            "negatives": negatives,
+            "temperature": 1.0,
+        }
+    )
     with pytest.raises(InputError, match=name.split("_")[0]):
         kind(**(needed | {name: value}))
 
 
 def test_no_images_at_all():
     with pytest.raises(InputError, match="no condensed images"):
-        update_model(Tiny(), torch.zeros(0, 1, 2, 2), torch.zeros(0, dtype=torch.int64), ServerTraining(), Rng(0))
+        update_model(
+            Tiny(),
+            torch.zeros(0, 1, 2, 2),
+            torch.zeros(0, dtype=torch.int64),
+            ServerTraining(),
+            Rng(0),
+        )

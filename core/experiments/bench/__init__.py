@@ -1,4 +1,6 @@
-"""Speed, measured in pairs in one run: ours beside a plain loop, and both beside the machine's ceiling."""
+"""Speed, measured in pairs in one run: ours beside a plain loop, and both beside the machine's
+ceiling.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,27 @@ from core.federation import Runtime
 #: where bench records lie
 BENCH = REPOSITORY / "book" / "bench"
 BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
-    "bilevel": bilevel.measure, "condensation": condensation.measure, "local-training": local_training.measure}
+    "bilevel": bilevel.measure,
+    "condensation": condensation.measure,
+    "local-training": local_training.measure,
+}
 
 
 def measure(what: str, runtime: Runtime) -> dict[str, Any]:
     """Run a bench and keep its record in `book/bench`. Raises InputError for an unknown bench.
 
-    Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared with), the ratios
-    pair by pair (median, lowest, highest) and the share of the machine's matrix-product ceiling.
+    Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared
+    with), the ratios pair by pair (median, lowest, highest) and the share of the machine's
+    matrix-product ceiling.
     """
     if what not in BENCHES:
         raise unknown("bench", what, BENCHES)
-    result = {"bench": what, **BENCHES[what](runtime), "environment": runtime.describe(), "code": code_version()}
+    result = {
+        "bench": what,
+        **BENCHES[what](runtime),
+        "environment": runtime.describe(),
+        "code": code_version(),
+    }
     path = BENCH / f"{what}-{runtime.device.type}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -35,11 +46,22 @@ def measure(what: str, runtime: Runtime) -> dict[str, Any]:
 def report(result: dict[str, Any]) -> str:
     """A few lines for the terminal."""
     machine = result["environment"]
-    lines = [f"{result['bench']} on {machine['device_name']}, {machine['threads']} threads, {machine['precision']}: "
-             f"{result['what']}"]
+    lines = [
+        f"{result['bench']} on {machine['device_name']}, {machine['threads']} threads, "
+        f"{machine['precision']}: "
+        f"{result['what']}"
+    ]
     for name, one in result["contestants"].items():
         ratio = one.get("ratio")
-        beside = f"  {ratio['median']:5.1f} x plain ({ratio['lowest']:.1f} to {ratio['highest']:.1f})" if ratio else ""
-        share = f"  {100 * one['ceiling_share']:.0f}% of the matrix-product ceiling" if "ceiling_share" in one else ""
+        beside = (
+            f"  {ratio['median']:5.1f} x plain ({ratio['lowest']:.1f} to {ratio['highest']:.1f})"
+            if ratio
+            else ""
+        )
+        share = (
+            f"  {100 * one['ceiling_share']:.0f}% of the matrix-product ceiling"
+            if "ceiling_share" in one
+            else ""
+        )
         lines.append(f"  {name:14}{one['rate']:12,.1f} {result['unit']}{beside}{share}")
     return "\n".join(lines)

@@ -1,9 +1,10 @@
 """A bi-level round beside a plain loop over clients, at equal numbers of iterations and images.
 
-Five times faster is out of reach on a CPU: the plain loop spends little of its time outside the kernels of a LeNet. The
-backward passes of its small convolutions and the element-wise passes of twice-differentiated normalisation are the
-same work, whoever asks for it, and far from the machine's ceiling, because they move more memory than they compute.
-One batch for all clients saves the starting of kernels, which is what a GPU waits for.
+Five times faster is out of reach on a CPU: the plain loop spends little of its time outside the
+kernels of a LeNet. The backward passes of its small convolutions and the element-wise passes of
+twice-differentiated normalisation are the same work, whoever asks for it, and far from the
+machine's ceiling, because they move more memory than they compute. One batch for all clients saves
+the starting of kernels, which is what a GPU waits for.
 """
 
 from __future__ import annotations
@@ -32,16 +33,32 @@ def sources(task: Task) -> list[Source]:
     device, found = task.runtime.device, []
     labels = torch.arange(CLASSES, device=device).repeat_interleave(PER_CLASS)
     for number in range(CLIENTS):
-        start = torch.rand(len(labels), 1, 28, 28, generator=Rng(number).generator(device), device=device) * 2 - 1
+        start = (
+            torch.rand(
+                len(labels), 1, 28, 28, generator=Rng(number).generator(device), device=device
+            )
+            * 2
+            - 1
+        )
         rows = slice(number * REAL, (number + 1) * REAL)
         train = task.dataset.train
-        found.append(Source(train.images[rows].to(device), train.labels[rows].to(device),
-                            torch.ones(REAL, device=device), start, labels, Rng(number)))
+        found.append(
+            Source(
+                train.images[rows].to(device),
+                train.labels[rows].to(device),
+                torch.ones(REAL, device=device),
+                start,
+                labels,
+                Rng(number),
+            )
+        )
     return found
 
 
 def plain_round(task: Task, clients: list[Source]) -> None:
-    """A round as most code writes it: client by client, a graph of the inner step, training mode, a loss printed."""
+    """A round as most code writes it: client by client, a graph of the inner step, training mode, a
+    loss printed.
+    """
     for client in clients:
         model = task.new_model(Rng(0)).train()
         real = task.inputs(client.images)
@@ -49,13 +66,21 @@ def plain_round(task: Task, clients: list[Source]) -> None:
         weights: dict[str, torch.Tensor] = dict(model.named_parameters())
         draws = client.rng.generator()
         for _ in range(ITERATIONS):
-            mine = torch.randperm(len(knowledge), generator=draws)[: SETTINGS.inner_batch].to(knowledge.device)
+            mine = torch.randperm(len(knowledge), generator=draws)[: SETTINGS.inner_batch].to(
+                knowledge.device
+            )
             here = torch.randperm(len(real), generator=draws)[: SETTINGS.real_batch].to(real.device)
-            loss = F.cross_entropy(functional_call(model, weights, (knowledge[mine],)), client.knowledge_labels[mine])
+            loss = F.cross_entropy(
+                functional_call(model, weights, (knowledge[mine],)), client.knowledge_labels[mine]
+            )
             slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-            moved = {name: weight - SETTINGS.inner_lr * slope
-                     for (name, weight), slope in zip(weights.items(), slopes, strict=True)}
-            outer = F.cross_entropy(functional_call(model, moved, (real[here],)), client.labels[here])
+            moved = {
+                name: weight - SETTINGS.inner_lr * slope
+                for (name, weight), slope in zip(weights.items(), slopes, strict=True)
+            }
+            outer = F.cross_entropy(
+                functional_call(model, moved, (real[here],)), client.labels[here]
+            )
             (gradient,) = torch.autograd.grad(outer, knowledge)
             with torch.no_grad():
                 knowledge -= SETTINGS.image_lr * gradient
@@ -64,18 +89,21 @@ def plain_round(task: Task, clients: list[Source]) -> None:
 
 
 def measure(runtime: Runtime) -> dict[str, Any]:
-    """Rounds per hour of 100 iterations: the plain loop, and ours client by client and as one batch.
+    """Rounds per hour of 100 iterations: the plain loop, and ours client by client and as one
+    batch.
 
-    Ours with real images normalised as in training mode ("batch") does the same arithmetic as the plain loop; the
-    default, which normalises them by the knowledge, is the last row.
+    Ours with real images normalised as in training mode ("batch") does the same arithmetic as the
+    plain loop; the default, which normalises them by the knowledge, is the last row.
     """
     task = attrs.evolve(random_task(runtime, CLIENTS * REAL, 1, 28, CLASSES), model="lenet")
     clients, model = sources(task), task.new_model(Rng(0))
     same = attrs.evolve(SETTINGS, statistics="batch")
-    work = {"plain": lambda: plain_round(task, clients),
-            "one by one": lambda: extract(model, clients, same, task.inputs, batched=False),
-            "one batch": lambda: extract(model, clients, same, task.inputs, batched=True),
-            "default": lambda: extract(model, clients, SETTINGS, task.inputs)}
+    work = {
+        "plain": lambda: plain_round(task, clients),
+        "one by one": lambda: extract(model, clients, same, task.inputs, batched=False),
+        "one batch": lambda: extract(model, clients, same, task.inputs, batched=True),
+        "default": lambda: extract(model, clients, SETTINGS, task.inputs),
+    }
     for each in work.values():
         each()
     times: dict[str, list[float]] = {name: [] for name in work}
@@ -83,14 +111,28 @@ def measure(runtime: Runtime) -> dict[str, Any]:
         for name, each in work.items():
             times[name].append(seconds(each, runtime.device) * 100 / ITERATIONS)
     contestants: dict[str, dict[str, Any]] = {
-        name: {"rate": 3600 / statistics.median(took), "seconds_per_round": statistics.median(took),
-               "ratio": spread([a / b for a, b in zip(times["plain"], took, strict=True)])}
-        for name, took in times.items()}
+        name: {
+            "rate": 3600 / statistics.median(took),
+            "seconds_per_round": statistics.median(took),
+            "ratio": spread([a / b for a, b in zip(times["plain"], took, strict=True)]),
+        }
+        for name, took in times.items()
+    }
     del contestants["plain"]["ratio"]
     with FlopCounterMode(display=False) as counter:
         work["one by one"]()
-    reached = counter.get_total_flops() * 100 / ITERATIONS / contestants["one by one"]["seconds_per_round"]
-    contestants["one by one"]["ceiling_share"] = reached / ceiling(attrs.evolve(runtime, precision="float32"))
-    return {"what": f"100 iterations of one inner step, {CLIENTS} clients, {SETTINGS.inner_batch} made-up and "
-                    f"{SETTINGS.real_batch} real images an iteration, LeNet, 1x28x28, float32",
-            "unit": "rounds/hour", "contestants": contestants}
+    reached = (
+        counter.get_total_flops()
+        * 100
+        / ITERATIONS
+        / contestants["one by one"]["seconds_per_round"]
+    )
+    contestants["one by one"]["ceiling_share"] = reached / ceiling(
+        attrs.evolve(runtime, precision="float32")
+    )
+    return {
+        "what": f"100 iterations of one inner step, {CLIENTS} clients, {SETTINGS.inner_batch} made-up and "
+        f"{SETTINGS.real_batch} real images an iteration, LeNet, 1x28x28, float32",
+        "unit": "rounds/hour",
+        "contestants": contestants,
+    }

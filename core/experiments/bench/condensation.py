@@ -14,12 +14,14 @@ from core.federation import Runtime, Task
 from core.rng import Rng
 
 CLIENTS, CLASSES, PER_GROUP, CONDENSED, REAL_BATCH = 5, 2, 300, 6, 256
-#: iterations of a round for ours; the plain loop's cost per iteration does not depend on their number
+#: iterations of a round for ours; the plain loop's cost per iteration does not depend on their
+#: number
 ITERATIONS, PLAIN_ITERATIONS, PAIRS = 100, 2, 3
 
 
 def plain_round(task: Task, images: torch.Tensor, iterations: int) -> None:
-    """A round as released code runs it: client by client, in every iteration 256 real images per class, train mode.
+    """A round as released code runs it: client by client, in every iteration 256 real images per
+    class, train mode.
 
     Args:
         images: real images (clients, classes, n, C, H, W), normalised float32.
@@ -44,25 +46,46 @@ def plain_round(task: Task, images: torch.Tensor, iterations: int) -> None:
 
 
 def our_round(task: Task, estimator: str, iterations: int) -> None:
-    """The same numbers of clients, classes and images as one batch, the storing of features included."""
+    """The same numbers of clients, classes and images as one batch, the storing of features
+    included.
+    """
     device, groups = task.runtime.device, CLIENTS * CLASSES
     group = torch.arange(groups, device=device).repeat_interleave(PER_GROUP)
-    real = RealData(task.dataset.train.images.to(device), group, torch.full(group.shape, 1 / PER_GROUP, device=device),
-                    torch.arange(groups, device=device) // CLASSES, torch.arange(groups, device=device) % CLASSES)
+    real = RealData(
+        task.dataset.train.images.to(device),
+        group,
+        torch.full(group.shape, 1 / PER_GROUP, device=device),
+        torch.arange(groups, device=device) // CLASSES,
+        torch.arange(groups, device=device) % CLASSES,
+    )
     settings = Condensation(estimator=estimator, iterations=iterations, real_batch=REAL_BATCH)
-    problem = Problem(LatentEncoder(task.new_model(Rng(0))), real, settings,
-                      Draws([Rng(k) for k in range(CLIENTS)], real.owner), task.inputs, task.runtime.autocast)
+    problem = Problem(
+        LatentEncoder(task.new_model(Rng(0))),
+        real,
+        settings,
+        Draws([Rng(k) for k in range(CLIENTS)], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+    )
     condensed = torch.arange(groups, device=device).repeat_interleave(CONDENSED)
-    start = torch.randn(len(condensed), *real.images.shape[1:], generator=Rng(1).generator()).to(device)
+    start = torch.randn(len(condensed), *real.images.shape[1:], generator=Rng(1).generator()).to(
+        device
+    )
     condense(problem, start, condensed)
 
 
 def measure(runtime: Runtime) -> dict[str, Any]:
-    """Rounds per hour of the plain loop and of ours with each estimator, at 28x28 with ConvNet-128."""
+    """Rounds per hour of the plain loop and of ours with each estimator, at 28x28 with
+    ConvNet-128.
+    """
     task = random_task(runtime, CLIENTS * CLASSES * PER_GROUP, 1, 28, CLASSES)
     images = task.dataset.normalise(task.dataset.train.images).to(runtime.device)
     images = images.view(CLIENTS, CLASSES, PER_GROUP, *images.shape[1:])
-    estimators = {"expectation": ITERATIONS, "feature_bank": ITERATIONS, "minibatch": PLAIN_ITERATIONS}
+    estimators = {
+        "expectation": ITERATIONS,
+        "feature_bank": ITERATIONS,
+        "minibatch": PLAIN_ITERATIONS,
+    }
     plain_round(task, images, 1)
     our_round(task, "expectation", 2)
     times: dict[str, list[float]] = {name: [] for name in ("plain", *estimators)}
@@ -73,10 +96,18 @@ def measure(runtime: Runtime) -> dict[str, Any]:
             once = seconds(lambda: our_round(task, name, iterations), runtime.device)  # noqa: B023
             times[name].append(once * ITERATIONS / iterations)
     contestants: dict[str, dict[str, Any]] = {
-        name: {"rate": 3600 / statistics.median(each), "seconds_per_round": statistics.median(each),
-               "ratio": spread([a / b for a, b in zip(times["plain"], each, strict=True)])}
-        for name, each in times.items()}
+        name: {
+            "rate": 3600 / statistics.median(each),
+            "seconds_per_round": statistics.median(each),
+            "ratio": spread([a / b for a, b in zip(times["plain"], each, strict=True)]),
+        }
+        for name, each in times.items()
+    }
     del contestants["plain"]["ratio"]
-    return {"what": f"{ITERATIONS} iterations, {CLIENTS} clients, {CLASSES} classes each, {CONDENSED} condensed images "
-                    f"a class, {REAL_BATCH} real ones an iteration, ConvNet-128, 1x28x28",
-            "unit": "rounds/hour", "contestants": contestants}
+    return {
+        "what": f"{ITERATIONS} iterations, {CLIENTS} clients, {CLASSES} classes each, "
+        f"{CONDENSED} condensed images "
+        f"a class, {REAL_BATCH} real ones an iteration, ConvNet-128, 1x28x28",
+        "unit": "rounds/hour",
+        "contestants": contestants,
+    }

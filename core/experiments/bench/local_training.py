@@ -19,10 +19,16 @@ STEPS, PAIRS, BATCH = 12, 5, 64
 
 
 def plain_loop(task: Task) -> Callable[[], None]:
-    """Local training as most code writes it: a DataLoader over float32 images, a copy a batch, an `.item()`."""
+    """Local training as most code writes it: a DataLoader over float32 images, a copy a batch, an
+    `.item()`.
+    """
     split, device = task.dataset.train, task.runtime.device
-    loader = DataLoader(TensorDataset(task.dataset.normalise(split.images), split.labels), BATCH, shuffle=True,
-                        generator=Rng(1).generator())
+    loader = DataLoader(
+        TensorDataset(task.dataset.normalise(split.images), split.labels),
+        BATCH,
+        shuffle=True,
+        generator=Rng(1).generator(),
+    )
     model = task.new_model(Rng(0)).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5)
 
@@ -44,7 +50,9 @@ def our_loop(task: Task) -> Callable[[], None]:
     model, objective = task.new_model(Rng(0)), supervised(task)
     images = task.dataset.train.images.to(task.runtime.device)
     labels = task.dataset.train.labels.to(task.runtime.device)
-    return lambda: train(model, images, labels, LocalTraining(batch_size=BATCH), STEPS, objective, Rng(1))
+    return lambda: train(
+        model, images, labels, LocalTraining(batch_size=BATCH), STEPS, objective, Rng(1)
+    )
 
 
 def measure(runtime: Runtime) -> dict[str, Any]:
@@ -58,9 +66,14 @@ def measure(runtime: Runtime) -> dict[str, Any]:
         ours()
     slow, fast = (samples / statistics.median(times) for times in zip(*pairs, strict=True))
     return {
-        "what": "one client's SGD, ConvNet-128, 3x32x32, batch 64", "unit": "samples/s",
+        "what": "one client's SGD, ConvNet-128, 3x32x32, batch 64",
+        "unit": "samples/s",
         "contestants": {
             "plain": {"rate": slow},
-            "ours": {"rate": fast, "ratio": spread([a / b for a, b in pairs]),
-                     "ceiling_share": counter.get_total_flops() / samples * fast / ceiling(runtime)}},
+            "ours": {
+                "rate": fast,
+                "ratio": spread([a / b for a, b in pairs]),
+                "ceiling_share": counter.get_total_flops() / samples * fast / ceiling(runtime),
+            },
+        },
     }

@@ -24,7 +24,9 @@ def seconds(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def ceiling(runtime: Runtime, size: int = 2048) -> float:
-    """Operations per second (FLOP/s) that a large matrix product reaches on this machine in the runtime's precision."""
+    """Operations per second (FLOP/s) that a large matrix product reaches on this machine in the
+    runtime's precision.
+    """
     dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a = torch.ones(size, size, device=runtime.device, dtype=dtype)
     return 2 * size**3 / min(seconds(lambda: a @ a, runtime.device) for _ in range(5))
@@ -33,10 +35,20 @@ def ceiling(runtime: Runtime, size: int = 2048) -> float:
 def random_task(runtime: Runtime, samples: int, channels: int, size: int, classes: int) -> Task:
     """A ConvNet-128 on random pixels: speed does not depend on what the images show."""
     draw = Rng(0).generator()
-    images = torch.randint(0, 256, (samples, channels, size, size), generator=draw, dtype=torch.uint8)
+    images = torch.randint(
+        0, 256, (samples, channels, size, size), generator=draw, dtype=torch.uint8
+    )
     split = Split(images, torch.arange(samples) % classes)
-    data = Dataset(name="random", train=split, val=split, test=split, classes=tuple(map(str, range(classes))),
-                   mean=(0.5,) * channels, std=(0.5,) * channels, fingerprint="")
+    data = Dataset(
+        name="random",
+        train=split,
+        val=split,
+        test=split,
+        classes=tuple(map(str, range(classes))),
+        mean=(0.5,) * channels,
+        std=(0.5,) * channels,
+        fingerprint="",
+    )
     return Task(data, "convnet", {}, runtime)
 
 

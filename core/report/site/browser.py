@@ -40,7 +40,10 @@ def missing() -> str | None:
     if importlib.util.find_spec("playwright") is None:
         return "the package playwright is missing (pip install playwright)"
     if executable() is None:
-        return "no Chromium or Chrome was found (Debian: apt-get install chromium; elsewhere set CHROMIUM to its path)"
+        return (
+            "no Chromium or Chrome was found (Debian: apt-get install chromium; elsewhere "
+            "set CHROMIUM to its path)"
+        )
     return None
 
 
@@ -170,7 +173,9 @@ def _search_problems(view: Any, address: str, word: str) -> list[str]:
     view.goto(f"{address}/search.html?q={word}", wait_until="load", timeout=WAIT_MS)
     try:
         view.wait_for_selector("#search-results ul.search li a", timeout=WAIT_MS)
-    except Exception as error:  # playwright's own time-out class is known only where playwright is imported
+    except (
+        Exception
+    ) as error:  # playwright's own time-out class is known only where playwright is imported
         if type(error).__name__ != "TimeoutError":
             raise
         return [f"search: {word!r} is not found"]
@@ -185,4 +190,8 @@ def _width_problems(view: Any) -> list[str]:
         ".filter(node => !node.closest('.math, .cell_output, pre, .pst-scrollable-table-container'))"
         ".slice(0, 3).map(node => node.tagName + ' ' + node.textContent.trim().slice(0, 40))]"
     )
-    return [] if width <= PHONE[0] + 1 else [f"at {PHONE[0]} pixels the page is {width} wide; see {wide}"]
+    return (
+        []
+        if width <= PHONE[0] + 1
+        else [f"at {PHONE[0]} pixels the page is {width} wide; see {wide}"]
+    )

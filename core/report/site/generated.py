@@ -25,8 +25,12 @@ def fragments(executed: list[Path]) -> dict[str, str]:
 
 
 def _by_paper(covered: pd.DataFrame) -> pd.DataFrame:
-    """`status.coverage()` summed over the tables of each paper, one column each: narrow enough for a phone."""
-    counts = [name for name in covered.columns if name not in ("paper", "table", "title", "profile")]
+    """`status.coverage()` summed over the tables of each paper, one column each: narrow enough for
+    a phone.
+    """
+    counts = [
+        name for name in covered.columns if name not in ("paper", "table", "title", "profile")
+    ]
     grouped = covered[covered["paper"].isin(PAPERS)].groupby("paper")
     summed = grouped[counts].sum().astype(int)
     summed.insert(0, "tables", grouped.size())
@@ -49,7 +53,10 @@ def markdown_table(frame: pd.DataFrame) -> str:
 def _times(executed: list[Path]) -> pd.DataFrame:
     """How long each notebook took. Whole seconds: this table should not change with every build."""
     rows = [
-        {"notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)", "seconds": round(notebooks.seconds(path))}
+        {
+            "notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)",
+            "seconds": round(notebooks.seconds(path)),
+        }
         for path in executed
     ]
     return pd.DataFrame(rows, columns=["notebook", "seconds"])

@@ -1,4 +1,6 @@
-"""Build the site: pages and executed notebooks go to `_build/staging`, and Jupyter Book makes `_build/html` of them."""
+"""Build the site: pages and executed notebooks go to `_build/staging`, and Jupyter Book makes
+`_build/html` of them.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,25 @@ PLACEHOLDER = "OWNER/REPOSITORY"
 def build() -> Path:
     """Execute the notebooks, lay out all pages, build the site and return the folder of its HTML.
 
-    Notebooks are executed again only when something they depend on has changed, and Sphinx reads only changed pages
-    again. Raises InputError when a page of `_toc.yml` has no source, a notebook fails, or Sphinx warns about anything.
+    Notebooks are executed again only when something they depend on has changed, and Sphinx reads
+    only changed pages again. Raises InputError when a page of `_toc.yml` has no source, a notebook
+    fails, or Sphinx warns about anything.
     """
     started = time.perf_counter()
     pages = toc_pages(ROOT / "_toc.yml")
     sources = {page: page_source(page) for page in pages}
     print("Running the notebooks at their quick profile ...", flush=True)
-    executed = notebooks.execute_all([path for path in sources.values() if path.suffix == ".py"], EXECUTED)
+    executed = notebooks.execute_all(
+        [path for path in sources.values() if path.suffix == ".py"], EXECUTED
+    )
     print("Building the site ...", flush=True)
     _lay_out(sources, executed)
     _forget_if_settings_changed()
     _sphinx()
-    print(f"Built {len(pages)} pages in {time.perf_counter() - started:.0f} s: {HTML / 'index.html'}", flush=True)
+    print(
+        f"Built {len(pages)} pages in {time.perf_counter() - started:.0f} s: {HTML / 'index.html'}",
+        flush=True,
+    )
     return HTML
 
 
@@ -51,7 +59,9 @@ def toc_pages(toc: Path) -> list[str]:
         if isinstance(node, list):
             return [page for item in node for page in walk(item)]
         found = [node[key] for key in ("root", "file") if key in node]
-        return found + [page for key in ("parts", "chapters", "sections") for page in walk(node.get(key, []))]
+        return found + [
+            page for key in ("parts", "chapters", "sections") for page in walk(node.get(key, []))
+        ]
 
     if not toc.is_file():
         raise InputError(f"there is no table of contents {toc}")
@@ -68,7 +78,9 @@ def page_source(page: str, root: Path = ROOT) -> Path:
 
 
 def configuration(text: str) -> dict[str, Any]:
-    """The settings of `_config.yml`, with all that follows from the one public address of the repository."""
+    """The settings of `_config.yml`, with all that follows from the one public address of the
+    repository.
+    """
     settings = yaml.safe_load(text)
     url = settings["repository"]["url"].rstrip("/")
     settings["repository"]["url"] = url
@@ -76,7 +88,9 @@ def configuration(text: str) -> dict[str, Any]:
         owner, name = url.removeprefix("https://github.com/").split("/")[:2]
         site = f"https://{owner.lower()}.github.io/{name}/"
         settings.setdefault("html", {}).setdefault("baseurl", site)
-    settings["sphinx"]["config"].setdefault("ogp_site_url", settings.get("html", {}).get("baseurl", ""))
+    settings["sphinx"]["config"].setdefault(
+        "ogp_site_url", settings.get("html", {}).get("baseurl", "")
+    )
     return settings
 
 
@@ -86,8 +100,10 @@ def page_text(text: str, settings: dict[str, Any]) -> str:
     note = ""
     if PLACEHOLDER in url:
         note = (
-            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` in `_config.yml` "
-            "and build again: until then the launch buttons and the `git clone` commands name a place that does not "
+            "```{note}\nThis copy of the book has no public address yet. Set `repository.url` "
+            "in `_config.yml` "
+            "and build again: until then the launch buttons and the `git clone` commands name a "
+            "place that does not "
             "exist.\n```\n"
         )
     return (
@@ -98,14 +114,21 @@ def page_text(text: str, settings: dict[str, Any]) -> str:
 
 
 def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
-    """Fill the staging folder; a file is touched only when its content changes, so that Sphinx can skip it."""
+    """Fill the staging folder; a file is touched only when its content changes, so that Sphinx can
+    skip it.
+    """
     settings = configuration((ROOT / "_config.yml").read_text(encoding="utf-8"))
     wanted: dict[Path, bytes] = {
         Path("_config.yml"): yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
         Path("_toc.yml"): (ROOT / "_toc.yml").read_bytes(),
     }
-    for source in [*(path for path in sources.values() if path.suffix == ".md"), ROOT / "CONTRIBUTING.md"]:
-        wanted[source.relative_to(ROOT)] = page_text(source.read_text(encoding="utf-8"), settings).encode()
+    for source in [
+        *(path for path in sources.values() if path.suffix == ".md"),
+        ROOT / "CONTRIBUTING.md",
+    ]:
+        wanted[source.relative_to(ROOT)] = page_text(
+            source.read_text(encoding="utf-8"), settings
+        ).encode()
     for file in [*ROOT.glob("book/*.bib"), *ROOT.glob("book/_static/**/*")]:
         if file.is_file():
             wanted[file.relative_to(ROOT)] = file.read_bytes()
@@ -117,7 +140,9 @@ def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
 
 
 def write_tree(folder: Path, wanted: dict[Path, bytes]) -> None:
-    """Make a folder hold exactly the wanted files, leaving those that already have their content untouched."""
+    """Make a folder hold exactly the wanted files, leaving those that already have their content
+    untouched.
+    """
     for file in [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []:
         if file.relative_to(folder) not in wanted:
             file.unlink()
@@ -129,7 +154,9 @@ def write_tree(folder: Path, wanted: dict[Path, bytes]) -> None:
 
 
 def _without_run_metadata(executed: Path) -> bytes:
-    """An executed notebook without papermill's notes, which name folders of this machine and change with each run."""
+    """An executed notebook without papermill's notes, which name folders of this machine and change
+    with each run.
+    """
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     for part in [notebook, *notebook["cells"]]:
         part["metadata"].pop("papermill", None)
@@ -138,7 +165,9 @@ def _without_run_metadata(executed: Path) -> bytes:
 
 
 def _forget_if_settings_changed() -> None:
-    """Start from nothing when settings or the list of pages changed: no page of an older book may stay in the site."""
+    """Start from nothing when settings or the list of pages changed: no page of an older book may
+    stay in the site.
+    """
     digest = hashlib.sha256()
     for file in (STAGING / "_config.yml", STAGING / "_toc.yml", ROOT / "requirements.lock"):
         digest.update(file.read_bytes())
@@ -154,7 +183,9 @@ def _forget() -> None:
 
 
 def _sphinx() -> None:
-    """Run Jupyter Book. Any warning fails; then the next build starts anew, because Sphinx warns only once per page."""
+    """Run Jupyter Book. Any warning fails; then the next build starts anew, because Sphinx warns
+    only once per page.
+    """
     command = [
         sys.executable,
         "-c",
@@ -169,12 +200,21 @@ def _sphinx() -> None:
         "-q",
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)},
     )
     log = BUILD / "build.log"
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode or not (HTML / "index.html").is_file():
         _forget()
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if "WARNING" in line or "ERROR" in line]
+        lines = [
+            line
+            for line in (done.stdout + done.stderr).splitlines()
+            if "WARNING" in line or "ERROR" in line
+        ]
         print("\n".join(lines or (done.stdout + done.stderr).splitlines()[-20:]), file=sys.stderr)
-        raise InputError(f"Jupyter Book warned or failed ({max(1, len(lines))} lines above; all of it is in {log})")
+        raise InputError(
+            f"Jupyter Book warned or failed ({max(1, len(lines))} lines above; all of it is in {log})"
+        )

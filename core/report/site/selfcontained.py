@@ -1,7 +1,8 @@
 """A Sphinx extension: the finished site needs no other server.
 
-MathJax is copied from the package `sphinx-mathjax-offline`, only the parts that set TeX as HTML. The scripts of Thebe
-(live code, which needs a server of its own and which Jupyter Book adds even where it is switched off) are left out.
+MathJax is copied from the package `sphinx-mathjax-offline`, only the parts that set TeX as HTML.
+The scripts of Thebe (live code, which needs a server of its own and which Jupyter Book adds even
+where it is switched off) are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 COMPONENT = "tex-chtml.js"
-#: what the component fetches when a page or its menu asks for it; everything else in the package is another renderer
+#: what the component fetches when a page or its menu asks for it; everything else in the package is
+#: another renderer
 PARTS = (COMPONENT, "output/chtml/fonts/woff-v2", "input/tex/extensions", "a11y", "sre", "ui")
 
 
@@ -41,12 +43,18 @@ def _finished(app: Any, exception: Exception | None) -> None:
         copy_mathjax(target)
 
 
-def _without_thebe(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+def _without_thebe(
+    app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
     def is_thebe(script: Any) -> bool:
         attributes = getattr(script, "attributes", {})
-        return "thebe" in str(getattr(script, "filename", script)).lower() or "THEBE" in str(attributes.get("body", ""))
+        return "thebe" in str(getattr(script, "filename", script)).lower() or "THEBE" in str(
+            attributes.get("body", "")
+        )
 
-    context["script_files"] = [script for script in context.get("script_files", []) if not is_thebe(script)]
+    context["script_files"] = [
+        script for script in context.get("script_files", []) if not is_thebe(script)
+    ]
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -50,7 +50,9 @@ def serving(folder: Path = HTML) -> Iterator[str]:
 
 
 def serve(port: int = 8000) -> None:
-    """Serve the site on localhost until Ctrl-C; another free port is taken when this one is in use."""
+    """Serve the site on localhost until Ctrl-C; another free port is taken when this one is in
+    use.
+    """
     try:
         server = _server(HTML, port)
     except OSError:
@@ -62,7 +64,8 @@ def serve(port: int = 8000) -> None:
 
 
 def screenshots(dest: str | Path, pages: list[str] | None = None) -> list[Path]:
-    """Take a picture of every page, or of some, at desktop and phone width, light and dark, into a folder.
+    """Take a picture of every page, or of some, at desktop and phone width, light and dark, into a
+    folder.
 
     Raises InputError when no browser is found.
     """
@@ -72,7 +75,9 @@ def screenshots(dest: str | Path, pages: list[str] | None = None) -> list[Path]:
     with serving() as address, browser.opened() as chromium:
         for name, (width, height) in SIZES.items():
             for scheme in ("light", "dark"):
-                context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+                context = chromium.new_context(
+                    viewport={"width": width, "height": height}, color_scheme=scheme
+                )
                 view = context.new_page()
                 for page in pages or toc_pages(ROOT / "_toc.yml"):
                     browser.visit(view, f"{address}/{page}.html")

@@ -46,7 +46,9 @@ def _soup(path: Path) -> Any:
 
 @lru_cache(maxsize=512)
 def _anchors(path: Path) -> frozenset[str]:
-    return frozenset(tag[key] for key in ("id", "name") for tag in _soup(path).find_all(attrs={key: True}))
+    return frozenset(
+        tag[key] for key in ("id", "name") for tag in _soup(path).find_all(attrs={key: True})
+    )
 
 
 def problems(html: Path, pages: list[str], notebooks: Path | None = None) -> list[str]:
@@ -55,7 +57,8 @@ def problems(html: Path, pages: list[str], notebooks: Path | None = None) -> lis
     Args:
         html: the site's folder.
         pages: the pages of the table of contents, without suffix.
-        notebooks: folder with the executed notebooks that the pages were made from, laid out as the pages are.
+        notebooks: folder with the executed notebooks that the pages were made from, laid out as the
+            pages are.
     """
     _soup.cache_clear()
     _anchors.cache_clear()
@@ -67,7 +70,9 @@ def problems(html: Path, pages: list[str], notebooks: Path | None = None) -> lis
     for page in pages:
         if not _file(html, page).is_file():
             continue
-        found += alt_problems(html, page) + link_problems(html, page) + external_problems(html, page)
+        found += (
+            alt_problems(html, page) + link_problems(html, page) + external_problems(html, page)
+        )
         if notebooks is not None and (notebooks / f"{page}.ipynb").is_file():
             found += output_problems(html, page, notebooks / f"{page}.ipynb")
     return found + style_problems(html)
@@ -78,7 +83,9 @@ def _file(html: Path, page: str) -> Path:
 
 
 def alt_problems(html: Path, page: str) -> list[str]:
-    """Images without a description. A file name, which Sphinx puts where none was given, does not count as one."""
+    """Images without a description. A file name, which Sphinx puts where none was given, does not
+    count as one.
+    """
     found = []
     for image in _soup(_file(html, page)).find_all("img"):
         alt = (image.get("alt") or "").strip()
@@ -121,11 +128,16 @@ def external_problems(html: Path, page: str) -> list[str]:
                 if re.match(r"(https?:)?//", tag.get(key) or "")
             ]
     for style in soup.find_all("style"):
-        found += [f"{page}: a style fetches {url} from another server" for url in _style_urls(style.get_text())]
+        found += [
+            f"{page}: a style fetches {url} from another server"
+            for url in _style_urls(style.get_text())
+        ]
     for script in soup.find_all("script", src=False):
         found += [
             f"{page}: a script imports {url} from another server"
-            for url in re.findall(r"\bimport\b[^;\n]*[\"']((?:https?:)?//[^\"']+)", script.get_text())
+            for url in re.findall(
+                r"\bimport\b[^;\n]*[\"']((?:https?:)?//[^\"']+)", script.get_text()
+            )
         ]
     return found
 
@@ -147,7 +159,11 @@ def style_problems(html: Path) -> list[str]:
 
 def output_problems(html: Path, page: str, notebook: Path) -> list[str]:
     """Code cells that were not executed, failed, or whose output does not stand on the page."""
-    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     found, expected = [], 0
     for number, cell in enumerate(cells, start=1):
         outputs = cell.get("outputs", [])
