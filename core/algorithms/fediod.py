@@ -67,6 +67,7 @@ from core.federation import (
 )
 from core.metrics.image_quality import (
     adapted_inception_score,
+    inception_file,
     inception_probabilities,
     inception_score,
 )
@@ -380,10 +381,9 @@ class FedIOD(Algorithm):
         current = State(state.task, centre.tensors())
         images = self.synthetic(current, self.settings.scored_images, root.at("scored"))
         scores = {"adapted_inception_score": adapted_inception_score(locals_.probabilities(images))}
-        try:
-            judge = inception_probabilities(state.task.runtime.device)
-        except InputError:
+        if not inception_file().is_file():
             return scores
+        judge = inception_probabilities(state.task.runtime.device)
         with torch.no_grad():
             found = torch.cat([judge(part) for part in images.split(100)])
         return scores | {"inception_score": inception_score(found)}

@@ -13,6 +13,8 @@ weights lie on disk. Scores of two networks cannot be compared.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,10 @@ Features = Callable[[torch.Tensor], torch.Tensor]
 
 #: the file that torchvision keeps Inception's weights in
 INCEPTION_FILE = "inception_v3_google-0cc3c7bd.pth"
+#: how the file's SHA-256 begins, as torchvision states it in the name
+INCEPTION_SHA256 = "0cc3c7bd"
+#: the most bytes that the file can have; the true one has 104 MiB
+INCEPTION_BYTES = 2**28
 #: side of the images that Inception was trained on
 INCEPTION_SIZE = 299
 
@@ -187,8 +193,8 @@ def inception(device: torch.device | str = "cpu") -> Features:
     1], grey or colour.
 
     Images are resized to 299x299. These are not the weights that published distances were computed
-    with. Nothing is downloaded: raises InputError when torchvision is not installed, or its weights
-    are not in the folder that it would download them to.
+    with. Nothing is downloaded: raises InputError when torchvision is not installed, its weights
+    are not in the folder that it would download them to, or the file there is another one.
     """
     network = _inception().to(device).eval()
     network.fc = nn.Identity()
@@ -203,21 +209,43 @@ def inception_probabilities(device: torch.device | str = "cpu") -> Features:
     return lambda images: network(_for_inception(images.to(device))).softmax(1)
 
 
+def inception_file() -> Path:
+    """Where torchvision keeps Inception's weights on this machine, if it has them."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
+
+
 def _inception() -> Any:
     try:
-        from torchvision.models import Inception_V3_Weights, inception_v3
+        from torchvision.models import inception_v3
     except ImportError:
         raise InputError(
             "Inception needs the package torchvision; install it with: pip install torchvision"
         ) from None
-    path = Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
+    weights = _inception_weights(inception_file())
+    with torch.random.fork_rng(devices=[]):  # building it draws weights that are then replaced
+        network = inception_v3(weights=None, init_weights=False, transform_input=True)
+    network.load_state_dict(weights)
+    return network
+
+
+def _inception_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of the file, which must be the published one, and which is never unpickled: its
+    folder is one that any program may have written to.
+    """
     if not path.is_file():
         raise InputError(
             f"the weights of Inception are not on this machine (no {path}); get them with: python -c "
             "\"from torchvision.models import inception_v3; inception_v3(weights='DEFAULT')\""
         )
-    with torch.random.fork_rng(devices=[]):  # building it draws weights that are then replaced
-        return inception_v3(weights=Inception_V3_Weights.IMAGENET1K_V1)
+    content = path.read_bytes() if path.stat().st_size <= INCEPTION_BYTES else b""
+    if not hashlib.sha256(content).hexdigest().startswith(INCEPTION_SHA256):
+        raise InputError(f"{path} does not hold the published weights of Inception; delete it")
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # what no list of tensors is, torch answers in many ways
+        raise InputError(
+            f"{path} cannot be read as weights ({type(error).__name__}); delete it"
+        ) from None
 
 
 def _for_inception(images: torch.Tensor) -> torch.Tensor:

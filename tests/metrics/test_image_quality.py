@@ -2,7 +2,10 @@
 classifier.
 """
 
+import hashlib
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,9 @@ from scipy.linalg import sqrtm
 
 from core.data import load
 from core.errors import InputError
+from core.experiments import Experiment
+from core.federation import rounds
+from core.metrics import image_quality
 from core.metrics.image_quality import (
     INCEPTION_FILE,
     RandomFeatures,
@@ -166,9 +172,73 @@ def test_inception_runs_where_its_weights_are(monkeypatch, tmp_path):
         tmp_path / "checkpoints" / INCEPTION_FILE,
     )
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(image_quality, "INCEPTION_SHA256", sha256(tmp_path))
     images, before = torch.rand(1, 1, 8, 8), torch.random.get_rng_state()
     with torch.no_grad():
         features, probabilities = inception()(images), inception_probabilities()(images)
     assert features.shape == (1, 2048) and bool((features == 0).all())
     torch.testing.assert_close(probabilities, torch.full((1, 1000), 1e-3))
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def sha256(hub: Path) -> str:
+    return hashlib.sha256((hub / "checkpoints" / INCEPTION_FILE).read_bytes()).hexdigest()
+
+
+class Payload:
+    """What a hostile file of weights holds: unpickling it makes a folder."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture
+def hostile(monkeypatch, tmp_path) -> Path:
+    """The folder of torch's hub with such a file in the place of the weights; `ran` would be there
+    if it was run.
+    """
+    pytest.importorskip("torchvision")
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"fc.weight": Payload(tmp_path / "ran")}, tmp_path / "checkpoints" / INCEPTION_FILE)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_the_payload_would_run(hostile):
+    torch.load(hostile / "checkpoints" / INCEPTION_FILE, weights_only=False)
+    assert (hostile / "ran").exists()
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_file_in_the_place_of_the_weights_is_never_run(hostile, monkeypatch, forged):
+    """Even one whose hash begins as the published one does."""
+    if forged:
+        monkeypatch.setattr(image_quality, "INCEPTION_SHA256", sha256(hostile))
+    for make in (inception, inception_probabilities):
+        with pytest.raises(InputError, match=INCEPTION_FILE):
+            make()
+    assert not (hostile / "ran").exists()
+
+
+def test_a_run_of_fediod_never_runs_it(hostile):
+    tiny = Experiment(
+        algorithm="fediod",
+        dataset="digits",
+        model_options={"width": 4},
+        clients=2,
+        rounds=1,
+        settings={
+            "local_steps": 1,
+            "distill_steps": 1,
+            "distill_batch": 4,
+            "scored_images": 4,
+            "generator_width": 4,
+            "discriminator_width": 4,
+        },
+    )
+    with pytest.raises(InputError, match=INCEPTION_FILE):
+        list(rounds(tiny))
+    assert not (hostile / "ran").exists()
