@@ -5,6 +5,7 @@ no heavy library.
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,31 @@ def test_the_import_finder_sees_every_form():
         "b\nfrom ..server import x"
     )
     assert parts_imported(text, "core.algorithms") == {"report", "data", "models", "server"}
+
+
+#: what readers and other programs call, as the design promises it
+PUBLIC = {
+    "core.data": "load available",
+    "core.data.partition": "iid dirichlet pathological from_file",
+    "core.condensation": "mmd importance selection_probabilities LatentStatistics uncertain_shift "
+    "siamese_augment bilevel_step",
+    "core.server": "logit_prototypes hard_negatives relational_contrastive_loss weighted_average",
+    "core.distillation": "jensen_shannon class_input_importance ensemble_logits mimic_loss "
+    "confidence_loss",
+    "core.federation": "Message Algorithm Ledger",
+    "core.experiments": "Experiment Profile Record TableSpec pending",
+    "core.report": "table curves condensed_images partition_plot",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_there(module):
+    missing = [
+        name
+        for name in PUBLIC[module].split()
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    assert missing == []
 
 
 def test_one_file_is_one_algorithm():

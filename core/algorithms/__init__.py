@@ -7,6 +7,7 @@ A file defines `Settings`, a frozen attrs class of hyper-parameters, and one sub
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -18,13 +19,14 @@ from core.errors import InputError, unknown
 from core.federation import Algorithm
 
 
-def names() -> list[str]:
-    """The algorithms that are here."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
-    )
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The algorithms that are here, in alphabetical order."""
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
+@functools.cache
 def find(name: str) -> type[Algorithm]:
     """The algorithm of that name; raises InputError for an unknown one."""
     if name not in names():

@@ -19,6 +19,7 @@ from core.condensation.initial import initial_images
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import class_means, mmd
 from core.condensation.selection import draw, importance, selection_probabilities, smoothed_error
+from core.condensation.shift import uncertain_shift
 from core.condensation.wire import from_wire, to_wire
 
 __all__ = [
@@ -47,4 +48,5 @@ __all__ = [
     "siamese_augment",
     "smoothed_error",
     "to_wire",
+    "uncertain_shift",
 ]

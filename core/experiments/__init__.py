@@ -3,6 +3,9 @@ to run.
 """
 
 from core.experiments.experiment import PROFILES, Experiment
+from core.experiments.profiles import Profile
+from core.experiments.queue import pending
 from core.experiments.record import Record, records
+from core.experiments.tables import TableSpec
 
-__all__ = ["PROFILES", "Experiment", "Record", "records"]
+__all__ = ["PROFILES", "Experiment", "Profile", "Record", "TableSpec", "pending", "records"]

@@ -224,7 +224,7 @@ def _possible(name: str, value: Any) -> None:
 def _algorithms() -> list[str]:
     from core import algorithms
 
-    return algorithms.names()
+    return list(algorithms.names())
 
 
 def _models() -> list[str]:
