@@ -17,7 +17,7 @@ seed = 0
 profile = "quick"
 
 # %%
-import core.federation as federation
+from core import experiments
 from core.experiments.profiles import apply
 from core.report import curves, partition_plot, show
 
@@ -46,8 +46,8 @@ experiment.to_dict()
 # `alpha` says how unequal the clients are. Near 0 each client sees few classes; at 100 all look alike.
 
 # %%
-task = federation.make_task(experiment)
-members = federation.make_clients(experiment, task)
+task = experiments.make_task(experiment)
+members = experiments.make_clients(experiment, task)
 
 # %%
 import torch
@@ -68,8 +68,8 @@ show(
 # and sends it back. The server averages what it receives: this is *federated averaging*, FedAvg.
 
 # %%
-record = experiment.new_record(task)
-for result in federation.rounds(experiment, task=task, clients=members):
+record = experiments.new_record(experiment, task)
+for result in experiments.rounds(experiment, task=task, clients=members):
     record.add(result)
     print(
         f"round {result.round}: accuracy {result.metrics['accuracy']:.1%}, "

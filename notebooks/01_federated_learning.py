@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 import core.federation as federation
-from core import algorithms
+from core import algorithms, experiments
 from core.data import partition
 from core.experiments.profiles import apply
 from core.report import curves, partition_plot, show, source
@@ -47,7 +47,7 @@ def experiment(algorithm="fedavg", alpha=alpha, **settings):
     )
 
 
-task = federation.make_task(experiment())
+task = experiments.make_task(experiment())
 task.dataset.classes
 
 # %% [markdown]
@@ -166,7 +166,7 @@ source(federation.rounds)
 # %%
 def one_round(plan):
     """The model that was sent, and those that came back, as vectors."""
-    members, rng = federation.make_clients(plan, task), Rng(plan.seed)
+    members, rng = experiments.make_clients(plan, task), Rng(plan.seed)
     algorithm = plan.new_algorithm()
     state = algorithm.initialise(task, rng.at("initialise"))
     sent = {
@@ -249,8 +249,8 @@ source(algorithms.find("fedavgm").server_update)
 # %%
 def run(algorithm, **settings):
     plan = experiment(algorithm, **settings)
-    record = plan.new_record(task)
-    for result in federation.rounds(plan, task=task):
+    record = experiments.new_record(plan, task)
+    for result in experiments.rounds(plan, task=task):
         record.add(result)
     return record
 

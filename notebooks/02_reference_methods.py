@@ -21,7 +21,7 @@ shown = "laptop"
 # %%
 import pandas as pd
 
-import core.federation as federation
+from core import experiments
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
@@ -89,9 +89,9 @@ def run(algorithm):
             "seed": seed,
         },
     )
-    task = federation.make_task(plan)
-    record = plan.new_record(task)
-    for result in federation.rounds(plan, task=task):
+    task = experiments.make_task(plan)
+    record = experiments.new_record(plan, task)
+    for result in experiments.rounds(plan, task=task):
         record.add(result)
     return record
 

@@ -37,8 +37,7 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-import core.federation as federation
-from core import condensation, server
+from core import condensation, experiments, server
 from core.algorithms import find
 from core.condensation import engine
 from core.experiments import records
@@ -83,8 +82,8 @@ condensing = {
 }
 plan = experiment("fedvck", warm_start=warm_start, wire=wire, **condensing)
 settings = plan.new_algorithm().settings
-task = federation.make_task(plan)
-members = federation.make_clients(plan, task)
+task = experiments.make_task(plan)
+members = experiments.make_clients(plan, task)
 classes = task.dataset.classes
 
 # %%
@@ -100,7 +99,7 @@ show(
 )
 
 # %%
-results = list(federation.rounds(plan, task=task, clients=members))
+results = list(experiments.rounds(plan, task=task, clients=members))
 pd.DataFrame(
     {r.round: {"accuracy (%)": 100 * r.metrics["accuracy"]} for r in results}
 ).round(1)
@@ -472,13 +471,13 @@ body(server.update_model)
 
 # %%
 def run(plan):
-    record = plan.new_record(task)
-    for result in federation.rounds(plan, task=task):
+    record = experiments.new_record(plan, task)
+    for result in experiments.rounds(plan, task=task):
         record.add(result)
     return record
 
 
-vck = plan.new_record(task)
+vck = experiments.new_record(plan, task)
 for result in results:
     vck.add(result)
 runs = [

@@ -29,7 +29,7 @@ shown = "best"
 import pandas as pd
 import torch
 
-import core.federation as federation
+from core import experiments
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments import records
 from core.experiments.profiles import apply
@@ -170,8 +170,8 @@ def experiment(rounds=rounds, **settings):
 
 def run(plan):
     """The record and the server's state after every round."""
-    record, states = plan.new_record(task), []
-    for result in federation.rounds(plan, task=task):
+    record, states = experiments.new_record(plan, task), []
+    for result in experiments.rounds(plan, task=task):
         record.add(result)
         states.append(result.state)
     return record, states
@@ -183,7 +183,7 @@ switched_off = {
     "w.o. L_rc": ("wo_lrc",),
     "FedVCK": (),
 }
-task = federation.make_task(experiment())
+task = experiments.make_task(experiment())
 quick = {
     name: run(experiment(**dict.fromkeys(off, True)))
     for name, off in switched_off.items()
@@ -207,7 +207,7 @@ show(
 # the loss of every step.
 
 # %%
-members = federation.make_clients(experiment(), task)
+members = experiments.make_clients(experiment(), task)
 client = max(members, key=len)
 order = client.labels.argsort(stable=True)
 held, group = torch.unique(client.labels[order], return_inverse=True)

@@ -25,8 +25,7 @@ import attrs
 import pandas as pd
 import torch
 
-import core.federation as federation
-from core import condensation, server
+from core import condensation, experiments, server
 from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
 from core.condensation import LatentEncoder, engine, initial_images
@@ -166,7 +165,7 @@ def experiment(variant="printed", **settings):
 def outcome(**kwargs):
     """Accuracy (%) after the last round, and the class that every test image is given."""
     plan = experiment(**kwargs)
-    *_, result = federation.rounds(plan, task=task)
+    *_, result = experiments.rounds(plan, task=task)
     model = plan.new_algorithm().model(result.state)
     return 100 * result.metrics["accuracy"], task.outputs(
         model, task.dataset.test.images
@@ -182,7 +181,7 @@ budget = (
     "server_epochs",
     "share",
 )
-task = federation.make_task(experiment())
+task = experiments.make_task(experiment())
 tried = {
     "as printed": outcome(),
     "batches, fresh": outcome(estimator="minibatch"),
@@ -277,7 +276,7 @@ body(engine.Problem.rows)
 # losses of one client with one condensed image per class, under a network that has learned a little:
 
 # %%
-client = max(federation.make_clients(experiment(), task), key=len)
+client = max(experiments.make_clients(experiment(), task), key=len)
 order = client.labels.argsort(stable=True)
 held, group = torch.unique(client.labels[order], return_inverse=True)
 

@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 import core.federation as federation
-from core import models
+from core import experiments, models
 from core.condensation.engine import condensed_counts
 from core.experiments import records
 from core.experiments.profiles import apply
@@ -60,8 +60,8 @@ def run(algorithm, **settings):
             "evaluate_every": rounds,
         },
     )
-    record = plan.new_record(federation.make_task(plan))
-    for result in federation.rounds(plan):
+    record = experiments.new_record(plan, experiments.make_task(plan))
+    for result in experiments.rounds(plan):
         record.add(result)
     return record
 
@@ -143,9 +143,9 @@ plan, settings = (
     runs["FedVCK"].experiment,
     runs["FedVCK"].experiment.new_algorithm().settings,
 )
-task = federation.make_task(plan)
+task = experiments.make_task(plan)
 held = torch.cat(
-    [client.class_counts for client in federation.make_clients(plan, task)]
+    [client.class_counts for client in experiments.make_clients(plan, task)]
 )
 data, number = (
     task.dataset,

@@ -38,8 +38,7 @@ import pandas as pd
 import torch
 from torch.nn import functional as F
 
-import core.federation as federation
-from core import algorithms, models, server
+from core import algorithms, experiments, models, server
 from core.algorithms import desa, dfrd, feddm, fedgan, fedmix, moon
 from core.experiments import records
 from core.experiments.profiles import apply
@@ -103,14 +102,14 @@ def experiment(algorithm, rounds=rounds, skew=alpha, **settings):
 
 def run(plan):
     """The record and the server's state after every round."""
-    record, states = plan.new_record(task), []
-    for result in federation.rounds(plan, task=task):
+    record, states = experiments.new_record(plan, task), []
+    for result in experiments.rounds(plan, task=task):
         record.add(result)
         states.append(result.state)
     return record, states
 
 
-task = federation.make_task(experiment("fedavg"))
+task = experiments.make_task(experiment("fedavg"))
 runs = {
     name: run(experiment(name))
     for name in ("fedavg", "fedprox", "moon", "fedgen")
@@ -147,7 +146,7 @@ body(server.weighted_average)
 # %%
 def members_of(plan):
     return [
-        client for client in federation.make_clients(plan, task) if len(client)
+        client for client in experiments.make_clients(plan, task) if len(client)
     ]
 
 

@@ -39,7 +39,7 @@ import torch
 from IPython.display import Markdown
 
 import core.federation as federation
-from core import condensation, data, models, server
+from core import condensation, data, experiments, models, server
 from core.algorithms import fedmk, find
 from core.condensation import bilevel
 from core.experiments import records
@@ -97,8 +97,8 @@ plan = experiment(
 )
 algorithm = plan.new_algorithm()
 settings = algorithm.settings
-task = federation.make_task(plan)
-members = federation.make_clients(plan, task)
+task = experiments.make_task(plan)
+members = experiments.make_clients(plan, task)
 classes, test = task.dataset.classes, task.dataset.test
 
 # %%
@@ -114,7 +114,7 @@ show(
 # The run. `active` of the clients take part in a round.
 
 # %%
-results = list(federation.rounds(plan, task=task, clients=members))
+results = list(experiments.rounds(plan, task=task, clients=members))
 pd.DataFrame(
     {
         r.round: {
@@ -623,8 +623,8 @@ print(
 
 # %%
 def record_of(plan, finished=None):
-    record = plan.new_record(task)
-    for result in finished or federation.rounds(plan, task=task):
+    record = experiments.new_record(plan, task)
+    for result in finished or experiments.rounds(plan, task=task):
         record.add(result)
     return record
 
@@ -1148,7 +1148,7 @@ print(
 # def accuracy(**changed):
 #     plan_ = experiment("fedmk", **{"images_per_class": images_per_class, "iterations": iterations,
 #                                    **rates, **batches, **changed})
-#     *_, end = federation.rounds(plan_, task=task)
+#     *_, end = experiments.rounds(plan_, task=task)
 #     return 100 * end.metrics["accuracy"]
 #
 # {"as above": accuracy(), "four times the steps": accuracy(server_steps=100),

@@ -30,8 +30,7 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-import core.federation as federation
-from core import condensation
+from core import condensation, experiments
 from core.algorithms import fedmk
 from core.experiments.profiles import apply
 from core.experiments.tables import TableSpec
@@ -75,15 +74,15 @@ def experiment(rounds=rounds, **settings):
 
 
 plan = experiment()
-task = federation.make_task(plan)
-members = federation.make_clients(plan, task)
+task = experiments.make_task(plan)
+members = experiments.make_clients(plan, task)
 classes, test = task.dataset.classes, task.dataset.test
 
 
 def run(**changes):
     """Every round of a run."""
     return list(
-        federation.rounds(experiment(**changes), task=task, clients=members)
+        experiments.rounds(experiment(**changes), task=task, clients=members)
     )
 
 
@@ -361,7 +360,7 @@ narrow = attrs.evolve(
     active=4,
     partition={"name": "pathological", "classes_per_client": len(classes) // 2},
 )
-crowd = federation.make_clients(narrow, task)
+crowd = experiments.make_clients(narrow, task)
 has = torch.stack([client.class_counts > 0 for client in crowd])
 
 
@@ -371,7 +370,7 @@ def recalls(made):
     rows = []
     for state in (
         result.state
-        for result in federation.rounds(plan, task=task, clients=crowd)
+        for result in experiments.rounds(plan, task=task, clients=crowd)
     ):
         right = (
             task.outputs(task.model_from(state.tensors), test.images).argmax(1)
@@ -929,7 +928,7 @@ print(
 # import attrs
 #
 # def accuracy(seed, **changes):
-#     *_, end = federation.rounds(attrs.evolve(experiment(**changes), seed=seed))
+#     *_, end = experiments.rounds(attrs.evolve(experiment(**changes), seed=seed))
 #     return 100 * end.metrics["accuracy"]
 #
 # pairs = pd.DataFrame({seed: {"full": accuracy(seed), "uniform": accuracy(seed, weights="uniform")}

@@ -40,8 +40,7 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-import core.federation as federation
-from core import condensation, models
+from core import condensation, experiments, models
 from core.algorithms import _one_shot, find, random_selection
 from core.condensation import engine, gradient, shift
 from core.data import isic
@@ -91,9 +90,9 @@ condensed = {
 }
 plan = experiment("gddfl", **condensed)
 algorithm = plan.new_algorithm()
-task = federation.make_task(plan)
+task = experiments.make_task(plan)
 members = [
-    client for client in federation.make_clients(plan, task) if len(client)
+    client for client in experiments.make_clients(plan, task) if len(client)
 ]
 classes = task.dataset.classes
 
@@ -289,7 +288,7 @@ body(_one_shot.OneShot.server_update)
 # %%
 def run(algorithm, rounds=1, **settings):
     return list(
-        federation.rounds(experiment(algorithm, rounds, **settings), task=task)
+        experiments.rounds(experiment(algorithm, rounds, **settings), task=task)
     )
 
 
@@ -864,8 +863,8 @@ print(
 # cell = next(cell for cell in TableSpec.find("gddfl", 1).cells("laptop")
 #             if cell.row == "FedAvg" and cell.column == "ham10000-natural")
 # plan = cell.experiments[0]
-# task = federation.make_task(plan)
-# *_, last = federation.rounds(plan, task=task)
+# task = experiments.make_task(plan)
+# *_, last = experiments.rounds(plan, task=task)
 # test = task.dataset.test
 # score = task.outputs(plan.new_algorithm().model(last.state), test.images).softmax(1)[:, 1]
 # of_centre = {int(c): test.centre == c for c in test.centre.unique()}

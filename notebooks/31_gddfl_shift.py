@@ -30,8 +30,7 @@ import attrs
 import pandas as pd
 import torch
 
-import core.federation as federation
-from core import condensation, models
+from core import condensation, experiments, models
 from core.condensation import shift
 from core.experiments.profiles import apply
 from core.report import condensed_images, show, table, table_frame
@@ -68,10 +67,10 @@ def experiment(algorithm, **settings):
     )
 
 
-task = federation.make_task(experiment("gddfl"))
+task = experiments.make_task(experiment("gddfl"))
 members = [
     client
-    for client in federation.make_clients(experiment("gddfl"), task)
+    for client in experiments.make_clients(experiment("gddfl"), task)
     if len(client)
 ]
 data, classes = task.dataset, task.dataset.classes
@@ -418,7 +417,7 @@ arms = {
 states, measures = {}, {}
 for name, (algorithm, changes) in arms.items():
     plan = experiment(algorithm, **changes)
-    *_, last = federation.rounds(plan, task=task, clients=equipped)
+    *_, last = experiments.rounds(plan, task=task, clients=equipped)
     states[name], model = last.state, plan.new_algorithm().model(last.state)
     right = {
         where: (
@@ -608,7 +607,7 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 #
 # ```python
 # for p in (0.0, 0.5, 1.0):
-#     *_, last = federation.rounds(experiment("gddfl", shift_layer=1, shift_probability=p), task=task, clients=equipped)
+#     *_, last = experiments.rounds(experiment("gddfl", shift_layer=1, shift_probability=p), task=task, clients=equipped)
 #     print(p, clients_apart(last.state), last.metrics["accuracy"])
 # ```
 #

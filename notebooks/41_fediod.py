@@ -37,8 +37,7 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-import core.federation as federation
-from core import distillation
+from core import distillation, experiments
 from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.algorithms._fediod_server import Centre
@@ -92,9 +91,9 @@ budget = {
 plan = experiment("fediod", **budget)
 algorithm = plan.new_algorithm()
 settings = algorithm.settings
-task = federation.make_task(plan)
+task = experiments.make_task(plan)
 members = [
-    client for client in federation.make_clients(plan, task) if len(client)
+    client for client in experiments.make_clients(plan, task) if len(client)
 ]
 classes, test = task.dataset.classes, task.dataset.test
 
@@ -111,7 +110,7 @@ show(
 # The run. A round is a part of stage two: cutting it into rounds changes nothing but how often it is tested.
 
 # %%
-results = list(federation.rounds(plan, task=task, clients=members))
+results = list(experiments.rounds(plan, task=task, clients=members))
 pd.DataFrame(
     {
         r.round: {
@@ -491,7 +490,7 @@ print(
 
 # %%
 def record_of(plan, rounds):
-    record = plan.new_record(task)
+    record = experiments.new_record(plan, task)
     for result in rounds:
         record.add(result)
     return record
@@ -500,7 +499,7 @@ def record_of(plan, rounds):
 averaging = experiment("fedavg", local_steps=10)
 runs = [
     record_of(plan, results),
-    record_of(averaging, federation.rounds(averaging, task=task)),
+    record_of(averaging, experiments.rounds(averaging, task=task)),
 ]
 show(curves(runs, x="megabytes", title=f"{dataset}, alpha = {alpha:g}"))
 
@@ -855,7 +854,7 @@ pd.DataFrame(
 #
 # ```python
 # for how in ({}, {"input_ratio": "real"}, {"importance": "class_ratio"}):
-#     *_, last = federation.rounds(experiment("fediod", **budget, **how), task=task)
+#     *_, last = experiments.rounds(experiment("fediod", **budget, **how), task=task)
 #     print(how, round(100 * last.metrics["accuracy"], 1))
 # ```
 #
@@ -874,7 +873,7 @@ pd.DataFrame(
 #
 # ```python
 # mixed = [{"model": "convnet", "depth": 2, "width": 16}, {"model": "resnet8", "width": 8, "grid": 1}]
-# *_, last = federation.rounds(experiment("fediod", **budget, teacher_models=mixed), task=task)
+# *_, last = experiments.rounds(experiment("fediod", **budget, teacher_models=mixed), task=task)
 # round(100 * last.metrics["accuracy"], 1)
 # ```
 #

@@ -25,8 +25,7 @@ shown = "best"
 import pandas as pd
 import torch
 
-import core.federation as federation
-from core import distillation
+from core import distillation, experiments
 from core.algorithms import _fediod_clients as local
 from core.algorithms._fediod_server import Centre
 from core.experiments.profiles import apply
@@ -226,7 +225,7 @@ def experiment(**settings):
 def with_teachers(plan):
     """The clients of a run that have data, each with its teacher."""
     found = [
-        client for client in federation.make_clients(plan, task) if len(client)
+        client for client in experiments.make_clients(plan, task) if len(client)
     ]
     for client in found:
         client.memory = dict(taught.get(client.id, {}))
@@ -234,7 +233,7 @@ def with_teachers(plan):
 
 
 plan, taught = experiment(), {}
-algorithm, task = plan.new_algorithm(), federation.make_task(plan)
+algorithm, task = plan.new_algorithm(), experiments.make_task(plan)
 members = with_teachers(plan)
 for client in members:
     local.train_teacher(
@@ -260,7 +259,7 @@ def run(**settings):
     """The results of all rounds, and the clients after the last."""
     plan = experiment(**settings)
     people = with_teachers(plan)
-    return list(federation.rounds(plan, task=task, clients=people)), people
+    return list(experiments.rounds(plan, task=task, clients=people)), people
 
 
 runs = {name: run(**arm) for name, arm in arms.items()}

@@ -35,8 +35,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-import core.federation as federation
-from core import distillation, models
+from core import distillation, experiments, models
 from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.data import partition
@@ -120,7 +119,7 @@ taught = {}
 def run(plan):
     """Record, results and clients of a run; teachers are trained once for all runs."""
     people = [
-        client for client in federation.make_clients(plan, task) if len(client)
+        client for client in experiments.make_clients(plan, task) if len(client)
     ]
     for client in people:
         if plan.algorithm == "fediod" and client.id not in taught:
@@ -136,8 +135,8 @@ def run(plan):
             else {}
         )
     record, results = (
-        plan.new_record(task),
-        list(federation.rounds(plan, task=task, clients=people)),
+        experiments.new_record(plan, task),
+        list(experiments.rounds(plan, task=task, clients=people)),
     )
     for result in results:
         record.add(result)
@@ -145,7 +144,7 @@ def run(plan):
 
 
 plan = experiment()
-task, algorithm = federation.make_task(plan), plan.new_algorithm()
+task, algorithm = experiments.make_task(plan), plan.new_algorithm()
 train_set, test, classes = (
     task.dataset.train,
     task.dataset.test,

@@ -28,8 +28,7 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-import core.federation as federation
-from core import distillation
+from core import distillation, experiments
 from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.experiments import records
@@ -186,7 +185,7 @@ def run(variant="printed", **settings):
     """The results of all rounds, and the clients after the last."""
     plan = experiment(variant, **settings)
     people = [
-        client for client in federation.make_clients(plan, task) if len(client)
+        client for client in experiments.make_clients(plan, task) if len(client)
     ]
     for client in people:
         if client.id not in taught:
@@ -197,11 +196,11 @@ def run(variant="printed", **settings):
             )
             taught[client.id] = dict(client.memory)
         client.memory = dict(taught[client.id])
-    return list(federation.rounds(plan, task=task, clients=people)), people
+    return list(experiments.rounds(plan, task=task, clients=people)), people
 
 
 plan = experiment()
-algorithm, task = plan.new_algorithm(), federation.make_task(plan)
+algorithm, task = plan.new_algorithm(), experiments.make_task(plan)
 test, classes = task.dataset.test, task.dataset.classes
 together = {
     "student_optimiser": (

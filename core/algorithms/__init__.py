@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from core.errors import InputError, unknown
-from core.federation import Algorithm
+from core.federation import Algorithm, Schedule
 
 
 @functools.cache
@@ -50,7 +50,10 @@ def settings_fields(name: str) -> set[str] | None:
 
 
 def create(
-    name: str, settings: Mapping[str, Any] | None = None, variant: str = "printed"
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    variant: str = "printed",
+    schedule: Schedule | None = None,
 ) -> Algorithm:
     """An algorithm with the paper's settings, or those of its released code, and the given ones in
     their place.
@@ -64,6 +67,6 @@ def create(
         if key not in fields:
             raise unknown(f"setting of {name}", key, fields)
     try:
-        return algorithm(attrs.evolve(base, **(settings or {})))
+        return algorithm(attrs.evolve(base, **(settings or {})), schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

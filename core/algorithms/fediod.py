@@ -278,7 +278,7 @@ class FedIOD(Algorithm):
                     train_teacher(client, self.settings, root.at("client", client.id))
         state = self._introduced(state, clients, ledger)
         meta = state.meta | {"round": state.meta["round"] + 1}
-        until = meta["last"] * min(meta["round"], self.rounds) // self.rounds
+        until = meta["last"] * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
         with ledger.timed("distillation"):
             tensors, measures = self._distil(state, clients, ledger, until, root)
         spent = (

@@ -1,11 +1,23 @@
-"""Experiments as data, the records they leave, the tables they fill and the queue of what is still
-to run.
-"""
+"""Experiments as data, running them, the records they leave, the tables they fill and the queue."""
 
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.profiles import Profile
 from core.experiments.queue import pending
-from core.experiments.record import Record, records
+from core.experiments.record import Record, new_record, records
+from core.experiments.running import make_clients, make_task, rounds, run
 from core.experiments.tables import TableSpec
 
-__all__ = ["PROFILES", "Experiment", "Profile", "Record", "TableSpec", "pending", "records"]
+__all__ = [
+    "PROFILES",
+    "Experiment",
+    "Profile",
+    "Record",
+    "TableSpec",
+    "make_clients",
+    "make_task",
+    "new_record",
+    "pending",
+    "records",
+    "rounds",
+    "run",
+]

@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from core import algorithms
 from core.checks import number, one_of, whole
 from core.errors import InputError, unknown
-from core.federation import Algorithm, Task
-
-if TYPE_CHECKING:
-    from core.experiments.record import Record
+from core.federation import Algorithm, Schedule
 
 PROFILES = ("quick", "laptop", "paper")
 VARIANTS = ("printed", "released")
@@ -37,19 +34,11 @@ def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         ) from None
 
 
-def _active(instance: Experiment, attribute: attrs.Attribute, value: Any) -> None:
-    if value is not None:
-        whole(1)(instance, attribute, value)
-        if value > instance.clients:
-            raise InputError(
-                f"active must be at most the number of clients, {instance.clients}, not {value}"
-            )
-
-
 @attrs.frozen(kw_only=True)
-class Experiment:
-    """One run: an algorithm on a data set, federated in one way, with one seed.
+class Experiment(Schedule):
+    """One run: an algorithm on a data set, federated in one way, by a schedule, with one seed.
 
+    `evaluate_on="val"` tests on the validation split, or on a tenth of the training set, held out.
     Two experiments with the same data have the same `id`; a field left at its default does not
     enter the id, so that a field added later does not rename old runs.
     """
@@ -62,19 +51,8 @@ class Experiment:
     #: how the training set is given to the clients: a name of `core.data.partition` and its keyword
     #: arguments
     partition: dict[str, Any] = attrs.field(factory=lambda: {"name": "iid"}, validator=_table)
-    clients: int = attrs.field(default=10, validator=whole(1))
-    #: clients that take part in a round; None: all
-    active: int | None = attrs.field(default=None, validator=_active)
-    rounds: int = attrs.field(default=10, validator=whole(1))
     #: share of the training set that is handed out
     train_fraction: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
-    #: test every so many rounds; the last round is always tested
-    evaluate_every: int = attrs.field(default=1, validator=whole(1))
-    #: "test", or "val" to choose hyper-parameters: the validation split, or a tenth of the training
-    #: set, held out
-    evaluate_on: str = attrs.field(
-        default="test", validator=one_of("split to evaluate on", "test", "val")
-    )
     #: "printed": the paper's values and equations; "released": those of the authors' code
     variant: str = attrs.field(default="printed", validator=one_of("variant", *VARIANTS))
     #: hyper-parameters that differ from the algorithm's defaults
@@ -111,20 +89,15 @@ class Experiment:
         stated = {key: value for key, value in self.to_dict().items() if value != empty[key]}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def schedule(self) -> Schedule:
+        """What the round loop goes by."""
+        fields = (field.name for field in attrs.fields(Schedule))
+        return Schedule(**{name: getattr(self, name) for name in fields})
+
     def new_algorithm(self) -> Algorithm:
-        """The algorithm with this experiment's settings. Raises InputError for unknown names and
-        bad values.
+        """The algorithm with this experiment's settings and schedule.
+
+        Raises InputError for unknown names and bad values.
         """
-        return algorithms.create(self.algorithm, self.settings, self.variant)
-
-    def new_record(self, task: Task) -> Record:
-        """An empty record of this experiment on this machine."""
-        from core.experiments.record import Record, code_version
-
-        return Record(
-            experiment=self,
-            settings=attrs.asdict(self.new_algorithm().settings),
-            fingerprint=task.dataset.fingerprint,
-            environment=task.runtime.describe(),
-            code=code_version(),
-        )
+        return algorithms.create(self.algorithm, self.settings, self.variant, self.schedule)

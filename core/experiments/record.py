@@ -12,7 +12,7 @@ import attrs
 
 from core.errors import InputError
 from core.experiments.experiment import Experiment
-from core.federation import RoundResult
+from core.federation import RoundResult, Task
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
@@ -86,6 +86,17 @@ class Record:
                 f"the record {path} says it is {identifier}, but its experiment is {experiment.id}"
             )
         return record
+
+
+def new_record(experiment: Experiment, task: Task) -> Record:
+    """An empty record of an experiment on this machine."""
+    return Record(
+        experiment=experiment,
+        settings=attrs.asdict(experiment.new_algorithm().settings),
+        fingerprint=task.dataset.fingerprint,
+        environment=task.runtime.describe(),
+        code=code_version(),
+    )
 
 
 def records(root: Path | None = None) -> dict[str, Record]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from core.federation.client import Client
 from core.federation.message import Field, Ledger, Message, check_upload
+from core.federation.schedule import Schedule
 from core.federation.task import Task
 from core.rng import Rng
 
@@ -31,15 +32,14 @@ class Algorithm:
 
     An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in
     `client.memory`, the hyper-parameters in `settings`, a frozen attrs class that stands beside the
-    algorithm as its `Settings`.
+    algorithm as its `Settings`. `schedule` says how many clients and rounds there are in all.
     """
 
     Settings: ClassVar[type]
-    #: rounds of the whole run, for a schedule over all of them; the loop sets it
-    rounds: int = 1
 
-    def __init__(self, settings: Any = None) -> None:
+    def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
+        self.schedule = schedule or Schedule()
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The server's state before the first round."""

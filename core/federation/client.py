@@ -37,10 +37,10 @@ class Client:
         return torch.bincount(self.labels, minlength=self.task.dataset.num_classes)
 
 
-def make_clients(
+def distribute(
     task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0
 ) -> list[Client]:
-    """Hand the training set out to clients.
+    """Clients with the training set distributed over them.
 
     With `train_fraction` below 1, every client keeps that share of its part, drawn at random and
     rounded up. Rows that the data set holds out for validation are left out. A client may be empty;

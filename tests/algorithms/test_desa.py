@@ -12,18 +12,8 @@ from core.algorithms import desa as module
 from core.algorithms.desa import anchors, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import (
-    Ledger,
-    Message,
-    Runtime,
-    UploadError,
-    check_upload,
-    make_clients,
-    make_task,
-    pack,
-    rounds,
-)
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Ledger, Message, Runtime, UploadError, check_upload, pack
 from core.rng import Rng
 
 ANCHORS = {"ipc": 2, "iterations": 3, "real_batch": 8, "pool": 2, "estimator": "expectation"}

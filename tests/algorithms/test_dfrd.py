@@ -10,16 +10,8 @@ import torch
 from core import algorithms
 from core.algorithms.dfrd import Ensemble, diversity_loss, transferability_loss
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import (
-    Message,
-    Runtime,
-    UploadError,
-    check_upload,
-    make_clients,
-    make_task,
-    rounds,
-)
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Message, Runtime, UploadError, check_upload
 from core.models.stacked import Stacked
 from core.rng import Rng
 

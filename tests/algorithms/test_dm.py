@@ -7,8 +7,8 @@ from core.algorithms import _condensing
 from core.algorithms._one_shot import starts
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task
+from core.experiments import Experiment, make_clients, make_task
+from core.federation import Runtime
 from core.models import initialise
 from core.rng import Rng
 

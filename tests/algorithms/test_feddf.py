@@ -9,8 +9,8 @@ from core import algorithms
 from core.algorithms import _auxiliary as public
 from core.algorithms import feddf
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Client, Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Runtime
 from core.rng import Rng
 
 SMALL = {"auxiliary": "photographs", "pool": 120, "distill_steps": 3, "distill_batch": 32}

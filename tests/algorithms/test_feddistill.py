@@ -8,8 +8,8 @@ from scipy.special import log_softmax, softmax
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Message, Runtime, make_clients, make_task, pack, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Message, Runtime, pack
 from core.rng import Rng
 
 # without normalisation an output does not depend on the rest of its batch

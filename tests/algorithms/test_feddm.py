@@ -11,8 +11,8 @@ from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, condensed_counts
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from core.algorithms.fedensemble import Ensemble, FedEnsemble
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime
 
 TINY = Experiment(
     algorithm="fedensemble",

@@ -9,18 +9,9 @@ from torch.nn import functional as F
 from core import algorithms
 from core.algorithms.fedgan import adversarial_losses, draw, labelled
 from core.errors import InputError
-from core.experiments import Experiment
+from core.experiments import Experiment, make_clients, make_task, rounds
 from core.experiments.spec import TABLES, read_published
-from core.federation import (
-    Client,
-    Message,
-    Runtime,
-    UploadError,
-    check_upload,
-    make_clients,
-    make_task,
-    rounds,
-)
+from core.federation import Client, Message, Runtime, UploadError, check_upload
 from core.models import ImageGenerator, PatchDiscriminator, build
 from core.rng import Rng
 

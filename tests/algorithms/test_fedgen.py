@@ -8,8 +8,8 @@ from scipy.special import log_softmax, softmax
 
 from core import algorithms, server
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Message, Runtime, UploadError, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Message, Runtime, UploadError
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
 

@@ -13,8 +13,8 @@ from core import algorithms
 from core.algorithms import _fediod_clients as clients_side
 from core.algorithms._named import take
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Ledger, Runtime, UploadError, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Ledger, Runtime, Schedule, UploadError
 from core.models import Stacked
 from core.rng import Rng
 
@@ -60,7 +60,7 @@ def clients(handed_out):
 
 
 def fediod(**settings):
-    return algorithms.create("fediod", FAST | settings)
+    return algorithms.create("fediod", FAST | settings, schedule=Schedule(rounds=1))
 
 
 def play(task, clients, algorithm, steps=1):

@@ -11,8 +11,8 @@ import torch
 from core import algorithms
 from core.algorithms import _fediod_clients as clients_side
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime
 from core.rng import Rng
 
 accountants = pytest.importorskip("opacus.accountants")

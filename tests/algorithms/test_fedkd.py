@@ -11,17 +11,8 @@ from scipy.stats import kstest
 from core import algorithms
 from core.algorithms.fedkd import laplace, quantised
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import (
-    Client,
-    Message,
-    Runtime,
-    UploadError,
-    check_upload,
-    make_clients,
-    make_task,
-    rounds,
-)
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Message, Runtime, UploadError, check_upload
 from core.rng import Rng
 
 TINY = Experiment(

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from core import algorithms
 from core.algorithms.fedmix import averages, mixup_loss
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Client, Message, Runtime, UploadError, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Message, Runtime, UploadError
 from core.models import initialise
 from core.rng import Rng
 

@@ -9,8 +9,8 @@ from core import algorithms
 from core.algorithms import _condensing as condensing
 from core.algorithms._condensing import Knowledge
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Client, Ledger, Runtime, make_clients, make_task, pack, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Ledger, Runtime, pack
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

@@ -11,18 +11,8 @@ from core.algorithms import _condensing as condensing
 from core.algorithms import fedvck as module
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
-from core.experiments import Experiment
-from core.federation import (
-    Client,
-    Ledger,
-    Message,
-    Runtime,
-    Task,
-    make_clients,
-    make_task,
-    pack,
-    rounds,
-)
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

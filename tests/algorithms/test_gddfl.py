@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task
+from core.experiments import Experiment, make_clients, make_task
+from core.federation import Runtime
 from core.rng import Rng
 
 SMALL = {

@@ -8,8 +8,8 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Ledger, Message, Runtime, make_clients, make_task, pack, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Ledger, Message, Runtime, pack
 from core.rng import Rng
 
 TINY = Experiment(

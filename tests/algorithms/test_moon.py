@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from core import algorithms
 from core.algorithms.moon import Projected, contrast
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime
 from core.models import build, count_parameters
 from core.rng import Rng
 

@@ -9,8 +9,8 @@ import torch
 from core import algorithms
 from core.algorithms import _condensing
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Client, Ledger, Message, Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Client, Ledger, Message, Runtime
 from core.federation.message import UploadError, check_upload
 from core.rng import Rng
 

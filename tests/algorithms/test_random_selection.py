@@ -7,8 +7,8 @@ import torch
 
 from core import algorithms
 from core.algorithms.random_selection import quotas
-from core.experiments import Experiment
-from core.federation import Ledger, Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Ledger, Runtime
 from core.rng import Rng
 
 TINY = Experiment(

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from core.experiments import Experiment, Record
-from core.federation import running
+from core.experiments import Experiment, Record, running
 from core.federation.interrupts import kept_interrupts
 
 TINY = Experiment(

@@ -6,8 +6,8 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds, select
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime, select
 from core.models import count_parameters
 from core.rng import Rng
 

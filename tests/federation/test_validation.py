@@ -4,8 +4,8 @@ import attrs
 import torch
 
 from core.data import Split, load, with_validation
-from core.experiments import Experiment
-from core.federation import Runtime, make_clients, make_task, rounds
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Runtime
 from core.rng import Rng
 
 TINY = Experiment(

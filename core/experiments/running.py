@@ -3,45 +3,63 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
+from core import data, federation
 from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.experiments.record import Record, new_record
+from core.federation import Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
-from core.federation.loop import Plan, RoundResult, make_task, rounds
-from core.federation.runtime import Runtime
-from core.federation.task import Task
+from core.rng import Rng
 
 
-class Keeper(Protocol):
-    """What `run` asks of a record (`core.experiments.Record` is one)."""
-
-    status: str
-    notes: list[str]
-    peak_memory: int
-
-    def add(self, result: RoundResult) -> None: ...
-
-    def save(self, path: Path) -> None: ...
+def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
+    """Load the data and fix the model of an experiment."""
+    dataset = data.load(experiment.dataset)
+    if experiment.evaluate_on == "val":
+        dataset = data.with_validation(dataset, Rng(0).at("validation"))
+    return Task(dataset, experiment.model, experiment.model_options, runtime or Runtime.choose())
 
 
-class Recorded(Plan, Protocol):
-    """An experiment that can open a record of itself."""
+def make_clients(experiment: Experiment, task: Task) -> list[Client]:
+    """The clients of an experiment, with the training data distributed over them."""
+    e = experiment
+    return federation.distribute(task, e.partition, e.clients, e.seed, e.train_fraction)
 
-    def new_record(self, task: Task) -> Any: ...
+
+def rounds(
+    experiment: Experiment,
+    *,
+    task: Task | None = None,
+    clients: Sequence[Client] | None = None,
+    checkpoint: Path | None = None,
+) -> Iterator[RoundResult]:
+    """Run an experiment round by round; see `core.federation.rounds`.
+
+    `task` and `clients` may be given to look at them or to change them; by default they are made
+    here.
+    """
+    task = task or make_task(experiment)
+    clients = make_clients(experiment, task) if clients is None else clients
+    key = f"{experiment.id}/{task.dataset.fingerprint}"
+    yield from federation.rounds(
+        experiment.new_algorithm(), task, clients, experiment.seed, checkpoint=checkpoint, key=key
+    )
 
 
 def run(
-    experiment: Recorded,
+    experiment: Experiment,
     *,
     runtime: Runtime | None = None,
     record: Path | None = None,
     checkpoint: Path | None = None,
     progress: bool = False,
     deadline: float | None = None,
-) -> Any:
+) -> Record:
     """Run an experiment and return its `Record`.
 
     Args:
@@ -55,7 +73,7 @@ def run(
     "failed").
     """
     task = make_task(experiment, runtime)
-    kept = experiment.new_record(task)
+    kept = new_record(experiment, task)
     with (
         tqdm(
             total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True

@@ -1,0 +1,42 @@
+"""How long a federation runs, who takes part, and when it is tested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from core.checks import one_of, whole
+from core.errors import InputError
+
+SPLITS = ("test", "val")
+
+
+def _active(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    if value is not None:
+        whole(1)(instance, attribute, value)
+        if value > instance.clients:
+            raise InputError(
+                f"active must be at most the number of clients, {instance.clients}, not {value}"
+            )
+
+
+@attrs.frozen(kw_only=True)
+class Schedule:
+    """What the round loop goes by; an algorithm may look at it too."""
+
+    #: N, clients in all, those without data among them
+    clients: int = attrs.field(default=10, validator=whole(1))
+    #: clients that take part in a round; None: all
+    active: int | None = attrs.field(default=None, validator=_active)
+    rounds: int = attrs.field(default=10, validator=whole(1))
+    #: test every so many rounds; the last round is always tested
+    evaluate_every: int = attrs.field(default=1, validator=whole(1))
+    #: "test", or "val" to choose hyper-parameters
+    evaluate_on: str = attrs.field(
+        default="test", validator=one_of("split to evaluate on", *SPLITS)
+    )
+
+    def tests(self, number: int) -> bool:
+        """Whether the model is tested after this round, counted from 1."""
+        return number % self.evaluate_every == 0 or number == self.rounds
