@@ -152,9 +152,8 @@ def run(
       --seed 1 python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop python -m
       core run --pending --profile paper --minutes 9 --out runs
     """
-    from core.experiments import queue
+    from core.experiments import TableSpec, queue
     from core.experiments.profiles import apply
-    from core.experiments.tables import TableSpec
     from core.federation import Runtime
 
     runtime = Runtime.choose(device, precision)
@@ -246,7 +245,7 @@ def table(
       python -m core table fedvck/11
       python -m core table reference/1 --profile laptop
     """
-    from core.experiments.tables import TableSpec
+    from core.experiments import TableSpec
     from core.report import table_frame
 
     paper, _, number = name.partition("/")
@@ -297,6 +296,28 @@ def pending(
         f"{len(items)} runs pending at the {profile} profile, "
         f"{sum(not item.missing for item in items)} can run here"
     )
+
+
+@app.command()
+def explain(
+    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
+    profile: Profile = "laptop",
+) -> None:
+    """Print every value behind a cell, the place that set it, and what it replaced there.
+
+    \b
+    Places are files below book/tables with the keys that lead to the value. A later one prevails:
+      default of the algorithm < its released values < a table's defaults < column < row
+      < stand-in < profiles.yaml < the table's own profiles < the settings of the row again
+
+    \b
+    Example:
+      python -m core explain fedvck/11/FedVCK/cifar10-0.05 --profile laptop
+    """
+    from core.experiments import TableSpec
+    from core.experiments.explain import explanation
+
+    print(explanation(TableSpec.find_cell(cell, profile)))
 
 
 @app.command("import")

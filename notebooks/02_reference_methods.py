@@ -22,9 +22,8 @@ shown = "laptop"
 import pandas as pd
 
 from core import experiments
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.report import curves, records_summary, show, table
 
 # %% [markdown]

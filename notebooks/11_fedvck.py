@@ -40,9 +40,8 @@ from IPython.display import Markdown
 from core import condensation, experiments, server
 from core.algorithms import find
 from core.condensation import engine
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.report import (
     condensed_images,
     curves,

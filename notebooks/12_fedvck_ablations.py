@@ -31,9 +31,8 @@ import torch
 
 from core import experiments
 from core.condensation import LatentEncoder, engine, initial_images
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.report import curves, show, table, table_frame
 from core.report.knowledge import adjacent_mmd, body, lines
 from core.rng import Rng

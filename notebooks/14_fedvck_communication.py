@@ -27,10 +27,9 @@ import torch
 import core.federation as federation
 from core import experiments, models
 from core.condensation.engine import condensed_counts
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
 from core.experiments.spec import TABLES
-from core.experiments.tables import TableSpec
 from core.report import table, table_frame
 from core.report.knowledge import body, condensed_total
 from core.report.verdict import MB

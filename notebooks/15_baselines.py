@@ -40,9 +40,8 @@ from torch.nn import functional as F
 
 from core import algorithms, experiments, models, server
 from core.algorithms import desa, dfrd, feddm, fedgan, fedmix, moon
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.report import condensed_images, curves, show, table, table_frame
 from core.report.figures import method_name
 from core.report.knowledge import body, lines

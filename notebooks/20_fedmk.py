@@ -42,9 +42,8 @@ import core.federation as federation
 from core import condensation, data, experiments, models, server
 from core.algorithms import fedmk, find
 from core.condensation import bilevel
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.models import count_parameters
 from core.report import (
     condensed_images,

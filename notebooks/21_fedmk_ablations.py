@@ -32,8 +32,8 @@ from IPython.display import Markdown
 
 from core import condensation, experiments
 from core.algorithms import fedmk
+from core.experiments import TableSpec
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.metrics import earth_movers_distance
 from core.privacy import leakage
 from core.report import condensed_images, show, table, table_frame

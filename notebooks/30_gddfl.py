@@ -858,7 +858,7 @@ print(
 # ```python
 # from sklearn.metrics import roc_auc_score
 #
-# from core.experiments.tables import TableSpec
+# from core.experiments import TableSpec
 #
 # cell = next(cell for cell in TableSpec.find("gddfl", 1).cells("laptop")
 #             if cell.row == "FedAvg" and cell.column == "ham10000-natural")

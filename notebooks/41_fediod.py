@@ -41,8 +41,8 @@ from core import distillation, experiments
 from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.algorithms._fediod_server import Centre
+from core.experiments import TableSpec
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.models import Stacked
 from core.report import (
     condensed_images,

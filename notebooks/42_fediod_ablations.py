@@ -28,8 +28,8 @@ import torch
 from core import distillation, experiments
 from core.algorithms import _fediod_clients as local
 from core.algorithms._fediod_server import Centre
+from core.experiments import TableSpec
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.federation import LocalTraining, train
 from core.models import Stacked
 from core.report import metrics_frame, partition_plot, show, table, table_frame

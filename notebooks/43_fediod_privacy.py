@@ -39,9 +39,8 @@ from core import distillation, experiments, models
 from core.algorithms import _fediod_clients as local
 from core.algorithms import find
 from core.data import partition
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.federation import LocalTraining, supervised, train
 from core.metrics import image_quality
 from core.metrics.image_quality import (

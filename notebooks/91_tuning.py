@@ -24,9 +24,8 @@ import torch
 from IPython.display import Markdown
 
 from core.data import with_validation
-from core.experiments import records
+from core.experiments import TableSpec, records
 from core.experiments.profiles import Profile
-from core.experiments.tables import TableSpec
 from core.report import show, source
 from core.report.figures import method_name
 from core.report.knowledge import lines
@@ -159,13 +158,13 @@ choice = tuning_choice()
 choice
 
 # %%
-layers = Profile.load(PROFILE).overrides.algorithms
+overrides = Profile.load(PROFILE).overrides
 adapted = [
     method_name(name)
     for name, rows in tuning_frame().groupby("algorithm", sort=False)[
         "settings"
     ]
-    if set(rows.iat[0]) & set(layers.get(name, {}).get("settings", {}))
+    if set(rows.iat[0]) & set(overrides.settings_of(name))
     and choice.loc[method_name(name), "chosen"] == "pending"
 ]
 waiting = [

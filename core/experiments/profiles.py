@@ -13,70 +13,75 @@ import attrs
 
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES, Experiment
+from core.experiments.layers import Layer, Stack
 from core.experiments.spec import (
     FIELDS,
     TABLES,
-    applicable,
     as_mapping,
     check_keys,
-    merged,
     read_yaml,
-    replaced,
     short,
 )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Overrides:
     """Changes to the fields of an experiment: for all, by model, by algorithm, and upper limits, in
     this order.
     """
 
-    fields: dict[str, Any] = attrs.field(factory=dict)
-    models: dict[str, dict[str, Any]] = attrs.field(factory=dict)
-    algorithms: dict[str, dict[str, Any]] = attrs.field(factory=dict)
-    limits: dict[str, int] = attrs.field(factory=dict)
+    fields: Layer
+    models: dict[str, Layer]
+    algorithms: dict[str, Layer]
+    limits: Layer
 
     @classmethod
-    def read(cls, fields: Any, data: Mapping[str, Any], where: str) -> Overrides:
+    def read(cls, fields: Layer, data: Mapping[str, Any], where: str) -> Overrides:
         """From the parts of a specification. Raises InputError for unknown keys."""
-        fields = as_mapping(fields, where)
-        check_keys(fields, FIELDS - {"algorithm"}, where)
-        by: dict[str, dict[str, dict[str, Any]]] = {}
-        for kind in ("models", "algorithms"):
-            by[kind] = {
-                name: as_mapping(layer, f"{where}, {kind}, {name}")
-                for name, layer in as_mapping(data.get(kind), f"{where}, {kind}").items()
-            }
-            for name, layer in by[kind].items():
-                check_keys(layer, FIELDS - {"algorithm"}, f"{where}, {kind}, {name}")
-        limits = as_mapping(data.get("limits"), f"{where}, limits")
-        check_keys(limits, ("rounds", "clients", "evaluate_every"), f"{where}, limits")
-        for key, value in limits.items():
+        check_keys(fields.fields, FIELDS - {"algorithm"}, fields.where)
+        by: dict[str, dict[str, Layer]] = {"models": {}, "algorithms": {}}
+        for kind, layers in by.items():
+            for name, given in as_mapping(data.get(kind), f"{where}, {kind}").items():
+                inside = f"{where}, {kind}, {name}"
+                layers[name] = Layer.read(given, inside)
+                check_keys(layers[name].fields, FIELDS - {"algorithm"}, inside)
+        limits = Layer.read(data.get("limits"), f"{where}, limits")
+        check_keys(limits.fields, ("rounds", "clients", "evaluate_every"), limits.where)
+        for key, value in limits.fields.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(
-                    f"{where}, limits: {key} must be a whole number of at least 1, not {value!r}"
+                    f"{limits.where}: {key} must be a whole number of at least 1, not {value!r}"
                 )
         return cls(fields, by["models"], by["algorithms"], limits)
 
+    def layers(self) -> list[Layer]:
+        """All that is stated in here."""
+        return [self.fields, *self.models.values(), *self.algorithms.values(), self.limits]
+
     def settings(self) -> set[str]:
         """The hyper-parameters that are named anywhere in here."""
-        layers = [self.fields, *self.models.values(), *self.algorithms.values()]
-        return {key for layer in layers for key in layer.get("settings", {})}
+        return {key for layer in self.layers() for key in layer.fields.get("settings", {})}
 
-    def over(self, fields: Mapping[str, Any], alpha: float | None) -> dict[str, Any]:
-        """The changed fields; `alpha` is the Dirichlet concentration that the table's column
-        states.
-        """
-        algorithm = fields["algorithm"]
-        out = replaced(fields, applicable(self.fields, algorithm), alpha)
-        model = str(out.get("model", attrs.fields_dict(Experiment)["model"].default))
-        out = replaced(out, applicable(self.models.get(model, {}), algorithm), alpha)
-        out = replaced(out, self.algorithms.get(algorithm, {}), alpha)
-        for key, limit in self.limits.items():
-            default = attrs.fields_dict(Experiment)[key].default
-            out[key] = min(out.get(key, default), limit)  # type: ignore[type-var]
-        return out
+    def settings_of(self, algorithm: str) -> dict[str, Any]:
+        """The hyper-parameters that are stated for one algorithm."""
+        layer = self.algorithms.get(algorithm)
+        return dict(layer.fields.get("settings", {})) if layer else {}
+
+    def over(self, stack: Stack) -> Stack:
+        """The stack with those of the layers that concern its model and its algorithm."""
+        algorithm, defaults = stack.fields["algorithm"], attrs.fields_dict(Experiment)
+        stack = stack.put(self.fields.applicable(algorithm))
+        model = stack.fields.get("model", defaults["model"].default)
+        if model in self.models:
+            stack = stack.put(self.models[model].applicable(algorithm))
+        if algorithm in self.algorithms:
+            stack = stack.put(self.algorithms[algorithm])
+        above = {
+            key: limit
+            for key, limit in self.limits.fields.items()
+            if stack.fields.get(key, defaults[key].default) > limit
+        }
+        return stack.put(Layer(self.limits.where, above))
 
 
 @attrs.frozen
@@ -118,7 +123,7 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
         )
     found = {}
     for name, given in data.items():
-        where = f"profile {name} in {short(path)}"
+        where = f"{path.name}, {name}"
         entry = as_mapping(given, where)
         check_keys(
             entry, ("meaning", "description", "overrides", "models", "algorithms", "limits"), where
@@ -130,7 +135,7 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
             name,
             entry["meaning"].strip(),
             entry["description"].strip(),
-            Overrides.read(entry.get("overrides"), entry, where),
+            Overrides.read(Layer.read(entry.get("overrides"), f"{where}, overrides"), entry, where),
         )
     return found
 
@@ -150,6 +155,6 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
         raise InputError("an experiment needs 'algorithm'")
     partition = fields.get("partition") or {}
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
-    return Experiment.from_dict(
-        merged(chosen.overrides.over(fields, alpha), fields, {"profile": profile})
-    )
+    by_hand = Layer("stated by hand", fields)
+    stack = chosen.overrides.over(Stack(alpha).put(by_hand)).put(by_hand)
+    return Experiment.from_dict({**stack.fields, "profile": profile})

@@ -13,9 +13,9 @@ import attrs
 from core import data
 from core.errors import InputError
 from core.experiments.experiment import Experiment
+from core.experiments.grid import TableSpec
 from core.experiments.record import REPOSITORY, RESULTS, Record, code_version, records
 from core.experiments.running import run
-from core.experiments.tables import TableSpec
 from core.federation import Runtime
 
 

@@ -1,8 +1,7 @@
-"""Reading the specifications below `book/tables`, and merging their layers."""
+"""Reading the files below `book/tables`: mappings in YAML, and the printed numbers."""
 
 from __future__ import annotations
 
-import copy
 import csv
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,8 +18,6 @@ from core.experiments.experiment import Experiment
 TABLES = Path(__file__).resolve().parents[2] / "book" / "tables"
 #: the fields of an experiment that a specification may state; seed and profile come from elsewhere
 FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
-#: Dirichlet concentration where a data set replaces another and the original says none
-DEFAULT_ALPHA = 0.5
 #: what a row of published.csv must hold beside the columns that a `match` may name
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
 
@@ -105,78 +102,6 @@ def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) ->
     for key in data:
         if key not in allowed:
             raise unknown(f"key of {where}", key, allowed)
-
-
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an experiment from layers, the later ones over the earlier; dictionaries merge key
-    by key.
-
-    Two exceptions keep what does not belong together apart: another kind of partition replaces the
-    earlier one whole, and another model drops the options of the earlier one.
-    """
-    fields: dict[str, Any] = {}
-    for layer in layers:
-        if "model" in layer and layer["model"] != fields.get("model"):
-            fields.pop("model_options", None)
-        for key, value in layer.items():
-            old = fields.get(key)
-            if (
-                not isinstance(value, dict)
-                or not isinstance(old, dict)
-                or (key == "partition" and value.get("name", old.get("name")) != old.get("name"))
-            ):
-                fields[key] = copy.deepcopy(value)
-            else:
-                fields[key] = _deep(old, value)
-    return fields
-
-
-def _deep(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    both = dict(old)
-    for key, value in new.items():
-        kept = both.get(key)
-        both[key] = (
-            _deep(kept, value)
-            if isinstance(kept, dict) and isinstance(value, dict)
-            else copy.deepcopy(value)
-        )
-    return both
-
-
-def replaced(
-    fields: Mapping[str, Any], layer: Mapping[str, Any], alpha: float | None
-) -> dict[str, Any]:
-    """`layer` over `fields`, where the layer may bring another data set.
-
-    A split file or a natural partition belongs to its data set: another data set gets a Dirichlet
-    partition with the concentration `alpha` of the original in its place, drawn with the size cap
-    that the files were drawn with, unless the layer states a partition itself.
-    """
-    partition = fields.get("partition", {}).get("name")
-    moves = layer.get("dataset", fields.get("dataset")) != fields.get("dataset")
-    if moves and "partition" not in layer and partition in ("file", "natural"):
-        drawn = {
-            "name": "dirichlet",
-            "alpha": DEFAULT_ALPHA if alpha is None else alpha,
-            "cap": True,
-        }
-        return merged(fields, layer, {"partition": drawn})
-    return merged(fields, layer)
-
-
-def applicable(layer: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """`layer` without the settings that the algorithm does not have; all are kept for one that is
-    not written yet.
-    """
-    from core.algorithms import settings_fields
-
-    known = settings_fields(algorithm)
-    if known is None or "settings" not in layer:
-        return dict(layer)
-    return {
-        **layer,
-        "settings": {key: value for key, value in layer["settings"].items() if key in known},
-    }
 
 
 @attrs.frozen

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from core.experiments import Record, records
+from core.experiments import Record, TableSpec, records
 from core.experiments.spec import TABLES, read_published
-from core.experiments.tables import TableSpec
 from core.report import style
 from core.report.figures import method_name
 from core.report.tables import table_frame

@@ -11,8 +11,9 @@ from pandas.io.formats.style import Styler
 
 from core.errors import unknown
 from core.experiments import Record, records
+from core.experiments.grid import Cell, TableSpec
+from core.experiments.lines import slug
 from core.experiments.profiles import Profile
-from core.experiments.tables import Cell, TableSpec, slug
 from core.report import style
 from core.report.verdict import WIDE, Judgement, judge
 

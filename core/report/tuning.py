@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from core.experiments import Record, records
+from core.experiments import Record, TableSpec, records
 from core.experiments.profiles import apply
-from core.experiments.tables import TableSpec
 from core.report import style
 from core.report.figures import _figure, method_name
 

@@ -30,7 +30,7 @@ import attrs
 
 from core.errors import InputError, unknown
 from core.experiments import Record
-from core.experiments.tables import Cell
+from core.experiments.grid import Cell
 
 VERDICTS = (
     "reproduced",

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import core.algorithms
 from core.errors import InputError
 from core.experiments.experiment import PROFILES, Experiment
+from core.experiments.grid import TableSpec
+from core.experiments.lines import slug
 from core.experiments.profiles import Profile, apply
-from core.experiments.spec import TABLES, merged, replaced
-from core.experiments.tables import TableSpec, slug
+from core.experiments.spec import TABLES
 
 PAPERS = {"fedvck": 432, "fediod": 250, "fedmk": 186, "gddfl": 87}
 NUMBERS = {
@@ -326,60 +327,8 @@ def test_an_unknown_profile():
         TableSpec.find_cell("fedvck/3/FedAvg/pathmnist-0.05", "labtop")
 
 
-# --- merging
+# --- profiles
 # ---------------------------------------------------------------------------------------------
-
-_plain = st.dictionaries(st.sampled_from("abc"), st.integers(), max_size=3)
-
-
-@given(_plain, _plain, _plain)
-def test_settings_merge_key_by_key_and_the_last_one_holds(a, b, c):
-    assert merged({"settings": a}, {"settings": b}, {"settings": c})["settings"] == {**a, **b, **c}
-    assert merged(a, b, c) == {**a, **b, **c}
-
-
-def test_another_partition_replaces_the_first_whole():
-    file = {"partition": {"name": "file", "file": "x.json"}}
-    drawn = {"partition": {"name": "dirichlet", "alpha": 1}}
-    assert merged(file, drawn) == drawn
-    assert merged(drawn, {"partition": {"cap": True}})["partition"] == {
-        "name": "dirichlet",
-        "alpha": 1,
-        "cap": True,
-    }
-
-
-def test_another_model_drops_the_options_of_the_first():
-    first = {"model": "resnet18", "model_options": {"pool": "released"}}
-    assert merged(first, {"model": "convnet"}) == {"model": "convnet"}
-    assert merged(first, {"model": "resnet18"}) == first
-
-
-def test_merging_leaves_its_layers_alone():
-    layer = {"settings": {"a": {"b": 1}}}
-    out = merged(layer, {"settings": {"a": {"c": 2}}})
-    out["settings"]["a"]["b"] = 3
-    assert layer == {"settings": {"a": {"b": 1}}}
-
-
-@pytest.mark.parametrize(
-    "partition", [{"name": "iid"}, {"name": "pathological", "classes_per_client": 5}]
-)
-def test_a_partition_that_fits_any_data_moves_along(partition):
-    assert (
-        replaced({"dataset": "a", "partition": partition}, {"dataset": "b"}, None)["partition"]
-        == partition
-    )
-
-
-def test_a_partition_of_one_data_set_does_not_move_along():
-    fields = {"dataset": "a", "partition": {"name": "natural"}}
-    assert replaced(fields, {"dataset": "b"}, None)["partition"] == {
-        "name": "dirichlet",
-        "alpha": 0.5,
-        "cap": True,
-    }
-    assert replaced(fields, {"rounds": 3}, None)["partition"] == {"name": "natural"}
 
 
 def test_by_hand_what_is_stated_holds():
@@ -568,7 +517,8 @@ absent:
         ("seeds: [0, 4]", "seeds: []", "at least one"),
         ("priority: 3", "priority: high", "priority must be a whole number"),
         ("method: b", "method: d", r"row 'B'.*fits 0 rows"),
-        ("match: {method: b}", "match: {}", r"fits 2 rows"),
+        (", match: {method: b}", "", r"row 'B'.*'fedprox'.*fits 0 rows"),
+        ("dataset: mnist, rounds: 10", "setting: 'x=1,y'", r"fits 0 rows"),
         ("method: b", "methd: b", "did you mean 'method'"),
         ("method: b", "value: 50.00", "column to match"),
         ("{method: b}", "[b]", "match must map names"),

@@ -9,9 +9,8 @@ import importlib.metadata
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, Record
+from core.experiments import Experiment, Record, TableSpec
 from core.experiments.spec import TABLES
-from core.experiments.tables import TableSpec
 from core.report.status import coverage, headline, progress, records_summary, versions
 from core.report.verdict import VERDICTS
 

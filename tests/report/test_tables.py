@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from core.errors import InputError
-from core.experiments import Record
+from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
-from core.experiments.tables import TableSpec
 from core.report.tables import metrics_frame, number, table, table_frame
 
 

@@ -5,9 +5,8 @@ import collections
 import attrs
 import pytest
 
-from core.experiments import Record
+from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
-from core.experiments.tables import TableSpec
 from core.report.tuning import (
     PROFILE,
     TABLE,
@@ -79,11 +78,10 @@ def test_nothing_is_chosen_before_all_tries_are_measured():
 
 def test_the_laptop_profile_holds_what_was_chosen():
     """From the book's own records: a profile that drifts away from them fails here."""
-    layers = Profile.load(PROFILE).overrides.algorithms
+    overrides = Profile.load(PROFILE).overrides
     for row in tuning_frame().query("chosen").to_dict("records"):
-        settings = attrs.asdict(_default(row["algorithm"])) | layers.get(row["algorithm"], {}).get(
-            "settings", {}
-        )
+        algorithm = row["algorithm"]
+        settings = attrs.asdict(_default(algorithm)) | overrides.settings_of(algorithm)
         for name, value in row["settings"].items():
             assert settings[name] == value, (
                 f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"

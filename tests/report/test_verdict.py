@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InputError
-from core.experiments import Experiment, Record
-from core.experiments.tables import TableSpec
+from core.experiments import Experiment, Record, TableSpec
 from core.report.verdict import (
     MB,
     VERDICTS,

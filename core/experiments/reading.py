@@ -1,5 +1,5 @@
-"""From the YAML of a table to a `TableSpec`, with one clear sentence for everything that may be
-wrong in it.
+"""From the YAML of a table to the parts of a `TableSpec`, with one clear sentence for everything that
+may be wrong in it.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES
+from core.experiments.layers import Layer
+from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides
 from core.experiments.spec import FIELDS, as_list, as_mapping, check_keys, read_yaml, short
-from core.experiments.tables import Absent, Line, StandIn, TableSpec, slug
 
 _TABLE_KEYS = (
     "paper",
@@ -35,8 +38,8 @@ _TABLE_KEYS = (
 _LINE_KEYS = ("name", "match", "printed", "not_testable", "needs", "note", "suffix", "metrics")
 
 
-def parse(path: Path) -> TableSpec:
-    """Read a specification; whether its matches fit published.csv is for `TableSpec.load` to check.
+def read_table(path: Path) -> dict[str, Any]:
+    """The fields of a `TableSpec`; whether its matches fit published.csv is for that to check.
 
     Raises InputError, naming the file and the key.
     """
@@ -50,37 +53,37 @@ def parse(path: Path) -> TableSpec:
             f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree"
         )
     metrics = _metrics(data, where)
-    defaults = as_mapping(data.get("defaults"), f"{where}, defaults")
-    check_keys(defaults, FIELDS - {"algorithm"}, f"{where}, defaults")
+    defaults = Layer.read(data.get("defaults"), f"{where}, defaults")
+    check_keys(defaults.fields, FIELDS - {"algorithm"}, defaults.where)
     rows = _lines(data["rows"], f"{where}, rows", _row, metrics)
     columns = _lines(data["columns"], f"{where}, columns", _column, metrics)
     for column in columns:
-        if "dataset" not in column.fields and "dataset" not in defaults:
+        if "dataset" not in column.fields and "dataset" not in defaults.fields:
             raise InputError(f"{where}, columns: {column.name!r} has no 'dataset'")
     names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-    return TableSpec(
-        paper=data["paper"],
-        table=str(data["table"]),
-        title=_text(data["title"], f"{where}, title"),
-        metrics=metrics,
-        rows=rows,
-        columns=columns,
-        seeds=_seeds(data.get("seeds", [0, 1, 2]), where),
-        defaults=defaults,
-        stand_ins={
+    return {
+        "paper": data["paper"],
+        "table": str(data["table"]),
+        "title": _text(data["title"], f"{where}, title"),
+        "metrics": metrics,
+        "rows": rows,
+        "columns": columns,
+        "seeds": _seeds(data.get("seeds", [0, 1, 2]), where),
+        "defaults": defaults,
+        "stand_ins": {
             name: _stand_in(value, f"{where}, stand_ins, {name}")
             for name, value in as_mapping(data.get("stand_ins"), f"{where}, stand_ins").items()
         },
-        profiles=_profiles(data.get("profiles"), where),
-        absent=tuple(
+        "profiles": _profiles(data.get("profiles"), where),
+        "absent": tuple(
             _absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []
         ),
-        compare=_compare(data.get("compare", "all"), names[0], where),
-        record_metrics=as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
-        priority=_whole(data.get("priority", 100), f"{where}, priority"),
-        note=_text(data["note"], f"{where}, note") if "note" in data else None,
-        path=path,
-    )
+        "compare": _compare(data.get("compare", "all"), names[0], where),
+        "record_metrics": as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
+        "priority": _whole(data.get("priority", 100), f"{where}, priority"),
+        "note": _text(data["note"], f"{where}, note") if "note" in data else None,
+        "path": path,
+    }
 
 
 def _text(value: Any, where: str) -> str:
@@ -160,7 +163,7 @@ def _remarks(
         "name": name,
         "printed": printed,
         "match": as_mapping(data.get("match"), f"{where}, match"),
-        "fields": {key: value for key, value in data.items() if key in FIELDS},
+        "layer": Layer(where, {key: value for key, value in data.items() if key in FIELDS}),
         "metrics": _names(data["metrics"], metrics, f"metrics of {where}")
         if "metrics" in data
         else None,
@@ -179,7 +182,8 @@ def _row(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
     name = _text(data["name"], f"{where}, name")
     if "algorithm" not in data:
         raise InputError(f"{where}: the row {name!r} has no 'algorithm'")
-    return Line(**_remarks(data, name, where, metrics))
+    line = Line(**_remarks(data, name, where, metrics))
+    return attrs.evolve(line, match={"method": data["algorithm"], **line.match})
 
 
 def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
@@ -191,11 +195,10 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
     name = data.get("name") or data["dataset"] + ("" if alpha is None else f"-{alpha:g}")
     if alpha is not None and "partition" not in data:
         data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}
+    inside = f"{where}, {name}, settings_of"
     settings_of = {
-        key: as_mapping(value, f"{where}, {name}, settings_of, {key}")
-        for key, value in as_mapping(
-            data.get("settings_of"), f"{where}, {name}, settings_of"
-        ).items()
+        key: Layer(f"{inside}, {key}", {"settings": as_mapping(value, f"{inside}, {key}")})
+        for key, value in as_mapping(data.get("settings_of"), inside).items()
     }
     return Line(
         **_remarks(data, _text(name, f"{where}, name"), where, metrics),
@@ -231,7 +234,8 @@ def _stand_in(value: Any, where: str) -> StandIn:
     if "dataset" not in data:
         raise InputError(f"{where} has no 'dataset'")
     profiles = _names(data.get("profiles", ["laptop"]), PROFILES, f"profiles of {where}")
-    return StandIn({key: value for key, value in data.items() if key != "profiles"}, profiles)
+    fields = {key: value for key, value in data.items() if key != "profiles"}
+    return StandIn(Layer(where, fields), profiles)
 
 
 def _profiles(value: Any, where: str) -> dict[str, Overrides]:
@@ -243,9 +247,8 @@ def _profiles(value: Any, where: str) -> dict[str, Overrides]:
         data = as_mapping(given, inside)
         apart = ("models", "algorithms", "limits")
         check_keys(data, (FIELDS - {"algorithm"}) | set(apart), inside)
-        found[name] = Overrides.read(
-            {k: v for k, v in data.items() if k not in apart}, data, inside
-        )
+        fields = {key: value for key, value in data.items() if key not in apart}
+        found[name] = Overrides.read(Layer(inside, fields), data, inside)
     return found
 
 

@@ -1,8 +1,10 @@
 """The grid of runs behind each published table: `book/tables/<paper>/<table>.yaml` as objects.
 
 A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first),
-`seeds`, `defaults` (fields of an `Experiment`), `rows` and `columns`. Every row and column has a
-`match`; the two together pick one printed number out of `published.csv`. Where they are needed:
+`seeds`, `defaults` (fields of an `Experiment`), `rows` and `columns`. The `match` of a row and that
+of a column together pick one printed number out of `published.csv`, whose `method` is the row's
+algorithm unless the row says otherwise. A table of which that file holds nothing is the book's own.
+`python -m core explain CELL` shows which part sets a value. Where they are needed:
 `stand_ins` (a data set at hand for one that is not), `profiles` (what a profile changes in this
 table), `absent` (cells without a printed number), `compare` (which rows are compared),
 `record_metrics` (the name in a record of a metric in print) and `note`.
@@ -12,8 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,115 +22,103 @@ import attrs
 
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
+from core.experiments.layers import Layer, Stack
+from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides, Profile
-from core.experiments.spec import (
-    TABLES,
-    Published,
-    applicable,
-    join_match,
-    match_one,
-    merged,
-    read_published,
-    replaced,
-    short,
-)
-
-
-def slug(text: str) -> str:
-    """A name as it stands in a command: letters, digits, dots, underscores and hyphens only.
-
-    >>> slug("w.o. L_rc + P_w")
-    'w.o.-L_rc-P_w'
-    """
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-")
+from core.experiments.reading import read_table
+from core.experiments.spec import TABLES, Published, join_match, match_one, read_published, short
 
 
 @attrs.frozen(eq=False)
-class Line:
-    """A row or a column of a table: a name, the fields of an experiment that it states, and what is
-    said about it.
-    """
+class Place:
+    """Where a cell stands in the grid of its table."""
 
-    name: str
-    fields: dict[str, Any]
-    #: columns of published.csv and their values
-    match: dict[str, Any]
-    #: False where the paper has no such row or column and the book adds it
-    printed: bool = True
-    #: why it cannot be run here: data that cannot be had
-    not_testable: str | None = None
-    #: what must be written before it can be run
-    needs: str | None = None
-    note: str | None = None
-    #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test
-    #: sets
-    suffix: str = ""
-    #: the metrics that this row or column has; None: all
-    metrics: tuple[str, ...] | None = None
-    #: columns only: the Dirichlet concentration, which stand-ins and the quick profile keep
-    alpha: float | None = None
-    #: columns only: settings by algorithm, for what a method does differently on one data set
-    settings_of: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    number: int
+    row: Line
+    column: Line
+    metric: str
+    #: why the paper has no number here, if so
+    absent: Absent | None
+
+    def said(self, kind: str) -> list[str]:
+        """What row, column and absence say as `note`, `needs` or `not_testable`."""
+        texts = [getattr(line, kind) for line in (self.row, self.column)]
+        texts += [self.absent.reason] if self.absent and kind == "note" else []
+        return [text for text in texts if text]
 
 
-@attrs.frozen(eq=False)
-class StandIn:
-    """A data set at hand in the place of one that is not, and what changes with it."""
-
-    fields: dict[str, Any]
-    profiles: tuple[str, ...]
-
-
-@attrs.frozen(eq=False)
-class Absent:
-    """Cells of the grid for which the paper prints no number; None stands for all rows, columns or
-    metrics.
-    """
-
-    rows: tuple[str, ...] | None
-    columns: tuple[str, ...] | None
-    metrics: tuple[str, ...] | None
-    reason: str
-    #: whether the cell is measured all the same
-    run: bool
-
-    def covers(self, row: str, column: str, metric: str) -> bool:
-        """Whether the cell is one of these."""
-        return all(
-            names is None or name in names
-            for names, name in ((self.rows, row), (self.columns, column), (self.metrics, metric))
-        )
-
-
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class Cell:
     """One number of a table: what is printed, and the runs that measure it at one profile."""
 
-    paper: str
-    table: str
-    row: str
-    column: str
-    metric: str
-    #: the metric's name in a record
-    record_metric: str
+    spec: TableSpec = attrs.field(repr=False)
+    place: Place
+    profile: str
+    #: what its experiments are merged from; they differ in the seed only
+    stack: Stack
+    experiments: tuple[Experiment, ...]
     #: None where the paper prints nothing
     published: Published | None
-    unit: str
-    profile: str
-    #: one per seed
-    experiments: tuple[Experiment, ...]
-    #: lower is more urgent
-    priority: int
-    #: why this cannot be run here
-    not_testable: str | None
     #: which data set is measured in the place of which
     stand_in: str | None
-    #: what must be written before it can be run
-    needs: str | None
-    note: str | None
     #: the rows that this one is compared with in its column
     rivals: tuple[str, ...]
-    several_metrics: bool
+
+    @property
+    def paper(self) -> str:
+        """The key of the paper."""
+        return self.spec.paper
+
+    @property
+    def table(self) -> str:
+        """The number or the name of the table."""
+        return self.spec.table
+
+    @property
+    def row(self) -> str:
+        """The name of the row."""
+        return self.place.row.name
+
+    @property
+    def column(self) -> str:
+        """The name of the column."""
+        return self.place.column.name
+
+    @property
+    def metric(self) -> str:
+        """What is measured, as the table names it."""
+        return self.place.metric
+
+    @property
+    def record_metric(self) -> str:
+        """The metric's name in a record."""
+        name = self.spec.record_metrics.get(self.metric, self.metric)
+        return name + self.place.row.suffix + self.place.column.suffix
+
+    @property
+    def unit(self) -> str:
+        """The unit of print."""
+        return self.spec.unit(self.metric)
+
+    @property
+    def priority(self) -> int:
+        """Lower is more urgent."""
+        return 1000 * self.spec.priority + self.place.number
+
+    @property
+    def not_testable(self) -> str | None:
+        """Why this cannot be run here."""
+        return next(iter(self.place.said("not_testable")), None)
+
+    @property
+    def needs(self) -> str | None:
+        """What must be written before it can be run."""
+        return next(iter(self.place.said("needs")), None)
+
+    @property
+    def note(self) -> str | None:
+        """What the specification remarks."""
+        return "; ".join(self.place.said("note")) or None
 
     @property
     def implemented(self) -> bool:
@@ -141,13 +130,8 @@ class Cell:
     @property
     def address(self) -> str:
         """PAPER/TABLE/ROW/COLUMN, and /METRIC in a table with several metrics; safe in a shell."""
-        parts = [
-            self.paper,
-            self.table,
-            self.row,
-            self.column,
-            *([self.metric] if self.several_metrics else []),
-        ]
+        metric = [self.metric] if len(self.spec.metrics) > 1 else []
+        parts = [self.paper, self.table, self.row, self.column, *metric]
         return "/".join(slug(part) for part in parts)
 
     def command(self) -> str:
@@ -166,7 +150,7 @@ class TableSpec:
     rows: tuple[Line, ...]
     columns: tuple[Line, ...]
     seeds: tuple[int, ...]
-    defaults: dict[str, Any]
+    defaults: Layer
     stand_ins: dict[str, StandIn]
     #: what each profile changes here beyond `profiles.yaml`
     profiles: dict[str, Overrides]
@@ -188,11 +172,9 @@ class TableSpec:
         """Read a specification. Raises InputError, naming file and key, for anything that is wrong
         in it.
         """
-        from core.experiments.checks import parse
-
-        spec = parse(path)
-        for row, column, metric in spec.grid():
-            spec.printed(row, column, metric)
+        spec = cls(**read_table(path))
+        for place in spec.grid():
+            spec.printed(place)
         return spec
 
     @classmethod
@@ -236,8 +218,7 @@ class TableSpec:
             raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
         spec = cls.find(parts[0], parts[1], root)
         found = [
-            ((row.name, column.name, metric), place)
-            for place, (row, column, metric) in enumerate(spec.grid())
+            ((place.row.name, place.column.name, place.metric), place) for place in spec.grid()
         ]
         where = f"{parts[0]}/{parts[1]}"
         for i, part in enumerate(parts[2:]):
@@ -246,30 +227,35 @@ class TableSpec:
             if not found:
                 raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
             where += f"/{part}"
-        return spec._cells(profile, {found[0][1]})[0]
+        return spec._cells(profile, [found[0][1]])[0]
 
-    def grid(self) -> Iterator[tuple[Line, Line, str]]:
-        """Row, column and metric of every cell, row by row, without those that are not measured
-        either.
+    def grid(self) -> list[Place]:
+        """The place of every cell, row by row, without those that are not measured either."""
+        places: list[Place] = []
+        for row, column, metric in itertools.product(self.rows, self.columns, self.metrics):
+            had = all(line.metrics is None or metric in line.metrics for line in (row, column))
+            covering = (one for one in self.absent if one.covers(row.name, column.name, metric))
+            absent = next(covering, None)
+            if had and (absent is None or absent.run):
+                places.append(Place(len(places), row, column, metric, absent))
+        return places
+
+    def printed(self, place: Place) -> Published | None:
+        """The printed number; None where the paper has none, and in all of a table that it does not
+        have. Raises InputError when `match` does not pick exactly one.
         """
-        for row in self.rows:
-            for column in self.columns:
-                for metric in self.metrics:
-                    had = all(
-                        line.metrics is None or metric in line.metrics for line in (row, column)
-                    )
-                    absent = self._absent(row, column, metric)
-                    if had and (absent is None or absent.run):
-                        yield row, column, metric
-
-    def printed(self, row: Line, column: Line, metric: str) -> Published | None:
-        """The printed number; raises InputError when `match` does not pick exactly one."""
-        if not row.printed or not column.printed or self._absent(row, column, metric):
+        rows, row, column = self._published(), place.row, place.column
+        if not rows or not row.printed or not column.printed or place.absent:
             return None
-        where = f"{short(self.path)}, row {row.name!r}, column {column.name!r}, metric {metric!r}"
-        return match_one(
-            self._published().get(metric, []), join_match(row.match, column.match), where
+        where = (
+            f"{short(self.path)}, row {row.name!r}, column {column.name!r}, metric {place.metric!r}"
         )
+        return match_one(rows.get(place.metric, []), join_match(row.match, column.match), where)
+
+    def unit(self, metric: str) -> str:
+        """The unit in which a metric is printed."""
+        rows = self._published().get(metric)
+        return rows[0]["unit"] if rows else "percent"
 
     def pairs(self) -> list[tuple[str, str]]:
         """Names of the rows that are compared with each other in every column, for the direction of
@@ -286,78 +272,61 @@ class TableSpec:
         """Every cell with its runs at a profile, row by row. Raises InputError for an unknown
         profile or setting.
         """
-        return self._cells(profile, None)
+        return self._cells(profile, self.grid())
 
-    def _cells(self, profile: str, places: set[int] | None) -> list[Cell]:
-        """The cells at these places of the grid; None: all."""
+    def _cells(self, profile: str, places: list[Place]) -> list[Cell]:
         chosen = Profile.load(profile, self.path.parents[1])
         self._check_profile_settings(chosen)
-        found: list[Cell] = []
-        runs: dict[tuple[str, str], tuple[Experiment, ...]] = {}
         pairs = self.pairs()
         rivals = {
             row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
             for row in self.rows
         }
-        for place, (row, column, metric) in enumerate(self.grid()):
-            if places is not None and place not in places:
-                continue
-            key = (row.name, column.name)
-            if key not in runs:
-                runs[key] = self._experiments(row, column, chosen)
-            absent = self._absent(row, column, metric)
-            notes = [
-                text for text in (row.note, column.note, absent.reason if absent else None) if text
-            ]
-            found.append(
-                Cell(
-                    self.paper,
-                    self.table,
-                    row.name,
-                    column.name,
-                    metric,
-                    self.record_metrics.get(metric, metric) + row.suffix + column.suffix,
-                    self.printed(row, column, metric),
-                    self._unit(metric),
-                    profile,
-                    runs[key],
-                    1000 * self.priority + place,
-                    row.not_testable or column.not_testable,
-                    self._stand_in(row, column, runs[key][0]),
-                    row.needs or column.needs,
-                    "; ".join(notes) or None,
-                    rivals[row.name],
-                    len(self.metrics) > 1,
-                )
+        lines = dict.fromkeys((place.row, place.column) for place in places)
+        runs = {pair: self._runs(*pair, chosen) for pair in lines}
+        return [
+            Cell(
+                spec=self,
+                place=place,
+                profile=profile,
+                published=self.printed(place),
+                rivals=rivals[place.row.name],
+                **runs[place.row, place.column],
             )
-        return found
+            for place in places
+        ]
 
-    def _experiments(self, row: Line, column: Line, profile: Profile) -> tuple[Experiment, ...]:
+    def _runs(self, row: Line, column: Line, profile: Profile) -> dict[str, Any]:
+        """What the cells of a row and a column have in common: `stack`, `experiments` and
+        `stand_in`.
+        """
         where = f"{short(self.path)}, row {row.name!r}, column {column.name!r}"
-        fields = self._stated(row, column)
-        algorithm = fields["algorithm"]
-        self._check_settings(fields, algorithm, where)
-        stand_in = self.stand_ins.get(fields["dataset"])
+        algorithm = row.fields["algorithm"]
+        own = column.settings_of.get(algorithm, Layer("", {}))
+        stated = Stack(column.alpha)
+        for layer in (self.defaults, column.layer, own, row.layer):
+            stated = stated.put(layer)
+        self._check_settings(stated.fields, algorithm, where)
+        stack, asked = stated, stated.fields["dataset"]
+        stand_in = self.stand_ins.get(asked)
         if stand_in and profile.name in stand_in.profiles:
-            fields = replaced(fields, applicable(stand_in.fields, algorithm), column.alpha)
-        fields = profile.overrides.over(fields, column.alpha)
+            stack = stack.put(stand_in.layer.applicable(algorithm))
+        stack = profile.overrides.over(stack)
         if profile.name in self.profiles:
-            fields = self.profiles[profile.name].over(fields, column.alpha)
-        # a profile changes the budget, never what a row is about
-        fields = merged(fields, {"settings": row.fields.get("settings", {})})
+            stack = self.profiles[profile.name].over(stack)
+        if "settings" in row.fields:
+            # a profile changes the budget, never what a row is about
+            stack = stack.put(Layer(row.layer.where, {"settings": row.fields["settings"]}))
         try:
-            return tuple(
-                Experiment.from_dict({**fields, "seed": seed, "profile": profile.name})
+            experiments = tuple(
+                Experiment.from_dict({**stack.fields, "seed": seed, "profile": profile.name})
                 for seed in self.seeds
             )
         except InputError as error:
             raise InputError(f"{where}, profile {profile.name}: {error}") from None
-
-    def _stated(self, row: Line, column: Line) -> dict[str, Any]:
-        """The fields at the paper's own budget: defaults < column < row."""
-        algorithm = row.fields["algorithm"]
-        own = {"settings": column.settings_of[algorithm]} if algorithm in column.settings_of else {}
-        return merged(self.defaults, column.fields, own, row.fields)
+        used = experiments[0].dataset
+        replaced = None if used == asked else f"{used} in place of {asked}"
+        return {"stack": stack, "experiments": experiments, "stand_in": replaced}
 
     def _check_settings(self, fields: Mapping[str, Any], algorithm: str, where: str) -> None:
         from core.algorithms import settings_fields
@@ -381,20 +350,9 @@ class TableSpec:
                     known,
                 )
 
-    def _stand_in(self, row: Line, column: Line, run: Experiment) -> str | None:
-        asked = self._stated(row, column)["dataset"]
-        return None if run.dataset == asked else f"{run.dataset} in place of {asked}"
-
-    def _absent(self, row: Line, column: Line, metric: str) -> Absent | None:
-        return next((one for one in self.absent if one.covers(row.name, column.name, metric)), None)
-
     def _published(self) -> dict[str, list[dict[str, str]]]:
         path = self.path.with_name("published.csv")
         return _by_metric(path, self.table, path.stat().st_mtime_ns if path.exists() else 0)
-
-    def _unit(self, metric: str) -> str:
-        rows = self._published().get(metric)
-        return rows[0]["unit"] if rows else "percent"
 
 
 @functools.lru_cache(maxsize=256)
