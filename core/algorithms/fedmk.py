@@ -48,13 +48,12 @@ from core.federation import (
     Task,
     UploadError,
     pack,
-    train,
 )
-from core.federation.training import batches
 from core.metrics import earth_movers_distance
 from core.metrics.transport import solver
 from core.models import Classifier, FeatureGenerator
 from core.rng import Rng
+from core.training import batches, sgd, train
 
 WEIGHTS = ("dynamic", "class_balanced", "uniform")
 
@@ -87,7 +86,11 @@ class Settings(condensing.ServerSide, Extraction):
     server_momentum: float = attrs.field(default=0.0, validator=number(0, 1))
     server_weight_decay: float = attrs.field(default=0.0, validator=number(0))
     server_steps: int | None = attrs.field(default=50, validator=whole(1, optional=True))
+    #: factor of the learning rate in the second half of a round
     server_decay: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
+    #: factor of the learning rate from round to round, and the rate below which it does not fall
+    round_decay: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
+    last_lr: float = attrs.field(default=0.0, validator=number(0))
     generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: steps of 128 features in a round
     generator_steps: int = attrs.field(default=50, validator=whole(0))
@@ -96,6 +99,13 @@ class Settings(condensing.ServerSide, Extraction):
     def released(cls) -> Settings:
         """There is no released code; these are the defaults."""
         return cls()
+
+    def rate(self, round_: int) -> float:
+        """The server's learning rate at the start of a round, counted from 0; at most
+        `server_lr`.
+        """
+        falling = max(self.server_lr * self.round_decay**round_, self.last_lr)
+        return min(falling, self.server_lr)
 
 
 class FedMK(Algorithm):
@@ -233,7 +243,8 @@ class FedMK(Algorithm):
         moments = self._train_generator(
             generator, model, labels, take("moments/", state.tensors), rng.at("generator")
         )
-        self._train_model(state.task, model, generator, images, labels, rng)
+        training = attrs.evolve(self.settings.training, lr=self.settings.rate(state.meta["round"]))
+        self._train_model(state.task, model, generator, images, labels, training, rng)
         tensors = pack(model) | put("generator/", generator.state_dict()) | put("moments/", moments)
         for owner, upload in uploads.items():
             tensors |= put(f"knowledge/{owner}/", upload.tensors)
@@ -292,18 +303,18 @@ class FedMK(Algorithm):
         generator: FeatureGenerator,
         images: torch.Tensor,
         labels: torch.Tensor,
+        training: server.ServerTraining,
         rng: Rng,
     ) -> None:
         """W_G, in place: L_overall = L(W_G, D^) + beta L(W_G, D^_pseudo) (Eq. 11)."""
-        settings = self.settings.training
-        steps = settings.total(len(labels))
+        steps = training.total(len(labels))
         features, classes = draw_pseudo(
             generator, labels, round(self.settings.pseudo * len(labels)), rng.at("pseudo")
         )
         # beta = |D^_pseudo| / |D^|
         beta = len(classes) / len(labels)
         order = (
-            batches(len(classes), settings.batch_size, steps, rng.at("pseudo"), labels.device)
+            batches(len(classes), training.batch_size, steps, rng.at("pseudo"), labels.device)
             if beta
             else itertools.repeat(None)
         )
@@ -317,7 +328,14 @@ class FedMK(Algorithm):
                 return loss
             return loss + beta * task.loss(model.classifier(features[rows]), classes[rows])  # type: ignore[operator]
 
-        train(model, images, labels, settings, steps, objective, rng.at("learn"))
+        optimiser = sgd(model.parameters(), training)
+
+        def halfway() -> None:
+            for group in optimiser.param_groups:
+                group["lr"] *= training.decay
+
+        learn = rng.at("learn")
+        train(model, images, labels, training, steps, objective, learn, [optimiser], halfway)
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared

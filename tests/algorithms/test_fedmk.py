@@ -217,6 +217,45 @@ def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
     )
 
 
+def moved(state, round_, **settings):
+    """How the server's plain steps without pseudo knowledge move the weights, as one vector."""
+    algorithm = fedmk(pseudo=0.0, **settings)
+    state = attrs.evolve(state, meta=state.meta | {"round": round_})
+    new = algorithm.server_update(state, uploads_of(state), Rng(3))
+    return torch.cat(
+        [
+            (new.tensors[name] - value).flatten().double()
+            for name, value in state.tensors.items()
+            if name.startswith("parameters/")
+        ]
+    )
+
+
+def test_the_rate_falls_from_round_to_round_down_to_a_last_one(after_one_round):
+    """One plain step moves the weights by the rate times a gradient that is the same in all."""
+    falling = {"server_steps": 1, "server_lr": 0.1, "round_decay": 0.5, "last_lr": 0.02}
+    first = moved(after_one_round, 0, **falling)
+    assert float(first.norm()) > 0.01
+    for round_, rate in ((1, 0.05), (2, 0.025), (3, 0.02), (9, 0.02)):
+        step = moved(after_one_round, round_, **falling)
+        torch.testing.assert_close(step, first * rate / 0.1, rtol=1e-3, atol=1e-6)
+
+
+def test_a_last_rate_above_the_first_leaves_the_first(after_one_round):
+    assert fedmk(server_lr=0.01, last_lr=0.5).settings.rate(4) == 0.01
+
+
+def test_the_second_half_of_a_round_takes_the_decayed_rate(after_one_round):
+    """Of two steps the second is server_decay times as long, along the same gradient."""
+    rate = {"server_lr": 0.1}
+    one = moved(after_one_round, 0, server_steps=1, **rate)
+    two = moved(after_one_round, 0, server_steps=2, **rate)
+    assert float((two - one).norm()) > 0.01
+    for decay in (0.1, 0.5):
+        less = moved(after_one_round, 0, server_steps=2, server_decay=decay, **rate)
+        torch.testing.assert_close(less - one, decay * (two - one), rtol=1e-3, atol=1e-6)
+
+
 def test_without_pseudo_knowledge_the_generator_rests(task, clients):
     algorithm, ledger = fedmk(pseudo=0.0), Ledger()
     ledger.open_round()
