@@ -4,7 +4,7 @@ what it received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -89,30 +89,3 @@ def train(
         loss.backward()
         for optimiser in optimisers:
             optimiser.step()
-
-
-def optimiser_state(optimiser: torch.optim.Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:
-    """What an optimiser remembers of a module's parameters: copies, as `<quantity>/<parameter>`."""
-    return {
-        f"{quantity}/{name}": value.clone()
-        for name, parameter in module.named_parameters()
-        for quantity, value in optimiser.state.get(parameter, {}).items()
-        if isinstance(value, torch.Tensor)
-    }
-
-
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer, module: nn.Module, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """Give an optimiser back what `optimiser_state` told of it; without tensors it starts anew."""
-    for name, parameter in module.named_parameters():
-        kept = {
-            key.removesuffix(f"/{name}"): value
-            for key, value in tensors.items()
-            if key.endswith(f"/{name}")
-        }
-        # Adam counts its steps on the CPU
-        optimiser.state[parameter] = {
-            quantity: value.cpu() if quantity == "step" else value.clone()
-            for quantity, value in kept.items()
-        }

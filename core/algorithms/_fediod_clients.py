@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 from core import distillation, models
-from core.algorithms._named import put, take
 from core.errors import InputError
 from core.federation import Client, Task, UploadError, pack, supervised, train
+from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import PatchDiscriminator, Stacked, at_once
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
-from core.training import optimiser_state, restore_optimiser
 
 if TYPE_CHECKING:
     from core.algorithms.fediod import Settings
@@ -99,22 +98,17 @@ def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
         supervised(task),
         rng.at("local"),
     )
-    client.memory |= put("teacher/", pack(model))
+    client.memory |= pack(model, "teacher/")
 
 
 def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
     """The clients' teachers, frozen, in evaluation mode. Raises InputError before stage one."""
     found: list[nn.Module] = []
     for client in clients:
-        kept = take("teacher/", client.memory)
-        if not kept:
+        if not take("teacher/", client.memory):
             raise InputError(f"client {client.id} has no teacher yet")
-        found.append(
-            teacher_task(client.task, settings, client.id)
-            .model_from(kept)
-            .eval()
-            .requires_grad_(False)
-        )
+        task = teacher_task(client.task, settings, client.id)
+        found.append(task.model_from(client.memory, "teacher/").eval().requires_grad_(False))
     return found
 
 
@@ -152,7 +146,7 @@ class Locals:
             for judge in self.judges
         ]
         for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
-            restore_optimiser(optimiser, judge, take("judge_optimiser/", client.memory))
+            unpack_optimiser(optimiser, judge, client.memory, "judge/optimiser/")
         #: (K,) bool, clients that said something that is no number
         self.bad = torch.zeros(len(clients), dtype=torch.bool, device=self.task.runtime.device)
 
@@ -166,9 +160,7 @@ class Locals:
             rng=self.rng.at("discriminator", client.id),
             device=device,
         )
-        if kept := take("judge/", client.memory):
-            models.load(judge, kept)
-        return judge
+        return unpack(judge, client.memory, "judge/") if take("judge/", client.memory) else judge
 
     def _inputs(self, images: torch.Tensor) -> torch.Tensor:
         """Images in [0, 1], (K, N, C, S, S), as the networks take them."""
@@ -346,7 +338,5 @@ class Locals:
         for client, judge, optimiser in zip(
             self.clients, self.judges, self.optimisers, strict=True
         ):
-            parameters, _ = models.parameters_and_buffers(judge)
-            client.memory |= put("judge/", parameters) | put(
-                "judge_optimiser/", optimiser_state(optimiser, judge)
-            )
+            client.memory |= pack(judge, "judge/")
+            client.memory |= pack_optimiser(optimiser, judge, "judge/optimiser/")

@@ -13,11 +13,10 @@ from torch import nn
 
 from core import distillation, models
 from core.algorithms._fediod_clients import Answers, Pull
-from core.algorithms._named import put, take
 from core.federation import Task, pack
+from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.rng import Rng
-from core.training import optimiser_state, restore_optimiser
 
 if TYPE_CHECKING:
     from core.algorithms.fediod import Settings
@@ -41,25 +40,11 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def stored(kind: str, network: nn.Module) -> dict[str, torch.Tensor]:
-    """A network's tensors as they stand in a state."""
-    return put(f"{kind}/", pack(network))
-
-
 def generator_from(
     task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor]
 ) -> ImageGenerator:
     """The generator that a state holds."""
-    generator = new_generator(task, settings, Rng(0))
-    models.load(
-        generator,
-        {
-            name.split("/", 1)[1]: value
-            for name, value in take("generator/", tensors).items()
-            if name.startswith(("parameters/", "buffers/"))
-        },
-    )
-    return generator
+    return unpack(new_generator(task, settings, Rng(0)), tensors, "generator/")
 
 
 class Centre:
@@ -80,15 +65,13 @@ class Centre:
         # pi_k = |X'_k| / sum_k' |X'_k'|
         self.weights = (counts.sum(1) / counts.sum()).float()
         self.generator = generator_from(task, settings, tensors).train()
-        self.student = task.model_from(take("student/", tensors)).train()
+        self.student = task.model_from(tensors, "student/").train()
         self.generator_optimiser = torch.optim.Adam(
             self.generator.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999)
         )
         self.student_optimiser = self._student_optimiser()
-        restore_optimiser(
-            self.generator_optimiser, self.generator, take("generator/optimiser/", tensors)
-        )
-        restore_optimiser(self.student_optimiser, self.student, take("student/optimiser/", tensors))
+        for kind, network, optimiser in self._parts():
+            unpack_optimiser(optimiser, network, tensors, f"{kind}/optimiser/")
         #: what the last step saw, for `measures`
         self.seen: dict[str, torch.Tensor] = {}
 
@@ -105,14 +88,19 @@ class Centre:
             self.student.parameters(), lr=s.student_lr, weight_decay=s.student_weight_decay
         )
 
+    def _parts(self) -> tuple[tuple[str, nn.Module, torch.optim.Optimizer], ...]:
+        """Both networks with their optimisers, by the name they have in a state."""
+        return (
+            ("generator", self.generator, self.generator_optimiser),
+            ("student", self.student, self.student_optimiser),
+        )
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Both networks and what their optimisers remember, for a state."""
-        found = stored("generator", self.generator) | stored("student", self.student)
-        for kind, optimiser, network in (
-            ("generator", self.generator_optimiser, self.generator),
-            ("student", self.student_optimiser, self.student),
-        ):
-            found |= put(f"{kind}/optimiser/", optimiser_state(optimiser, network))
+        found: dict[str, torch.Tensor] = {}
+        for kind, network, optimiser in self._parts():
+            found |= pack(network, f"{kind}/")
+            found |= pack_optimiser(optimiser, network, f"{kind}/optimiser/")
         return found
 
     def images(self, step: int, part: int = 0) -> torch.Tensor:

@@ -179,7 +179,7 @@ class OneShotCondensing(OneShot):
     ) -> dict[int, Message]:
         """Condensed images with their labels."""
         task, settings = clients[0].task, self.settings
-        networks = Rng(int(messages[clients[0].id].meta["seed"]))  # type: ignore[arg-type]
+        networks = Rng(messages[clients[0].id].whole("seed"))
         real, _ = condensing.gather(clients, rngs)
         images = self.condense(task, real, starts(real, settings, task, rngs), networks, rngs)
         answers = {}

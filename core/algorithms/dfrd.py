@@ -32,17 +32,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.algorithms import _generative as generative
 from core.algorithms import fedavg
-from core.algorithms._named import put, take
 from core.checks import number, one_of, whole
 from core.distillation import kl_divergence
 from core.federation import Client, Field, Message, State, Task, pack, train
+from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator, fresh
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server import draw_labels, label_shares
-from core.training import optimiser_state, restore_optimiser
 
 
 @attrs.frozen(kw_only=True)
@@ -130,16 +128,9 @@ class DFRD(fedavg.FedAvg):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and a generator with w~ = w."""
-        tensors, generator = (
-            super().initialise(task, rng).tensors,
-            self._generator(task, rng.at("generator")),
-        )
-        return State(
-            task,
-            tensors
-            | generative.packed("generator", generator)
-            | generative.packed("ema", generator),
-        )
+        tensors = super().initialise(task, rng).tensors
+        generator = self._generator(task, rng.at("generator"))
+        return State(task, tensors | pack(generator, "generator/") | pack(generator, "ema/"))
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and n_{i,y}: how often it trained on each
@@ -204,15 +195,16 @@ class DFRD(fedavg.FedAvg):
         """
         settings = self.settings
         student = self.network(task, tensors).eval()
-        generator, average = (self._generator(task, Rng(0)) for _ in range(2))
-        generative.fill(generator, "generator", tensors)
-        generative.fill(average, "ema", tensors)
+        generator, average = (
+            unpack(self._generator(task, Rng(0)), tensors, prefix)
+            for prefix in ("generator/", "ema/")
+        )
         adam = torch.optim.Adam(
             generator.parameters(),
             lr=settings.generator_lr,
             betas=(settings.generator_momentum, 0.999),
         )
-        restore_optimiser(adam, generator, take("adam/", tensors))
+        unpack_optimiser(adam, generator, tensors, "adam/")
         sgd = torch.optim.SGD(
             student.parameters(),
             lr=settings.server_lr,
@@ -248,9 +240,9 @@ class DFRD(fedavg.FedAvg):
                 kept.lerp_(latest, 1 - settings.ema)
         return (
             pack(student)
-            | generative.packed("generator", generator)
-            | generative.packed("ema", average)
-            | put("adam/", optimiser_state(adam, generator))
+            | pack(generator, "generator/")
+            | pack(average, "ema/")
+            | pack_optimiser(adam, generator, "adam/")
         )
 
     def _generator_loss(
@@ -309,6 +301,7 @@ class DFRD(fedavg.FedAvg):
             data.size,
             noise=settings.noise,
             width=settings.generator_width,
+            running=False,
             rng=rng.at("network"),
             device=device,
         )

@@ -25,6 +25,7 @@ from core.federation import (
     supervised,
     train,
 )
+from core.federation.tensors import weights
 from core.federation.training import Objective
 from core.rng import Rng
 from core.server import weighted_average
@@ -93,7 +94,7 @@ class FedAvg(Algorithm):
         """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state
         stays.
         """
-        samples = [int(upload.meta["samples"]) for upload in uploads.values()]  # type: ignore[arg-type]
+        samples = [upload.whole("samples") for upload in uploads.values()]
         average = weighted_average(
             [weights(upload.tensors) for upload in uploads.values()], samples
         )
@@ -102,12 +103,3 @@ class FedAvg(Algorithm):
     def model(self, state: State) -> nn.Module:
         """The global model."""
         return self.network(state.task, state.tensors)
-
-
-def weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of a model among other tensors: those under `parameters/` and `buffers/`."""
-    return {
-        name: value
-        for name, value in tensors.items()
-        if name.startswith(("parameters/", "buffers/"))
-    }

@@ -32,10 +32,10 @@ import torch
 from torch import nn
 
 from core.algorithms import fedavg
-from core.algorithms._named import put, take
 from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
+from core.federation.tensors import put, put_each, take, take_each, weights
 from core.federation.training import Objective
 from core.rng import Rng
 
@@ -94,10 +94,8 @@ class FedDistill(fedavg.FedAvg):
         """The global model or the seed, and from the second round on the mean logits and which
         classes have some.
         """
-        logits = {
-            name: value for name, value in state.tensors.items() if name.startswith("logits/")
-        }
-        return Message(fedavg.weights(state.tensors) | logits, dict(state.meta))
+        logits = put("logits/", take("logits/", state.tensors))
+        return Message(weights(state.tensors) | logits, dict(state.meta))
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """The model, if it is shared, a client's mean logits, and the number of samples behind each
@@ -117,10 +115,8 @@ class FedDistill(fedavg.FedAvg):
         state = super().round(state, clients, ledger, rng)
         if self.settings.sharing == "models":
             return state
-        tensors = dict(state.tensors)
-        for client in clients:
-            tensors |= put(f"tested/{client.id}/", take("model/", client.memory))
-        return attrs.evolve(state, tensors=tensors)
+        tested = {client.id: take("model/", client.memory) for client in clients}
+        return attrs.evolve(state, tensors=state.tensors | put_each("tested/", tested))
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up
@@ -156,7 +152,7 @@ class FedDistill(fedavg.FedAvg):
         """
         own = self.settings.sharing == "logits"
         if own:
-            fresh = Rng(int(message.meta["seed"]))  # type: ignore[arg-type]
+            fresh = Rng(message.whole("seed"))
             start = take("model/", client.memory) or pack(client.task.new_model(fresh))
             message = Message(message.tensors | start, message.meta)
         answer = super().client_update(client, message, rng)
@@ -192,9 +188,5 @@ class FedDistill(fedavg.FedAvg):
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)
-        owners = dict.fromkeys(
-            name.split("/")[1] for name in state.tensors if name.startswith("tested/")
-        )
-        return [
-            self.network(state.task, take(f"tested/{owner}/", state.tensors)) for owner in owners
-        ]
+        tested = take_each("tested/", state.tensors)
+        return [self.network(state.task, tensors) for tensors in tested.values()]

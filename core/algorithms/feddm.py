@@ -84,7 +84,7 @@ class FedDM(Algorithm):
         encoder = LatentEncoder(task.model_from(message.tensors))
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
-        shared = Rng(int(message.meta["seed"])).at("round", int(message.meta["round"]))  # type: ignore[arg-type]
+        shared = Rng(message.whole("seed")).at("round", message.whole("round"))
         problem = Problem(
             encoder,
             real,

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from core.algorithms import fedavg
-from core.algorithms._named import put, take
 from core.federation import Message, State
+from core.federation.tensors import put_each, take_each, weights
 from core.rng import Rng
 
 
@@ -57,19 +57,13 @@ class FedEnsemble(fedavg.FedAvg):
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and the models themselves for the test."""
-        average = fedavg.weights(super().server_update(state, uploads, rng).tensors)
-        members: dict[str, torch.Tensor] = {}
-        for id_, upload in uploads.items():
-            members |= put(f"members/{id_}/", fedavg.weights(upload.tensors))
-        return attrs.evolve(state, tensors=average | members)
+        average = weights(super().server_update(state, uploads, rng).tensors)
+        members = {id_: weights(upload.tensors) for id_, upload in uploads.items()}
+        return attrs.evolve(state, tensors=average | put_each("members/", members))
 
     def model(self, state: State) -> nn.Module:
         """The ensemble; before the first round the one model there is."""
-        owners = dict.fromkeys(
-            name.split("/")[1] for name in state.tensors if name.startswith("members/")
-        )
-        if not owners:
+        members = take_each("members/", state.tensors)
+        if not members:
             return super().model(state)
-        return Ensemble(
-            [self.network(state.task, take(f"members/{owner}/", state.tensors)) for owner in owners]
-        )
+        return Ensemble([self.network(state.task, member) for member in members.values()])

@@ -36,10 +36,10 @@ import attrs
 import torch
 from torch.nn import functional as F
 
-from core.algorithms import _generative as generative
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Field, Message, State, Task, pack, train
+from core.federation.tensors import unpack
 from core.federation.training import batches
 from core.models import ImageGenerator, PatchDiscriminator, fresh
 from core.rng import Rng
@@ -78,15 +78,9 @@ class FedGAN(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh classifier, w_0 of the discriminator and theta_0 of the generator."""
         tensors = super().initialise(task, rng).tensors
-        return State(
-            task,
-            tensors
-            | generative.packed("generator", self._fresh_generator(task, rng.at("generator")))
-            | generative.packed(
-                "discriminator", self._discriminator(task, rng.at("discriminator"))
-            ),
-            {"round": 0},
-        )
+        tensors |= pack(self._fresh_generator(task, rng.at("generator")), "generator/")
+        tensors |= pack(self._discriminator(task, rng.at("discriminator")), "discriminator/")
+        return State(task, tensors, {"round": 0})
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """Classifier, generator and discriminator, and the round."""
@@ -106,11 +100,11 @@ class FedGAN(fedavg.FedAvg):
         task = client.task
         generator = self.generator(task, message.tensors)
         discriminator = self._discriminator(task, Rng(0))
-        generative.fill(discriminator, "discriminator", message.tensors)
+        unpack(discriminator, message.tensors, "discriminator/")
 
         images, labels = client.images, client.labels
         amount = round(self.settings.share * len(client))
-        if amount and message.meta["round"] >= self.settings.warm_up:  # type: ignore[operator]
+        if amount and message.whole("round") >= self.settings.warm_up:
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
         model = self.network(task, message.tensors)
@@ -126,23 +120,19 @@ class FedGAN(fedavg.FedAvg):
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
         return Message(
-            pack(model)
-            | generative.packed("generator", generator)
-            | generative.packed("discriminator", discriminator),
+            pack(model) | pack(generator, "generator/") | pack(discriminator, "discriminator/"),
             {"samples": len(client)},
         )
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_n = sum_j p_j w_n^j and theta_n = sum_j p_j theta_n^j; the classifiers likewise."""
-        samples = [int(upload.meta["samples"]) for upload in uploads.values()]  # type: ignore[arg-type]
+        samples = [upload.whole("samples") for upload in uploads.values()]
         average = weighted_average([upload.tensors for upload in uploads.values()], samples)
         return State(state.task, average, {"round": state.meta["round"] + 1})
 
     def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> ImageGenerator:
         """G with the weights `generator/...` of a state's or a message's tensors."""
-        generator = self._fresh_generator(task, Rng(0))
-        generative.fill(generator, "generator", tensors)
-        return generator
+        return unpack(self._fresh_generator(task, Rng(0)), tensors, "generator/")
 
     def _fresh_generator(self, task: Task, rng: Rng) -> ImageGenerator:
         settings, data = self.settings, task.dataset
@@ -153,6 +143,7 @@ class FedGAN(fedavg.FedAvg):
             noise=settings.noise,
             classes=data.num_classes,
             width=settings.generator_width,
+            running=False,
             rng=rng,
             device=task.runtime.device,
         )

@@ -31,10 +31,10 @@ from torch import nn
 
 from core import models, server
 from core.algorithms import fedavg
-from core.algorithms._named import put, take
 from core.checks import number, one_of, whole
 from core.distillation import kl_divergence
 from core.federation import Client, Field, Message, State, Task, pack
+from core.federation.tensors import pack_optimiser, put, take, unpack, unpack_optimiser, weights
 from core.federation.training import Objective
 from core.models import FeatureGenerator
 from core.rng import Rng
@@ -115,7 +115,7 @@ class FedGen(fedavg.FedAvg):
         generator = self._fresh_generator(
             task, tensors["parameters/classifier.weight"].shape[1], rng.at("generator")
         )
-        return State(task, tensors | put("generator/", pack(generator)), {"round": 0})
+        return State(task, tensors | pack(generator, "generator/"), {"round": 0})
 
     def _fresh_generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
         """A fresh generator of features of length `size`."""
@@ -131,24 +131,18 @@ class FedGen(fedavg.FedAvg):
 
     def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
         """G with the weights `generator/...` of a state's or a message's tensors."""
-        weights = take("generator/", tensors)
-        generator = self._fresh_generator(task, weights["parameters/out.weight"].shape[0], Rng(0))
-        models.load(generator, {name.split("/", 1)[1]: value for name, value in weights.items()})
-        return generator
+        size = len(tensors["generator/parameters/out.weight"])
+        return unpack(self._fresh_generator(task, size, Rng(0)), tensors, "generator/")
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model; from the second round on also the generator and p(y), "Model, G" in
         FedVCK's Table 10.
         """
-        more = {
-            name: value
-            for name, value in state.tensors.items()
-            if name.startswith(("generator/", "labels/"))
-        }
-        return Message(
-            fedavg.weights(state.tensors) | (more if state.meta["round"] else {}),
-            {"round": state.meta["round"]},
-        )
+        tensors = weights(state.tensors)
+        if state.meta["round"]:
+            for kind in ("generator/", "labels/"):
+                tensors |= put(kind, take(kind, state.tensors))
+        return Message(tensors, {"round": state.meta["round"]})
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and that of each class."""
@@ -166,7 +160,7 @@ class FedGen(fedavg.FedAvg):
         generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
         draws = rng.generator(distribution.device)
-        shrink = settings.decay ** int(received.meta["round"])  # type: ignore[arg-type]
+        shrink = settings.decay ** received.whole("round")
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             samples = len(labels)
@@ -212,23 +206,23 @@ class FedGen(fedavg.FedAvg):
             return agreed + settings.eta * server.diversity(features, noise)
 
         generator, number_ = self.generator(state.task, state.tensors), state.meta["round"]
-        moments = server.train_generator(
+        training = server.GeneratorTraining(
+            lr=settings.generator_lr * settings.decay**number_,
+            weight_decay=settings.generator_weight_decay,
+            batch_size=settings.generator_batch,
+            steps=settings.generator_steps,
+        )
+        adam = training.optimiser(generator)
+        unpack_optimiser(adam, generator, state.tensors, "adam/")
+        server.train_generator(
             generator,
+            adam,
             loss,
             distribution,
-            server.GeneratorTraining(
-                lr=settings.generator_lr * settings.decay**number_,
-                weight_decay=settings.generator_weight_decay,
-                batch_size=settings.generator_batch,
-                steps=settings.generator_steps,
-            ),
+            training,
             rng.at("generator"),
             noise=settings.noise,
-            memory=take("adam/", state.tensors),
         )
-        new = (
-            {"labels/distribution": distribution}
-            | put("generator/", pack(generator))
-            | put("adam/", moments)
-        )
+        new = pack(generator, "generator/") | pack_optimiser(adam, generator, "adam/")
+        new["labels/distribution"] = distribution
         return attrs.evolve(state, tensors=state.tensors | new, meta={"round": number_ + 1})

@@ -48,8 +48,7 @@ import torch
 from torch import nn
 
 from core.algorithms._fediod_clients import Locals, Pull, train_teacher
-from core.algorithms._fediod_server import Centre, generator_from, new_generator, stored
-from core.algorithms._named import take
+from core.algorithms._fediod_server import Centre, generator_from, new_generator
 from core.checks import number, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
@@ -64,7 +63,9 @@ from core.federation import (
     State,
     Task,
     check_upload,
+    pack,
 )
+from core.federation.tensors import take
 from core.metrics.image_quality import (
     adapted_inception_score,
     inception_file,
@@ -260,12 +261,10 @@ class FedIOD(Algorithm):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and a fresh generator."""
-        return State(
-            task,
-            stored("student", task.new_model(rng.at("student")))
-            | stored("generator", new_generator(task, self.settings, rng.at("generator"))),
-            {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}},
-        )
+        tensors = pack(task.new_model(rng.at("student")), "student/")
+        tensors |= pack(new_generator(task, self.settings, rng.at("generator")), "generator/")
+        meta = {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}}
+        return State(task, tensors, meta)
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Teachers for the clients that have none, then this round's part of stage two."""
@@ -462,7 +461,7 @@ class FedIOD(Algorithm):
 
     def model(self, state: State) -> nn.Module:
         """The student."""
-        return state.task.model_from(take("student/", state.tensors))
+        return state.task.model_from(state.tensors, "student/")
 
     def measures(self, state: State) -> dict[str, float]:
         """How the last step of stage two stood, scores of synthetic images, and what a private run

@@ -223,9 +223,10 @@ class FedKD(Algorithm):
         if self.settings.private:
             votes = F.one_hot(logits.argmax(1), logits.shape[1]).float()
             generator = rng.at("noise").generator(logits.device)
-            noise = float(message.meta["noise"])  # type: ignore[arg-type]
-            sharers = int(message.meta["sharers"])  # type: ignore[arg-type]
-            return Message({"votes/noisy": noisy_votes(votes, noise, generator, sharers)})
+            noise = message.number("noise")
+            return Message(
+                {"votes/noisy": noisy_votes(votes, noise, generator, message.whole("sharers"))}
+            )
         counts = {"samples/classes": client.class_counts}
         if not self.settings.levels:
             return Message({"answers/logits": logits} | counts)

@@ -24,8 +24,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.algorithms import _auxiliary as public
-from core.algorithms._named import put, take
-from core.algorithms.fedavg import weights
 from core.checks import number, one_of, whole
 from core.federation import (
     Algorithm,
@@ -40,6 +38,7 @@ from core.federation import (
     supervised,
     train,
 )
+from core.federation.tensors import put_each, take, take_each
 from core.rng import Rng
 
 
@@ -92,13 +91,13 @@ class FedMD(Algorithm):
         sides.
         """
         student = pack(task.new_model(rng.at("model"))) if self.settings.tested == "student" else {}
-        return State(task, student, {"round": 0, "seed": rng.at("alignment").key, "owners": []})
+        return State(task, student, {"round": 0, "seed": rng.at("alignment").key})
 
-    def _aligned(self, task: Task, message: Message | State, number_: int) -> torch.Tensor:
+    def _aligned(self, task: Task, seed: int, number_: int) -> torch.Tensor:
         """d_j, the public images of a round, uint8 (n, C, S, S): the same for server and
         clients.
         """
-        shared = Rng(int(message.meta["seed"])).at("round", number_)  # type: ignore[arg-type]
+        shared = Rng(seed).at("round", number_)
         images = public.public_images(task, self.settings)
         return public.drawn(images, self.settings.alignment, shared, task.runtime.device)
 
@@ -115,14 +114,15 @@ class FedMD(Algorithm):
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Digest, revisit, communicate."""
-        settings, task, number_ = self.settings, client.task, int(message.meta["round"])  # type: ignore[arg-type]
+        settings, task = self.settings, client.task
+        number_, seed = message.whole("round"), message.whole("seed")
         if client.memory:
             model = task.model_from(client.memory)
             # digest: f_k approaches the consensus on the public images of the round before
             self._digest(
                 task,
                 model,
-                self._aligned(task, message, number_ - 1),
+                self._aligned(task, seed, number_ - 1),
                 message.tensors["consensus/logits"],
                 settings.align_epochs,
                 rng.at("digest"),
@@ -147,9 +147,7 @@ class FedMD(Algorithm):
         )
         client.memory = pack(model)
         # communicate: f_k(x_i), the class scores of the public images
-        return Message(
-            {"answers/logits": task.outputs(model, self._aligned(task, message, number_))}
-        )
+        return Message({"answers/logits": task.outputs(model, self._aligned(task, seed, number_))})
 
     def _digest(
         self,
@@ -189,7 +187,7 @@ class FedMD(Algorithm):
             self._digest(
                 state.task,
                 student,
-                self._aligned(state.task, state, number_),
+                self._aligned(state.task, state.meta["seed"], number_),
                 consensus,
                 self.settings.student_epochs,
                 rng.at("student"),
@@ -204,17 +202,12 @@ class FedMD(Algorithm):
         state = super().round(state, clients, ledger, rng)
         if self.settings.tested == "student":
             return state
-        tensors = dict(state.tensors)
-        for client in clients:
-            tensors |= put(f"clients/{client.id}/", client.memory)
-        owners = sorted({*state.meta["owners"], *(client.id for client in clients)})
-        return attrs.evolve(state, tensors=tensors, meta=state.meta | {"owners": owners})
+        tested = put_each("clients/", {client.id: client.memory for client in clients})
+        return attrs.evolve(state, tensors=state.tensors | tested)
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The student, or the model of every client that has answered."""
         if self.settings.tested == "student":
-            return state.task.model_from(weights(state.tensors))
-        return [
-            state.task.model_from(take(f"clients/{owner}/", state.tensors))
-            for owner in state.meta["owners"]
-        ]
+            return state.task.model_from(state.tensors)
+        tested = take_each("clients/", state.tensors)
+        return [state.task.model_from(tensors) for tensors in tested.values()]

@@ -35,7 +35,6 @@ from torch.nn import functional as F
 
 from core import models, server
 from core.algorithms import _condensing as condensing
-from core.algorithms._named import put, take
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
 from core.federation import (
@@ -48,6 +47,16 @@ from core.federation import (
     Task,
     UploadError,
     pack,
+)
+from core.federation.tensors import (
+    pack_optimiser,
+    put,
+    put_each,
+    take,
+    take_each,
+    unpack,
+    unpack_optimiser,
+    weights,
 )
 from core.metrics import earth_movers_distance
 from core.metrics.transport import solver
@@ -123,9 +132,8 @@ class FedMK(Algorithm):
         drawn from.
         """
         model = task.new_model(rng.at("model"))
-        tensors = pack(model) | put(
-            "generator/", generator_of(task, model, rng.at("generator")).state_dict()
-        )
+        generator = new_generator(task, model.feature_size, rng.at("generator"))
+        tensors = pack(model) | pack(generator, "generator/")
         meta = {"round": 0, "seed": rng.at("sharing").key}
         if self.settings.compare_size is not None:
             solver()  # a sentence now is better than one after the last round
@@ -136,21 +144,20 @@ class FedMK(Algorithm):
         """The global model, and the last knowledge of another client: c' ~ randint, anew for every
         client.
         """
-        message = {
-            name: value
-            for name, value in state.tensors.items()
-            if name.startswith(("parameters/", "buffers/"))
-        }
-        others = [owner for owner in owners(state) if owner != client_id]
+        tensors = weights(state.tensors)
+        others = [
+            theirs
+            for owner, theirs in take_each("knowledge/", state.tensors).items()
+            if owner != client_id
+        ]
         if self.settings.sharing and others:
             draws = (
                 Rng(state.meta["seed"])
                 .at("round", state.meta["round"], "client", client_id)
                 .generator()
             )
-            other = others[int(torch.randint(len(others), (), generator=draws))]
-            message |= take(f"knowledge/{other}/", state.tensors)
-        return Message(message)
+            tensors |= others[int(torch.randint(len(others), (), generator=draws))]
+        return Message(tensors)
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Knowledge in float32 and its labels, one byte each."""
@@ -239,15 +246,15 @@ class FedMK(Algorithm):
             self._check(owner, upload)
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
-        generator = generator_of(state.task, model, rng, state)
+        generator = new_generator(state.task, model.feature_size, Rng(0))
+        unpack(generator, state.tensors, "generator/")
         moments = self._train_generator(
-            generator, model, labels, take("moments/", state.tensors), rng.at("generator")
+            generator, model, labels, take("adam/", state.tensors), rng.at("generator")
         )
         training = attrs.evolve(self.settings.training, lr=self.settings.rate(state.meta["round"]))
         self._train_model(state.task, model, generator, images, labels, training, rng)
-        tensors = pack(model) | put("generator/", generator.state_dict()) | put("moments/", moments)
-        for owner, upload in uploads.items():
-            tensors |= put(f"knowledge/{owner}/", upload.tensors)
+        tensors = pack(model) | pack(generator, "generator/") | put("adam/", moments)
+        tensors |= put_each("knowledge/", {id_: one.tensors for id_, one in uploads.items()})
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def _check(self, owner: int, upload: Message) -> None:
@@ -287,14 +294,11 @@ class FedMK(Algorithm):
         def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             return server.ensemble_cross_entropy(head.logits(features), labels)
 
-        return server.train_generator(
-            generator,
-            loss,
-            torch.bincount(labels, minlength=generator.classes).float(),
-            training,
-            rng,
-            memory=memory,
-        )
+        adam = training.optimiser(generator)
+        unpack_optimiser(adam, generator, memory)
+        distribution = torch.bincount(labels, minlength=generator.classes).float()
+        server.train_generator(generator, adam, loss, distribution, training, rng)
+        return pack_optimiser(adam, generator)
 
     def _train_model(
         self,
@@ -364,10 +368,9 @@ class FedMK(Algorithm):
         """
         if self.settings.compare_size is None:
             return {}
-        compared = State(state.task, take("compared/", state.tensors))
         first, second = (
-            torch.cat([one.tensors[f"knowledge/{owner}/images"] for owner in owners(one)])
-            for one in (state, compared)
+            torch.cat([one["images"] for one in take_each(prefix, state.tensors).values()])
+            for prefix in ("knowledge/", "compared/knowledge/")
         )
         return {"emd": earth_movers_distance(first, second)}
 
@@ -376,20 +379,15 @@ class FedMK(Algorithm):
         return state.task.model_from(state.tensors)
 
 
-def generator_of(
-    task: Task, model: Classifier, rng: Rng, state: State | None = None
-) -> FeatureGenerator:
-    """A fresh generator, or that of a state."""
-    generator = models.fresh(
+def new_generator(task: Task, feature_size: int, rng: Rng) -> FeatureGenerator:
+    """A fresh generator of features of that length."""
+    return models.fresh(
         FeatureGenerator,
         task.dataset.num_classes,
-        model.feature_size,
+        feature_size,
         rng=rng,
         device=task.runtime.device,
     )
-    if state is not None:
-        generator.load_state_dict(take("generator/", state.tensors))
-    return generator
 
 
 @torch.no_grad()
@@ -405,12 +403,3 @@ def draw_pseudo(
     return generator.eval()(
         server.draw_noise("normal", (number_, generator.noise), draws), classes
     ), classes
-
-
-def owners(state: State) -> list[int]:
-    """The clients of the last round."""
-    return sorted(
-        int(name.split("/")[1])
-        for name in state.tensors
-        if name.startswith("knowledge/") and name.endswith("/labels")
-    )

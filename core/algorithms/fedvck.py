@@ -32,6 +32,7 @@ from core.condensation.engine import (
     strategy,
 )
 from core.federation import Algorithm, Client, Field, Message, State, Task, pack
+from core.federation.tensors import take, unpack, weights
 from core.models import at_once
 from core.rng import Rng
 
@@ -182,14 +183,8 @@ class FedVCK(Algorithm):
         """The global model M_t; and the round, for clients that draw a model of their own in round
         0.
         """
-        model = {
-            name: value
-            for name, value in state.tensors.items()
-            if name.startswith(("parameters/", "buffers/"))
-        }
-        return Message(
-            model, {"round": state.meta["round"]} if self.settings.first_model == "own" else {}
-        )
+        own = self.settings.first_model == "own"
+        return Message(weights(state.tensors), {"round": state.meta["round"]} if own else {})
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Condensed images with their labels, logit prototypes and the numbers of samples behind
@@ -221,7 +216,7 @@ class FedVCK(Algorithm):
 
     def _draws_own(self, message: Message) -> bool:
         """Whether a client that got this message starts from its own random network."""
-        return self.settings.first_model == "own" and message.meta["round"] == 0
+        return self.settings.first_model == "own" and message.whole("round") == 0
 
     def _condense(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
@@ -305,23 +300,21 @@ class FedVCK(Algorithm):
         previous = logits.clone()
         for position, client in enumerate(clients):
             if client.memory:
-                before = client.task.model_from(_below("previous/", client.memory))
+                before = client.task.model_from(client.memory, "previous/")
                 previous[owner == position] = client.task.outputs(
                     before, real.images[owner == position]
                 )
         # err_t(x) = L_ce(y, alpha M_t(x) + (1 - alpha) M_{t-1}(x))
         error = condensation.smoothed_error(logits, previous, label, settings.alpha, settings.blend)
         # w(x) = 1 / (1 + exp(-err + b)), P_w(x) = w(x) / sum w
-        weights = condensation.importance(error, settings.b)
-        return condensation.selection_probabilities(
-            weights, real.group, real.groups, settings.selection
-        )
+        w = condensation.importance(error, settings.b)
+        return condensation.selection_probabilities(w, real.group, real.groups, settings.selection)
 
     def _remember(self, client: Client, model: nn.Module, images: torch.Tensor) -> None:
         """M_{t-1} of the next round, and the images to go on with where `warm_start` asks for
         them.
         """
-        client.memory = {f"previous/{name}": value for name, value in pack(model).items()}
+        client.memory = pack(model, "previous/")
         if self.settings.warm_start:
             client.memory["images"] = images
 
@@ -346,10 +339,7 @@ class FedVCK(Algorithm):
         )
         tensors = pack(model) | knowledge.tensors()
         if contrast is not None:
-            tensors |= {
-                f"projector/{name}": value
-                for name, value in contrast.projector.state_dict().items()
-            }
+            tensors |= pack(contrast.projector, "projector/")
         fade = FADE if settings.fading_contrast else 1.0
         return State(
             task, tensors, {"round": number_ + 1, "contrast": state.meta["contrast"] * fade}
@@ -385,9 +375,8 @@ class FedVCK(Algorithm):
         projector = server.Projector(prototypes.shape[1], rng.at("projector")).to(
             task.runtime.device
         )
-        learnt = _below("projector/", state.tensors)
-        if learnt and settings.projector == "kept":
-            projector.load_state_dict(learnt)
+        if settings.projector == "kept" and take("projector/", state.tensors):
+            unpack(projector, state.tensors, "projector/")
         return server.Contrast(
             projector=projector,
             prototypes=prototypes,
@@ -404,11 +393,3 @@ class FedVCK(Algorithm):
     def model(self, state: State) -> nn.Module:
         """The global model."""
         return state.task.model_from(state.tensors)
-
-
-def _below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -28,9 +28,9 @@ from torch.nn import functional as F
 
 from core import models
 from core.algorithms import fedavg
-from core.algorithms._named import put, take
 from core.checks import number, whole
 from core.federation import Client, Message, State, Task, pack
+from core.federation.tensors import put, take, unpack
 from core.federation.training import Objective
 from core.models import Classifier
 from core.rng import Rng
@@ -99,11 +99,7 @@ class MOON(fedavg.FedAvg):
         """The network, with the projection head if there is one."""
         if not self.settings.projection:
             return super().network(task, tensors)
-        model = self._projected(task, Rng(0))
-        models.load(
-            model, {name.split("/", 1)[1]: value for name, value in fedavg.weights(tensors).items()}
-        )
-        return model
+        return unpack(self._projected(task, Rng(0)), tensors)
 
     def _projected(self, task: Task, rng: Rng) -> Projected:
         return Projected(task.new_model(rng), self.settings.projection, task.runtime.device)

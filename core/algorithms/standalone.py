@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import torch
 from torch import nn
 
 from core.federation import (
@@ -19,6 +18,7 @@ from core.federation import (
     supervised,
     train,
 )
+from core.federation.tensors import put, put_each, take, take_each
 from core.rng import Rng
 
 
@@ -38,18 +38,16 @@ class Standalone(Algorithm):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The weights that all clients start from."""
-        return State(task, _put("start", pack(task.new_model(rng.at("model")))), {"trained": []})
+        return State(task, pack(task.new_model(rng.at("model")), "start/"))
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Train every client's model further. The models stand in the state because they are what
         is tested.
         """
-        tensors, trained = dict(state.tensors), set(state.meta["trained"])
+        start, trained = take("start/", state.tensors), take_each("clients/", state.tensors)
         with ledger.timed("clients"):
             for client in clients:
-                model = state.task.model_from(
-                    _take(str(client.id) if client.id in trained else "start", tensors)
-                )
+                model = state.task.model_from(trained.get(client.id, start))
                 train(
                     model,
                     client.images,
@@ -59,26 +57,10 @@ class Standalone(Algorithm):
                     supervised(state.task),
                     rng.at("client", client.id),
                 )
-                tensors |= _put(str(client.id), pack(model))
-        return State(
-            state.task, tensors, {"trained": sorted(trained | {client.id for client in clients})}
-        )
+                trained[client.id] = pack(model)
+        return State(state.task, put("start/", start) | put_each("clients/", trained))
 
     def model(self, state: State) -> list[nn.Module]:
         """The model of every client that has trained one."""
-        return [
-            state.task.model_from(_take(str(owner), state.tensors))
-            for owner in state.meta["trained"]
-        ]
-
-
-def _put(owner: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"{owner}/{name}": value for name, value in tensors.items()}
-
-
-def _take(owner: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {
-        name.removeprefix(f"{owner}/"): value
-        for name, value in tensors.items()
-        if name.startswith(f"{owner}/")
-    }
+        trained = take_each("clients/", state.tensors)
+        return [state.task.model_from(tensors) for tensors in trained.values()]

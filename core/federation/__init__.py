@@ -6,7 +6,8 @@ from core.federation.loop import RoundResult, rounds, select
 from core.federation.message import Field, Ledger, Message, UploadError, check_upload
 from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
-from core.federation.task import Task, pack
+from core.federation.task import Task
+from core.federation.tensors import pack
 from core.federation.training import LocalTraining, supervised, train
 
 __all__ = [

@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
 
 from core.errors import InputError
@@ -19,6 +18,7 @@ from core.federation.algorithm import State
 from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
+from core.federation.tensors import put, put_each, take
 
 
 @attrs.frozen
@@ -38,9 +38,8 @@ def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]
 
     A tensor that the server and clients hold together, as the same object, is written once.
     """
-    tensors = {f"state/{name}": value for name, value in checkpoint.state.tensors.items()}
-    for client in clients:
-        tensors |= {f"client/{client.id}/{name}": value for name, value in client.memory.items()}
+    tensors = put("state/", checkpoint.state.tensors)
+    tensors |= put_each("client/", {client.id: client.memory for client in clients})
     first: dict[int, str] = {}
     same = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
     facts = {
@@ -78,14 +77,6 @@ def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Chec
             f"the checkpoint {path} belongs to another run or other data; delete it to start again"
         )
     for client in clients:
-        client.memory.update(_below(f"client/{client.id}/", tensors))
-    state = State(task, _below("state/", tensors), facts["meta"])
+        client.memory.update(take(f"client/{client.id}/", tensors))
+    state = State(task, take("state/", tensors), facts["meta"])
     return Checkpoint(state, Ledger(facts["ledger"]), facts["history"])
-
-
-def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

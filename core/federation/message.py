@@ -46,6 +46,19 @@ class Message:
         """Bytes in all."""
         return sum(self.sizes.values())
 
+    def number(self, name: str) -> float:
+        """A number of `meta`. Raises InputError where it is none."""
+        value = self.meta.get(name)
+        if not isinstance(value, (int, float)):
+            raise InputError(f"{name!r} of a message must be a number, not {value!r}")
+        return value
+
+    def whole(self, name: str) -> int:
+        """A number of `meta`, without what stands behind the point. Raises InputError where it is
+        none.
+        """
+        return int(self.number(name))
+
 
 @attrs.define
 class Ledger:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from core import metrics, models
 from core.data import Dataset
 from core.federation.runtime import Runtime
+from core.federation.tensors import unpack
 from core.models import Classifier
 from core.rng import Rng
 
@@ -47,16 +48,9 @@ class Task:
         """A freshly initialised model on the task's device."""
         return self._build(rng)
 
-    def model_from(self, tensors: Mapping[str, torch.Tensor]) -> Classifier:
-        """The model whose weights travel under `parameters/` and `buffers/` (see `pack`)."""
-        model = copy.deepcopy(self._template)
-        weights = {
-            key.split("/", 1)[1]: value
-            for key, value in tensors.items()
-            if key.startswith(("parameters/", "buffers/"))
-        }
-        models.load(model, weights)
-        return model
+    def model_from(self, tensors: Mapping[str, torch.Tensor], prefix: str = "") -> Classifier:
+        """The model whose weights stand below a prefix (see `core.federation.tensors`)."""
+        return unpack(copy.deepcopy(self._template), tensors, prefix)
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 images (N, C, H, W) as the network takes them: normalised float32, channels
@@ -93,13 +87,3 @@ class Task:
             for one in (model if isinstance(model, list) else [model])
         ]
         return metrics.mean_and_std(each) if isinstance(model, list) else each[0]
-
-
-def pack(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A model as wire tensors: `parameters/<name>` and `buffers/<name>` (running statistics of
-    batch norm).
-    """
-    parameters, buffers = models.parameters_and_buffers(model)
-    return {f"parameters/{name}": value.clone() for name, value in parameters.items()} | {
-        f"buffers/{name}": value.clone() for name, value in buffers.items()
-    }

@@ -80,10 +80,19 @@ class ImageGenerator(nn.Module):
         classes: C of a conditional generator, whose labels enter as one-hot vectors beside the
             noise; 0: no labels.
         width: channels of the last hidden map.
+        running: whether batch normalisation keeps running statistics for evaluation; without them
+            every batch is normalised by its own.
     """
 
     def __init__(
-        self, channels: int, size: int, *, noise: int = 100, classes: int = 0, width: int = 64
+        self,
+        channels: int,
+        size: int,
+        *,
+        noise: int = 100,
+        classes: int = 0,
+        width: int = 64,
+        running: bool = True,
     ) -> None:
         super().__init__()
         at_least("size", size, 8)
@@ -91,11 +100,11 @@ class ImageGenerator(nn.Module):
         at_least("width", width, 1)
         self.noise, self.classes, self.size, self.side = noise, classes, size, -(-size // 4)
         self.seed = nn.Linear(noise + classes, 2 * width * self.side**2)
-        self.norm0 = nn.BatchNorm2d(2 * width)
+        self.norm0 = nn.BatchNorm2d(2 * width, track_running_stats=running)
         self.conv1 = nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(2 * width)
+        self.norm1 = nn.BatchNorm2d(2 * width, track_running_stats=running)
         self.conv2 = nn.Conv2d(2 * width, width, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width)
+        self.norm2 = nn.BatchNorm2d(width, track_running_stats=running)
         self.out = nn.Conv2d(width, channels, 3, padding=1)
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:

@@ -43,6 +43,15 @@ class GeneratorTraining:
     batch_size: int = attrs.field(default=128, validator=whole(2))
     steps: int = attrs.field(default=50, validator=whole(0))
 
+    def optimiser(self, generator: FeatureGenerator) -> torch.optim.Adam:
+        """The Adam that takes the steps."""
+        return torch.optim.Adam(
+            generator.parameters(),
+            lr=self.lr,
+            betas=(self.momentum, 0.999),
+            weight_decay=self.weight_decay,
+        )
+
 
 @attrs.frozen(eq=False)
 class Heads:
@@ -143,23 +152,21 @@ def draw_labels(distribution: torch.Tensor, number_: int, draws: torch.Generator
 
 def train_generator(
     generator: FeatureGenerator,
+    optimiser: torch.optim.Optimizer,
     loss: FeatureLoss,
     distribution: torch.Tensor,
     settings: GeneratorTraining,
     rng: Rng,
     *,
     noise: str = "normal",
-    memory: Mapping[str, torch.Tensor] | None = None,
-) -> dict[str, torch.Tensor]:
+) -> None:
     """Train a generator in place: minimise the expected loss over y ~ p(y) and z ~ G(y, noise).
 
     Args:
+        optimiser: that of the settings, with what it remembers of earlier rounds.
         loss: what features are judged by; see `ensemble_cross_entropy` and `diversity`.
         distribution: p(y), (C,), on the generator's device.
         noise: see `draw_noise`.
-        memory: what an earlier call returned, to go on with Adam's moments; None starts anew.
-
-    Returns: Adam's moments as named tensors, for a state.
 
     Raises InputError when no class has a positive share.
     """
@@ -171,14 +178,6 @@ def train_generator(
         rng.at("draws").generator(distribution.device),
         settings.steps * settings.batch_size,
     )
-    optimiser = torch.optim.Adam(
-        generator.parameters(),
-        lr=settings.lr,
-        betas=(settings.momentum, 0.999),
-        weight_decay=settings.weight_decay,
-    )
-    if memory:
-        _restore(optimiser, generator, memory)
     if settings.steps:
         # every sample is drawn afresh: one pass over all of them is what the expectation asks for
         labels = draw_labels(distribution, samples, draws)
@@ -188,22 +187,3 @@ def train_generator(
             return loss(model(seeds, labels), labels, seeds)
 
         train(generator, seeds, labels, settings, settings.steps, objective, rng, [optimiser])
-    return _moments(optimiser, generator)
-
-
-def _moments(optimiser: torch.optim.Adam, module: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        f"{moment}/{name}": value
-        for name, parameter in module.named_parameters()
-        for moment, value in optimiser.state[parameter].items()
-    }
-
-
-def _restore(
-    optimiser: torch.optim.Adam, module: nn.Module, memory: Mapping[str, torch.Tensor]
-) -> None:
-    for name, parameter in module.named_parameters():
-        # Adam counts its steps on the CPU
-        optimiser.state[parameter] = {"step": memory[f"step/{name}"].cpu()} | {
-            moment: memory[f"{moment}/{name}"].clone() for moment in ("exp_avg", "exp_avg_sq")
-        }

@@ -12,6 +12,7 @@ from core.algorithms.dfrd import Ensemble, diversity_loss, transferability_loss
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Message, Runtime, UploadError, check_upload
+from core.federation.tensors import unpack
 from core.models.stacked import Stacked
 from core.rng import Rng
 
@@ -174,13 +175,14 @@ def after(task, clients):
 def test_the_averaged_generator_keeps_its_share_of_itself(after):
     state, _, new = after
     names = [name.removeprefix("ema/") for name in new.tensors if name.startswith("ema/")]
-    assert "embedding" in names and "network.seed.weight" in names
+    assert "parameters/embedding" in names and "parameters/network.seed.weight" in names
     for name in names:
         start, latest = state.tensors[f"ema/{name}"], new.tensors[f"generator/{name}"]
         torch.testing.assert_close(
             new.tensors[f"ema/{name}"], 0.75 * start + 0.25 * latest, rtol=1e-5, atol=1e-6
         )
-    assert not new.tensors["generator/embedding"].equal(state.tensors["generator/embedding"])
+    embedding = "generator/parameters/embedding"
+    assert not new.tensors[embedding].equal(state.tensors[embedding])
 
 
 def test_the_student_keeps_the_averaged_running_statistics(after):
@@ -217,12 +219,7 @@ def test_the_student_learns_what_the_ensemble_says(task, clients):
         counts / counts.sum(0).clamp(min=1),
     )
     generator, often = algorithm._generator(task, Rng(0)), counts.sum(0) / counts.sum()
-    generator.load_state_dict(
-        {
-            name: new.tensors.get(f"generator/{name}", value)
-            for name, value in generator.state_dict().items()
-        }
-    )
+    unpack(generator, new.tensors, "generator/")
     draws = torch.Generator().manual_seed(9)
     labels = torch.multinomial(often, 256, replacement=True, generator=draws)
 

@@ -12,6 +12,7 @@ from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.experiments.spec import TABLES, read_published
 from core.federation import Client, Message, Runtime, UploadError, check_upload
+from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator, build
 from core.rng import Rng
 
@@ -75,12 +76,7 @@ def test_both_networks_step_at_once_from_the_weights_before(task, clients):
         algorithm._discriminator(task, Rng(0)),
     )
     for kind, network in (("generator", generator), ("discriminator", judge)):
-        network.load_state_dict(
-            {
-                name: state.tensors.get(f"{kind}/{name}", value)
-                for name, value in network.state_dict().items()
-            }
-        )
+        unpack(network, state.tensors, f"{kind}/")
     order = torch.randperm(len(client), generator=Rng(1).at("gan", "epoch", 0).generator())
     noise = torch.randn(len(client), 8, generator=Rng(1).at("gan", "noise").generator())
     labels = client.labels[order]
@@ -101,7 +97,8 @@ def test_both_networks_step_at_once_from_the_weights_before(task, clients):
             torch.autograd.grad(value, list(network.parameters()), retain_graph=True),
             strict=True,
         ):
-            moved = upload[f"{kind}/{name}"] - state.tensors[f"{kind}/{name}"]
+            name = f"{kind}/parameters/{name}"
+            moved = upload[name] - state.tensors[name]
             clear = g.abs() > 1e-5
             torch.testing.assert_close(moved[clear], -lr * g[clear].sign(), rtol=0.02, atol=1e-6)
 
@@ -213,7 +210,7 @@ def test_malformed_uploads_are_refused(task, clients):
     good = algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(0))
     form = algorithm.upload_format(state)
     check_upload(good, *form, 0)
-    name = "generator/seed.weight"
+    name = "generator/parameters/seed.weight"
     for tensors in (
         {key: value for key, value in good.tensors.items() if key != name},
         good.tensors | {name: good.tensors[name] * torch.nan},

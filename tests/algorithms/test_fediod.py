@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from core import algorithms
 from core.algorithms import _fediod_clients as clients_side
-from core.algorithms._named import take
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Runtime, Schedule, UploadError
+from core.federation.tensors import take
 from core.models import Stacked
 from core.rng import Rng
 

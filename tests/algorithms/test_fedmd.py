@@ -93,19 +93,19 @@ def test_both_sides_see_the_same_public_images_and_others_in_every_round(task):
     algorithm = create()
     state = algorithm.initialise(task, Rng(0))
     first, again, next_ = (
-        algorithm._aligned(task, source, number)
+        algorithm._aligned(task, source.meta["seed"], number)
         for source, number in ((state, 0), (algorithm.broadcast(state, 3), 0), (state, 1))
     )
     assert (
         first.shape == (60, 1, 8, 8) and torch.equal(first, again) and not torch.equal(first, next_)
     )
-    assert len(create(alignment=10**6)._aligned(task, state, 0)) == 5_000
+    assert len(create(alignment=10**6)._aligned(task, state.meta["seed"], 0)) == 5_000
 
 
 def test_digesting_brings_a_client_closer_to_the_consensus(task):
     algorithm = create(align_epochs=30, lr=5e-3)
     state = algorithm.initialise(task, Rng(0))
-    images, model = algorithm._aligned(task, state, 0), task.new_model(Rng(1))
+    images, model = algorithm._aligned(task, state.meta["seed"], 0), task.new_model(Rng(1))
     consensus = 3 * task.outputs(task.new_model(Rng(2)), images)
     before = (task.outputs(model, images) - consensus).abs().mean()
     algorithm._digest(task, model, images, consensus, 30, Rng(3))

@@ -245,7 +245,7 @@ def test_the_projector_is_kept(task):
     names = [name for name in after[2] if name.startswith("projector/")]
     assert not any(name.startswith("projector/") for name in after[0]) and names
     # round 3 goes on from round 2: its few steps move the weights less than another draw would
-    weight = "projector/first.weight"
+    weight = "projector/parameters/first.weight"
     fresh = [
         result.state.tensors
         for result in rounds(

@@ -107,3 +107,16 @@ def test_tensors_by_name_and_back():
 def test_bad_sizes_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_a_generator_without_running_statistics_is_the_same_in_both_modes():
+    with_, without = (
+        fresh(ImageGenerator, 1, 8, noise=4, width=4, running=running, rng=Rng(0))
+        for running in (True, False)
+    )
+    noise = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    assert not list(without.buffers())
+    assert torch.equal(without(noise), with_(noise))
+    assert torch.equal(without.eval()(noise), with_(noise)) and not with_.eval()(noise).equal(
+        without(noise)
+    )

@@ -129,18 +129,17 @@ def generator(**options):
 
 
 def test_training_goes_on_where_adam_stopped(heads):
-    """Two calls with a memory in between take the steps that one plain Adam takes on the same
-    draws.
-    """
+    """Two calls with one optimiser take the steps that one plain Adam takes on the same draws."""
     seen = []
 
     def loss(features, labels, noise):
         seen.append((noise, labels))
         return ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)
 
-    options, ours, memory = GeneratorTraining(batch_size=8, steps=3, lr=0.01), generator(), None
+    options, ours = GeneratorTraining(batch_size=8, steps=3, lr=0.01), generator()
+    optimiser = options.optimiser(ours)
     for call in range(2):
-        memory = train_generator(ours, loss, torch.ones(C), options, Rng(call), memory=memory)
+        train_generator(ours, optimiser, loss, torch.ones(C), options, Rng(call))
     assert len(seen) == 6 and len({float(noise[0, 0]) for noise, _ in seen}) == 6
     plain = generator().train()
     adam = torch.optim.Adam(plain.parameters(), lr=0.01, weight_decay=1e-2)
@@ -159,12 +158,13 @@ def spread_after_training(heads, eta):
     """How often the ensemble sees the label in generated features, and how far those of one class
     lie apart.
     """
-    ours = generator(hidden=32)
+    ours, options = generator(hidden=32), GeneratorTraining(batch_size=32, steps=100, lr=0.02)
     train_generator(
         ours,
+        options.optimiser(ours),
         lambda f, y, e: ensemble_cross_entropy(heads.logits(f), y) + eta * diversity(f, e),
         torch.ones(C),
-        GeneratorTraining(batch_size=32, steps=100, lr=0.02),
+        options,
         Rng(0),
     )
     labels = torch.arange(C).repeat(50)
@@ -184,22 +184,18 @@ def test_a_trained_generator_makes_varied_features_of_the_label_it_is_given(head
 
 
 def test_only_known_labels_are_asked_for_and_no_label_is_an_error():
-    asked = []
-    train_generator(
-        generator(),
-        lambda f, y, e: asked.append(y) or f.sum(),
-        torch.tensor([0.0, 1.0, 0.0, 0.0]),
-        GeneratorTraining(batch_size=4, steps=2),
-        Rng(0),
-    )
+    asked, ours, options = [], generator(), GeneratorTraining(batch_size=4, steps=2)
+    adam = options.optimiser(ours)
+
+    def ask(features, labels, noise):
+        asked.append(labels)
+        return features.sum()
+
+    train_generator(ours, adam, ask, torch.tensor([0.0, 1.0, 0.0, 0.0]), options, Rng(0))
     assert torch.cat(asked).tolist() == [1] * 8
-    assert (
-        train_generator(
-            generator(), lambda *_: None, torch.ones(C), GeneratorTraining(steps=0), Rng(0)
-        )
-        == {}
-    )
+    train_generator(ours, adam, ask, torch.ones(C), GeneratorTraining(steps=0), Rng(0))
+    assert len(asked) == 2
     with pytest.raises(InputError, match="class to generate"):
-        train_generator(generator(), lambda *_: None, torch.zeros(C), GeneratorTraining(), Rng(0))
+        train_generator(ours, adam, ask, torch.zeros(C), options, Rng(0))
     with pytest.raises(InputError, match="batch_size"):
         GeneratorTraining(batch_size=1)

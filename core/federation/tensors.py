@@ -1,0 +1,106 @@
+"""The codec of named tensors: how networks and optimisers stand in states, messages and memories.
+
+A name is a path. What belongs together stands below a prefix that ends with a slash, as in
+`generator/`. There a network has `parameters/<name>`, and `buffers/<name>` for the running
+statistics of its batch normalisation; an optimiser has `<quantity>/<parameter>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from core import models
+
+Tensors = dict[str, torch.Tensor]
+Named = Mapping[str, torch.Tensor]
+Network = TypeVar("Network", bound=nn.Module)
+
+WEIGHTS = ("parameters/", "buffers/")
+
+
+def put(prefix: str, tensors: Named) -> Tensors:
+    """The tensors with a prefix before their names."""
+    return {prefix + name: value for name, value in tensors.items()}
+
+
+def take(prefix: str, tensors: Named) -> Tensors:
+    """The tensors whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def put_each(prefix: str, owners: Mapping[int, Named]) -> Tensors:
+    """The tensors of every owner, by id, as `<prefix><id>/<name>`."""
+    return {
+        f"{prefix}{owner}/{name}": value
+        for owner, tensors in owners.items()
+        for name, value in tensors.items()
+    }
+
+
+def take_each(prefix: str, tensors: Named) -> dict[int, Tensors]:
+    """What `put_each` put there: the tensors of every owner, in the order of their ids."""
+    below = take(prefix, tensors)
+    owners = sorted({int(name.split("/", 1)[0]) for name in below})
+    return {owner: take(f"{owner}/", below) for owner in owners}
+
+
+def weights(tensors: Named) -> Tensors:
+    """The weights of a model among other tensors: those under `parameters/` and `buffers/`."""
+    return {name: value for name, value in tensors.items() if name.startswith(WEIGHTS)}
+
+
+def pack(network: nn.Module, prefix: str = "") -> Tensors:
+    """Copies of a network's parameters and buffers, below a prefix."""
+    return {
+        f"{prefix}{kind}{name}": value
+        for kind, values in zip(WEIGHTS, models.parameters_and_buffers(network), strict=True)
+        for name, value in values.items()
+    }
+
+
+def unpack(network: Network, tensors: Named, prefix: str = "") -> Network:
+    """Give a network, in place, the weights that stand below a prefix; hands the network on.
+
+    Raises InputError for a name that is missing or unknown and for a wrong shape.
+    """
+    found = weights(take(prefix, tensors))
+    models.load(network, {name.split("/", 1)[1]: value for name, value in found.items()})
+    return network
+
+
+def pack_optimiser(
+    optimiser: torch.optim.Optimizer, network: nn.Module, prefix: str = ""
+) -> Tensors:
+    """Copies of what an optimiser remembers of a network's parameters, below a prefix."""
+    return {
+        f"{prefix}{quantity}/{name}": value.clone()
+        for name, parameter in network.named_parameters()
+        for quantity, value in optimiser.state.get(parameter, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def unpack_optimiser(
+    optimiser: torch.optim.Optimizer, network: nn.Module, tensors: Named, prefix: str = ""
+) -> None:
+    """Give an optimiser back what stands below a prefix; where nothing does, it starts anew."""
+    below = take(prefix, tensors)
+    for name, parameter in network.named_parameters():
+        kept = {
+            key.removesuffix(f"/{name}"): value
+            for key, value in below.items()
+            if key.endswith(f"/{name}")
+        }
+        # Adam counts its steps on the CPU
+        optimiser.state[parameter] = {
+            quantity: value.cpu() if quantity == "step" else value.clone()
+            for quantity, value in kept.items()
+        }
