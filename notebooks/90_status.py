@@ -11,7 +11,13 @@ import pandas as pd
 from IPython.display import Markdown
 
 from core.data import available
-from core.report import headline, progress, records_summary, versions
+from core.report import (
+    headline,
+    progress,
+    records_apart,
+    records_summary,
+    versions,
+)
 
 # %%
 Markdown(headline())
@@ -31,6 +37,14 @@ progress()
 
 # %%
 records_summary().round(2).set_index(["method", "dataset", "profile"])
+
+# %% [markdown]
+# Records are never deleted. Those below are shown by no table, and no total counts them: tries of hyper-parameters that gave
+# way to others, and runs from before a table or a profile was changed.
+
+# %%
+apart = records_apart()
+records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 
 # %% [markdown]
 # ## Data sets

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from core.errors import InputError, unknown
-from core.experiments.experiment import Experiment
+from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.layers import Layer, Stack
 from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides, Profile
@@ -204,6 +204,17 @@ class TableSpec:
         if str(table) not in specs:
             raise unknown(f"table of {paper}", str(table), specs)
         return specs[str(table)]
+
+    @classmethod
+    def ids(cls, root: Path | None = None) -> set[str]:
+        """The ids of all experiments that a cell of any table shows, at every profile."""
+        return {
+            run.id
+            for spec in cls.all(root)
+            for profile in PROFILES
+            for cell in spec.cells(profile)
+            for run in cell.experiments
+        }
 
     @classmethod
     def find_cell(cls, text: str, profile: str, root: Path | None = None) -> Cell:

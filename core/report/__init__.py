@@ -2,7 +2,14 @@
 
 from core.report.figures import condensed_images, curve_frame, curves, partition_plot, show
 from core.report.listing import source
-from core.report.status import coverage, headline, progress, records_summary, versions
+from core.report.status import (
+    coverage,
+    headline,
+    progress,
+    records_apart,
+    records_summary,
+    versions,
+)
 from core.report.tables import metrics_frame, table, table_frame
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "metrics_frame",
     "partition_plot",
     "progress",
+    "records_apart",
     "records_summary",
     "show",
     "source",

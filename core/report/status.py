@@ -141,14 +141,30 @@ def versions() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["package", "version"])
 
 
+def records_apart(measured: Mapping[str, Record] | None = None) -> dict[str, Record]:
+    """The complete records that no table shows: tries that gave way to others, and runs of what a
+    table once was. They stay, and count in no total.
+
+    Args:
+        measured: complete records by experiment id; by default the book's.
+    """
+    known, shown = records() if measured is None else measured, TableSpec.ids()
+    return {name: record for name, record in known.items() if name not in shown}
+
+
 def records_summary(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """The records by method, data set and profile: `runs`, mean `minutes` and `MB sent` (2^20
     bytes) of one run, and the `device`s they were measured on.
 
     Args:
-        measured: complete records by experiment id; by default the book's.
+        measured: complete records by experiment id; by default those of the book that a table
+            shows.
     """
-    known = records() if measured is None else measured
+    known = measured
+    if known is None:
+        book = records()
+        apart = records_apart(book)
+        known = {name: record for name, record in book.items() if name not in apart}
     rows = pd.DataFrame(
         [
             {

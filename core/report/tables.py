@@ -36,6 +36,7 @@ COLUMNS = (
     "std",
     "seeds",
     "wanted",
+    "codes",
     "difference",
     "verdict",
     "reason",
@@ -55,6 +56,7 @@ def table_frame(
     Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`,
     `printed_std`, `printed_text` and `note` as published; `profile`; `measured` (mean over seeds),
     `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
+    `codes` (versions of the program that they ran with, 1 where all ran with the same);
     `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
     in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
 
@@ -71,7 +73,12 @@ def table_frame(
     known = records() if measured is None else measured
     cells = spec.cells(profile) if profile else best_cells(spec, known)
     rows = [
-        _row(cell, judgement) for cell, judgement in zip(cells, judge(cells, known), strict=True)
+        _row(
+            cell,
+            judgement,
+            len({known[run.id].code for run in cell.experiments if run.id in known}),
+        )
+        for cell, judgement in zip(cells, judge(cells, known), strict=True)
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(
@@ -134,7 +141,7 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     ]
 
 
-def _row(cell: Cell, found: Judgement) -> dict[str, Any]:
+def _row(cell: Cell, found: Judgement, codes: int) -> dict[str, Any]:
     printed = cell.published
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
     return {
@@ -154,6 +161,7 @@ def _row(cell: Cell, found: Judgement) -> dict[str, Any]:
         "std": found.std,
         "seeds": found.seeds,
         "wanted": len(cell.experiments),
+        "codes": codes if found.seeds else 0,
         "difference": found.difference,
         "verdict": found.verdict,
         "reason": found.reason,
@@ -309,12 +317,18 @@ def _tooltip(row: pd.Series) -> str:
             f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
             f"seeds, profile {row['profile']}"
         )
+    parts += [_versions(row["codes"])]
     if not pd.isna(row["difference"]):
         parts.append(f"difference {row['difference']:+.2f}")
     parts += [f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]]
     parts += [f"stand-in: {row['stand_in']}"] if row["stand_in"] else []
     parts += [row["command"]] if row["verdict"] == "pending" else []
     return escape("; ".join(part for part in parts if part), quote=True)
+
+
+def _versions(codes: int) -> str:
+    """What is said where seeds ran with different versions of the program."""
+    return f"{codes} versions of the program" if codes > 1 else ""
 
 
 def _note(frame: pd.DataFrame) -> str:
@@ -364,6 +378,7 @@ def _details(frame: pd.DataFrame) -> str:
                 f"{seeds} of {wanted}"
                 for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)
             ],
+            "ran with": frame["codes"].map(_versions),
             "profile": frame["profile"],
             "difference": [
                 "" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]
@@ -379,6 +394,11 @@ def _details(frame: pd.DataFrame) -> str:
     ]
     kept = [name for name in shown if shown[name].ne("").any()]
     body = shown[kept].to_html(index=False, escape=False, border=0)
+    mixed = int(frame["codes"].gt(1).sum())
+    remark = (
+        f"{mixed} of the means are over runs of several versions of the program." if mixed else ""
+    )
     return _folded(
-        f"All {len(frame)} cells of this table: seeds, differences, reasons and commands", body
+        f"All {len(frame)} cells of this table: seeds, differences, reasons and commands",
+        f"{body}<p>{remark}</p>" if remark else body,
     )

@@ -11,7 +11,14 @@ import pytest
 from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec
 from core.experiments.spec import TABLES
-from core.report.status import coverage, headline, progress, records_summary, versions
+from core.report.status import (
+    coverage,
+    headline,
+    progress,
+    records_apart,
+    records_summary,
+    versions,
+)
 from core.report.verdict import VERDICTS
 
 
@@ -134,6 +141,16 @@ def test_records_are_summed_by_method_data_set_and_profile():
         }
     ]
     assert records_summary({}).empty
+
+
+def test_a_record_that_no_table_shows_stands_apart_and_is_not_counted(monkeypatch):
+    (shown, *_) = TableSpec.find("fedvck", 13).cells("quick")[0].experiments
+    other = Experiment(algorithm="fedavg", dataset="digits", rounds=77)
+    runs = {run.id: record(run) for run in (shown, other)}
+    assert list(records_apart(runs)) == [other.id]
+    monkeypatch.setattr("core.report.status.records", lambda: runs)
+    assert records_summary()["runs"].sum() == 1
+    assert records_summary(records_apart())["runs"].sum() == 1
 
 
 def test_versions_are_those_installed():

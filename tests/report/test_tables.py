@@ -245,6 +245,20 @@ def test_a_measured_cell_with_nothing_printed_shows_no_verdict():
     assert "verdict" not in styler.note and "not compared" in styler.details
 
 
+def test_a_mean_over_several_versions_of_the_program_says_so(paper_cell):
+    runs = measure(paper_cell, [0.5, 0.6, 0.7])
+    key = (paper_cell.row, paper_cell.column)
+    alike = table_frame("fedvck", 3, measured=runs)
+    assert one(alike, *key)["codes"] == 1 and alike["codes"].sum() == 1
+    assert "versions of the program" not in table("fedvck", 3, measured=runs).details
+    runs[paper_cell.experiments[1].id].code = "another"
+    assert one(table_frame("fedvck", 3, measured=runs), *key)["codes"] == 2
+    styler = table("fedvck", 3, measured=runs)
+    assert "1 of the means are over runs of several versions" in styler.details
+    assert "2 versions of the program" in styler.details and "2 versions" in styler.to_html()
+    assert "versions" not in styler.note
+
+
 def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
     spec, laptop = TableSpec.find("fedvck", 3), Profile.load("laptop")
     said, _, folded = table(
