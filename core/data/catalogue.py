@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from core.data import cifar, digits, imagenette, isic, medical, melanoma, mnist, stl10, svhn
+from core.data import cifar, digits, idx, imagenette, isic, medical, melanoma, stl10, svhn
 from core.data.arrays import halved
 from core.data.dataset import Dataset
 from core.data.npz import load_npz
@@ -114,6 +114,19 @@ def _natural(
     return source
 
 
+def _idx(kind: idx.IdxSet, origin: str, licence: str) -> Source:
+    return _natural(
+        kind.name,
+        (28,),
+        origin,
+        licence,
+        (kind.files, tuple(f"{path}.gz" for path in kind.files)),
+        lambda root, size: kind.load(root),
+        _torchvision(kind.folder, {"train": True}),
+        kind.classes,
+    )
+
+
 def _medical(name: str) -> Source:
     return Source(
         name=name,
@@ -166,16 +179,9 @@ _SOURCES = (
         read=lambda root, size: digits.load_digits(),
         by_hand="comes with scikit-learn",
     ),
-    _natural(
-        "mnist",
-        (28,),
-        "LeCun, Cortes and Burges",
-        "CC BY-SA 3.0",
-        (mnist.FILES, tuple(f"{path}.gz" for path in mnist.FILES)),
-        lambda root, size: mnist.load_mnist(root),
-        _torchvision("MNIST", {"train": True}),
-        mnist.DIGITS,
-    ),
+    _idx(idx.MNIST, "LeCun, Cortes and Burges", "CC BY-SA 3.0"),
+    _idx(idx.FASHION_MNIST, "Zalando Research (Xiao, Rasul, Vollgraf 2017)", "MIT"),
+    _idx(idx.KMNIST, "ROIS-DS CODH (Clanuwat et al. 2018)", "CC BY-SA 4.0"),
     _natural(
         "svhn",
         (32,),
@@ -184,7 +190,7 @@ _SOURCES = (
         (tuple(svhn.FILES.values()),),
         lambda root, size: svhn.load_svhn(root),
         _torchvision("SVHN", {"split": "train"}, {"split": "test"}),
-        mnist.DIGITS,
+        idx.DIGITS,
         svhn.MEAN,
         svhn.STD,
     ),

@@ -121,8 +121,8 @@ def idx(array: np.ndarray) -> bytes:
     )
 
 
-def mnist(root: Path) -> Pixels:
-    folder = root / "MNIST" / "raw"
+def mnist(root: Path, kind: str = "MNIST") -> Pixels:
+    folder = root / kind / "raw"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(3)
     out = {}

@@ -281,13 +281,15 @@ def test_mnist(tmp_path, packed):
     assert data.mean == data.std == (0.5,)
 
 
-def test_mnist_agrees_with_torchvision(tmp_path):
+@pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST", "KMNIST"])
+def test_idx_sets_agree_with_torchvision(tmp_path, kind):
     datasets = pytest.importorskip("torchvision.datasets")
-    layouts.mnist(tmp_path)
-    theirs = datasets.MNIST(tmp_path, train=True)
-    ours = load("mnist", tmp_path).train
-    assert torch.equal(ours.images[:, 0], theirs.data)
-    assert torch.equal(ours.labels, theirs.targets)
+    layouts.mnist(tmp_path, kind)
+    theirs = getattr(datasets, kind)(tmp_path, train=True)
+    ours = load(kind.lower(), tmp_path)
+    assert torch.equal(ours.train.images[:, 0], theirs.data)
+    assert torch.equal(ours.train.labels, theirs.targets)
+    assert kind == "MNIST" or list(ours.classes) == list(theirs.classes)
 
 
 def test_idx_header_is_the_documented_one():
