@@ -206,7 +206,7 @@ pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 # Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. What small
 # $\alpha$ adds is drift that does not average out, because it points to the clients' own classes.
 #
-# ## Two remedies
+# ## Three remedies
 #
 # **FedProx** {cite:p}`fedprox` ties each client to the model that it received. It minimises
 #
@@ -234,6 +234,21 @@ pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(
 ).round(3)
 
 # %% [markdown]
+# **SCAFFOLD** {cite:p}`scaffold` measures the drift and takes it out. Every client keeps a *control variate* $c_i$,
+# its mean gradient of the last time, the server keeps $c$, the mean over all clients, and every local step is
+# corrected by the difference:
+#
+# $$
+# y_i \leftarrow y_i - \eta_l \, (g_i(y_i) - c_i + c).
+# $$ (eq:fl-scaffold)
+#
+# Both cross the network beside the model, so a round costs twice as much. The correction is the gradient of a linear
+# term, so it is one more objective:
+
+# %%
+source(algorithms.find("scaffold").objective)
+
+# %% [markdown]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
 # \sum_k \frac{n_k}{n} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
 # cancels:
@@ -259,6 +274,7 @@ def run(algorithm, **settings):
 records = [
     run("fedavg"),
     run("fedprox", mu=0.1),
+    run("scaffold"),
     run("fedavgm", server_momentum=0.7),
     run("centralized"),
 ]
@@ -301,7 +317,8 @@ show(
 # - Federated learning minimises {eq}`eq:fl-goal` without seeing it.
 # - A small $\alpha$ in {eq}`eq:fl-dirichlet` makes clients differ; {eq}`eq:fl-tv` says by how much.
 # - Clients that differ drift apart, and the average of good models need not be good.
-# - FedProx holds clients back, FedAvgM smooths the server; both send as much as FedAvg.
+# - FedProx holds clients back, FedAvgM smooths the server; both send as much as FedAvg. SCAFFOLD corrects each step
+#   and sends twice as much.
 #
 # ## Exercises
 #

@@ -5,9 +5,9 @@
 # *Time:* under half a minute on two CPU cores; the runs shown took one to two minutes each. *Data:* records of
 # PneumoniaMNIST, MNIST and CIFAR-10 that come with the book; digits for the quick run.
 #
-# Five methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone**
-# lets every client train alone and sends nothing: the floor. **FedAvg**, **FedProx** and **FedAvgM** exchange models
-# ([federated learning](01_federated_learning) explains them).
+# Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone**
+# lets every client train alone and sends nothing: the floor. **FedAvg**, **FedProx**, **FedAvgM** and **SCAFFOLD** exchange
+# models ([federated learning](01_federated_learning) explains them).
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -71,7 +71,7 @@ records_summary({record.experiment.id: record for record in shown_here}).round(
 # %% [markdown]
 # ## A quick run of your own
 #
-# The same five methods, small. Change the parameters in the first cell.
+# The same methods, small. Change the parameters in the first cell.
 
 
 # %%
@@ -96,7 +96,14 @@ def run(algorithm):
 
 
 # %%
-methods = ("centralized", "standalone", "fedavg", "fedprox", "fedavgm")
+methods = (
+    "centralized",
+    "standalone",
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "scaffold",
+)
 runs = {name: run(name) for name in methods}
 accuracy = {
     name: 100 * record.metrics["accuracy"] for name, record in runs.items()

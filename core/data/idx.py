@@ -32,7 +32,9 @@ class IdxSet:
     @property
     def files(self) -> tuple[str, ...]:
         """What is looked for, relative to the data folder."""
-        return tuple(f"{self.folder}/raw/{stem}-{kind}" for stem in STEMS.values() for kind in KINDS)
+        return tuple(
+            f"{self.folder}/raw/{stem}-{kind}" for stem in STEMS.values() for kind in KINDS
+        )
 
     def load(self, root: Path) -> Dataset:
         """The training and the test images, grey; mean and standard deviation 0.5.

@@ -18,16 +18,18 @@ from core import models
 Tensors = dict[str, torch.Tensor]
 Named = Mapping[str, torch.Tensor]
 Network = TypeVar("Network", bound=nn.Module)
+#: what is named: tensors, or the fields that describe them
+Value = TypeVar("Value")
 
 WEIGHTS = ("parameters/", "buffers/")
 
 
-def put(prefix: str, tensors: Named) -> Tensors:
+def put(prefix: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
     """The tensors with a prefix before their names."""
     return {prefix + name: value for name, value in tensors.items()}
 
 
-def take(prefix: str, tensors: Named) -> Tensors:
+def take(prefix: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
     """The tensors whose names begin with a prefix, without it."""
     return {
         name.removeprefix(prefix): value

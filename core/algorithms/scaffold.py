@@ -1,0 +1,103 @@
+"""SCAFFOLD: control variates against client drift.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning. ICML 2020, Algorithm 1 with option II.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import nn
+
+from core.algorithms import fedavg
+from core.checks import number
+from core.federation import Client, Field, Message, State, Task
+from core.federation.tensors import put, take
+from core.federation.training import Objective
+from core.rng import Rng
+from core.server import weighted_average
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """Local training by plain SGD, as option II assumes, and the server's step."""
+
+    momentum: float = attrs.field(default=0.0, validator=number(0, 1))
+    #: eta_g
+    server_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
+
+
+class SCAFFOLD(fedavg.FedAvg):
+    """Every local step is corrected by c - c_i: the server's guess of where all clients go, less
+    the client's guess of where it goes itself.
+
+    A client keeps c_i, so that one which seldom takes part has an old one. Uploads are twice as
+    large as those of FedAvg. Running statistics of batch norm, which the paper does not know, are
+    averaged over the clients of the round.
+    """
+
+    Settings = Settings
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model x, and c = 0."""
+        state = super().initialise(task, rng)
+        x = take("parameters/", state.tensors)
+        zeros = {name: torch.zeros_like(value) for name, value in x.items()}
+        return attrs.evolve(state, tensors=state.tensors | put("control/", zeros))
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """x and c."""
+        model = super().broadcast(state, client_id)
+        return Message(model.tensors | put("control/", take("control/", state.tensors)))
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """A model and the change of a control variate, which has the form of its parameters."""
+        tensors, meta = super().upload_format(state)
+        return tensors | put("control/", take("parameters/", tensors)), meta
+
+    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+        """f_i(y) + <c - c_i, y>, whose gradient is g_i(y) - c_i + c."""
+        plain, c = super().objective(client, received, rng), take("control/", received.tensors)
+        c_i = self._own(client, c)
+        correction = {name: c[name] - c_i[name] for name in c}
+
+        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            products = [(correction[name] * y).sum() for name, y in model.named_parameters()]
+            return plain(model, images, labels) + torch.stack(products).sum()
+
+        return objective
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """y_i after K corrected steps, and the change of c_i."""
+        answer = super().client_update(client, message, rng)
+        x, y = (take("parameters/", one.tensors) for one in (message, answer))
+        c = take("control/", message.tensors)
+        c_i, step = self._own(client, c), self.settings.steps(len(client)) * self.settings.lr
+        # c_i^+ <- c_i - c + 1 / (K eta_l) (x - y_i)
+        renewed = {name: c_i[name] - c[name] + (x[name] - y[name]) / step for name in c}
+        client.memory = put("control/", renewed)
+        change = {name: renewed[name] - c_i[name] for name in c}
+        return Message(answer.tensors | put("control/", change), answer.meta)
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """x <- x + eta_g / |S| sum_i (y_i - x), c <- c + 1 / N sum_i (c_i^+ - c_i)."""
+        average = weighted_average(
+            [upload.tensors for upload in uploads.values()], [1] * len(uploads)
+        )
+        new, share = dict(state.tensors), len(uploads) / self.schedule.clients
+        for name, value in average.items():
+            kind = name.split("/", 1)[0]
+            if kind == "parameters":
+                new[name] = new[name] + self.settings.server_lr * (value - new[name])
+            else:
+                new[name] = new[name] + share * value if kind == "control" else value
+        return attrs.evolve(state, tensors=new)
+
+    @staticmethod
+    def _own(client: Client, c: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """c_i of Algorithm 1; 0 before a client's first round."""
+        zeros = {name: torch.zeros_like(value) for name, value in c.items()}
+        return take("control/", client.memory) or zeros

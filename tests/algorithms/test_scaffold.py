@@ -1,0 +1,127 @@
+"""SCAFFOLD: Algorithm 1 in float64 NumPy on a quadratic of known answer, and what sets it apart from
+FedAvg.
+"""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core import algorithms
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import Message, Runtime, Schedule, pack
+from core.models import Classifier
+from core.rng import Rng
+
+TINY = Experiment(
+    algorithm="scaffold",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=4,
+    active=2,
+    rounds=3,
+    partition={"name": "dirichlet", "alpha": 0.5},
+    settings={"local_steps": 3, "batch_size": 16, "lr": 0.05},
+)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+@pytest.fixture
+def clients(task):
+    return make_clients(TINY, task)
+
+
+class Linear(Classifier):
+    """Logits x W^T of the flattened pixels: a model whose gradient can be written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = torch.nn.Linear(64, 10, bias=False)
+
+    def embed(self, images):
+        return images.flatten(1)
+
+
+def gradient(w, x, y):
+    """Of the mean cross-entropy at weights (10, 64), in float64."""
+    z = x @ w.T
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    return p.T @ x / len(y)
+
+
+def test_a_run_against_algorithm_1_in_numpy(task, clients, monkeypatch):
+    """Whole batches, so that both see the same gradients; client 3 sits out the second round."""
+    method = algorithms.create(
+        "scaffold",
+        {"local_steps": 4, "batch_size": 10**6, "lr": 0.3, "server_lr": 0.7, "weight_decay": 0.0},
+        schedule=Schedule(clients=4, rounds=2),
+    )
+    start = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(type(method), "network", lambda self, task, tensors: linear(tensors))
+    name = "classifier.weight"
+    state = method.initialise(task, Rng(0))
+    state = attrs.evolve(
+        state,
+        tensors={f"parameters/{name}": start, f"control/{name}": torch.zeros_like(start)},
+    )
+    x, c, own = (
+        start.double().numpy(),
+        np.zeros((10, 64)),
+        {k: np.zeros((10, 64)) for k in range(4)},
+    )
+    for number, chosen in enumerate(([0, 1, 2, 3], [0, 1, 2])):
+        here = [clients[k] for k in chosen]
+        sent = {k: method.broadcast(state, k) for k in chosen}
+        state = method.server_update(
+            state, method.clients_update(here, sent, Rng(0).at(number)), Rng(0)
+        )
+        moves, changes = [], []
+        for k in chosen:
+            data = task.inputs(clients[k].images).flatten(1).double().numpy()
+            y = x.copy()
+            for _ in range(4):
+                y -= 0.3 * (gradient(y, data, clients[k].labels.numpy()) - own[k] + c)
+            renewed = own[k] - c + (x - y) / (4 * 0.3)
+            moves.append(y - x)
+            changes.append(renewed - own[k])
+            own[k] = renewed
+        x = x + 0.7 * np.mean(moves, 0)
+        c = c + np.sum(changes, 0) / 4
+    assert state.tensors[f"parameters/{name}"].numpy() == pytest.approx(x, abs=1e-4)
+    assert state.tensors[f"control/{name}"].numpy() == pytest.approx(c, abs=1e-4)
+    assert clients[0].memory[f"control/{name}"].numpy() == pytest.approx(own[0], abs=1e-4)
+
+
+def linear(tensors):
+    model = Linear()
+    model.load_state_dict({k.split("/", 1)[1]: v for k, v in tensors.items() if "parameters" in k})
+    return model
+
+
+def test_without_drift_the_first_round_is_fedavg_with_equal_weights(task, clients):
+    """All controls are zero at first, so clients walk as FedAvg's do."""
+    settings = dict(TINY.settings)
+    scaffold = algorithms.create("scaffold", settings, schedule=TINY.schedule)
+    fedavg = algorithms.create("fedavg", settings | {"momentum": 0.0})
+    state = scaffold.initialise(task, Rng(0))
+    ours = scaffold.client_update(clients[0], scaffold.broadcast(state, 0), Rng(1))
+    plain = Message({k: v for k, v in state.tensors.items() if not k.startswith("control/")})
+    theirs = fedavg.client_update(clients[0], plain, Rng(1))
+    for name, value in theirs.tensors.items():
+        assert torch.allclose(ours.tensors[name], value, atol=1e-5), name
+
+
+def test_what_crosses_the_network_is_twice_the_parameters(task):
+    *_, last = rounds(TINY, task=task)
+    model = pack(algorithms.create("scaffold").model(last.state))
+    size = sum(v.nbytes for k, v in model.items() if k.startswith("parameters/"))
+    up = last.ledger.rounds[-1]["up"]
+    assert up["control"] == up["parameters"] == 2 * size  # two active clients
+    down = last.ledger.rounds[-1]["down"]
+    assert down["control"] == down["parameters"] == 2 * size
