@@ -8,35 +8,52 @@ from typing import Any
 
 import attrs
 
-from core.errors import InputError, unknown
+from core.errors import InputError, brief, unknown
+
+#: no whole number that a setting takes is larger
+LARGEST = 2**31 - 1
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number that a float can hold; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return False
+
+
+def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> bool:
+    """Whether a value is a whole number in [low, high]; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def number(low: float, high: float = math.inf, above: bool = False) -> Callable:
     """A finite number in [low, high], or in (low, high] when `above` is set."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        real = (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        )
-        if not real or not (low < value if above else low <= value) or value > high:
+        within = is_number(value) and (low < value if above else low <= value)
+        if not within or value > high:
             edge = "above" if above else "of at least"
             top = "" if high == math.inf else f" and at most {high:g}"
             raise InputError(
-                f"{attribute.name} must be a number {edge} {low:g}{top}, not {value!r}"
+                f"{attribute.name} must be a number {edge} {low:g}{top}, not {brief(value)}"
             )
 
     return check
 
 
-def whole(low: int, optional: bool = False) -> Callable:
-    """A whole number of at least `low`; `optional` also allows None."""
+def whole(low: int, optional: bool = False, high: int = LARGEST) -> Callable:
+    """A whole number in [low, high]; `optional` also allows None."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         if optional and value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        if not is_whole(value, low, high):
+            top = f" and at most {high}" if is_whole(value, low, value) else ""
             raise InputError(
-                f"{attribute.name} must be a whole number of at least {low}, not {value!r}"
+                f"{attribute.name} must be a whole number of at least {low}{top}, not {brief(value)}"
             )
 
     return check
@@ -55,4 +72,4 @@ def one_of(kind: str, *names: str) -> Callable:
 def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     """True or false."""
     if not isinstance(value, bool):
-        raise InputError(f"{attribute.name} must be true or false, not {value!r}")
+        raise InputError(f"{attribute.name} must be true or false, not {brief(value)}")

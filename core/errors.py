@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -20,6 +21,43 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     Returns (does not raise) the error: `raise unknown("data set", "cifar", names)`.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(brief(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return InputError(f"there is no {kind} named {name!r}; {hint}known: {', '.join(names)}")
+    return InputError(f"there is no {kind} named {brief(name)}; {hint}known: {listed(names)}")
+
+
+def one_line(error: BaseException, most: int = 240) -> str:
+    """An error of any library as one line, with its kind where it is no InputError."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, InputError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def listed(names: list[str], most: int = 120) -> str:
+    """Names in a message: as many as fit into about `most` characters."""
+    text = ", ".join(names)
+    if len(text) <= most:
+        return text
+    shown = text[:most].rsplit(", ", 1)[0]
+    return f"{shown} and {len(names) - shown.count(', ') - 1} more"
+
+
+def brief(value: object) -> str:
+    """How a message shows a value: in at most about 80 characters, whatever it is."""
+    return _BRIEF.repr(value)
+
+
+class _Brief(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxdict, self.maxlist, self.maxtuple = 2, 3, 4, 4
+        self.maxstring = self.maxother = 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to print a number of more than 4,300 digits."""
+        size = x.bit_length() * 30103 // 100000
+        return f"a number of {size} digits" if size > 40 else repr(x)
+
+
+_BRIEF = _Brief()

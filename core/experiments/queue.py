@@ -4,6 +4,7 @@ another.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ from pathlib import Path
 import attrs
 
 from core import data
-from core.errors import InputError
+from core.errors import InputError, one_line
+from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.record import REPOSITORY, RESULTS, Record, code_version, records
 from core.experiments.running import run
 from core.federation import Runtime
+from core.files import alone
 
 
 @attrs.frozen
@@ -100,21 +103,35 @@ def measure(
     """Run an experiment unless its record is complete already.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
-    its checkpoint.
+    its checkpoint. Raises FileError while another process runs the same experiment.
     """
     path, checkpoint = places(experiment, paper, out)
-    for known in {path, *RESULTS.glob(f"*/{experiment.id}.json")}:
-        if known.exists() and (record := Record.load(known)).status == "complete":
-            return record, known, False
-    record = run(
-        experiment,
-        runtime=runtime,
-        record=path,
-        checkpoint=checkpoint,
-        progress=progress,
-        deadline=deadline,
-    )
+    if known := _complete(experiment, path, checkpoint):
+        return *known, False
+    with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
+        # the process that held the lock may have finished it
+        if known := _complete(experiment, path, checkpoint):
+            return *known, False
+        record = run(
+            experiment,
+            runtime=runtime,
+            record=path,
+            checkpoint=checkpoint,
+            progress=progress,
+            deadline=deadline,
+        )
     return record, path, True
+
+
+def _complete(experiment: Experiment, path: Path, checkpoint: Path) -> tuple[Record, Path] | None:
+    """The complete record of an experiment and its file, if there is one; a checkpoint that a kill
+    left beside it goes.
+    """
+    for known in (path, *RESULTS.glob(f"*/{experiment.id}.json")):
+        if known.exists() and (record := Record.load(known)).status == "complete":
+            checkpoint.unlink(missing_ok=True)
+            return record, known
+    return None
 
 
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
@@ -141,11 +158,13 @@ def run_pending(
     """
     deadline = time.monotonic() + 60 * minutes
     for item in pending(profile):
-        if item.missing or failed_before(item.experiment, item.paper, out):
+        if item.missing:
             continue
         if time.monotonic() > deadline:
             return
         try:
+            if failed_before(item.experiment, item.paper, out):
+                continue
             record, _, computed = measure(
                 item.experiment,
                 item.paper,
@@ -154,8 +173,8 @@ def run_pending(
                 progress=progress,
                 deadline=deadline,
             )
-        except InputError as error:
-            yield item, error
+        except Exception as error:  # whatever ends one run, the next ones have their turn
+            yield item, error if isinstance(error, InputError) else InputError(one_line(error))
             continue
         if computed:
             yield item, record
@@ -174,22 +193,37 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     """Copy complete records from a folder that `run --out` filled into the book's. Records already
     there are kept.
 
-    Raises InputError when the folder holds no record or one of them is damaged; nothing is copied
-    then.
+    Raises InputError when the folder holds no record, or one of them is damaged, cannot come from a
+    run, belongs to an algorithm that is not here, or has another name than its experiment; nothing
+    is copied then.
     """
-    found = [(path, Record.load(path)) for path in sorted(folder.glob("*/*.json"))]
-    if not found:
+    paths = sorted(folder.glob("*/*.json"))
+    if not paths:
         raise InputError(
             f"there are no records below {folder}; give the folder that was given to run as --out"
         )
-    new = known = unfinished = 0
-    for path, record in found:
-        target = (root or RESULTS) / path.parent.name / path.name
-        if record.status != "complete":
-            unfinished += 1
-        elif target.exists() and Record.load(target).status == "complete":
-            known += 1
-        else:
-            record.save(target)
-            new += 1
-    return Imported(new, known, unfinished)
+    found = [_checked(path) for path in paths]
+    here = records(root)
+    complete = [(path, record) for path, record in found if record.status == "complete"]
+    fresh = {
+        record.experiment.id: (path, record)
+        for path, record in complete
+        if record.experiment.id not in here
+    }
+    for path, record in fresh.values():
+        record.save((root or RESULTS) / path.parent.name / path.name)
+    return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
+
+
+def _checked(path: Path) -> tuple[Path, Record]:
+    """A record that comes from elsewhere."""
+    record = Record.load(path)
+    try:
+        schema.check_settings(record)
+    except InputError as error:
+        raise InputError(f"the record {path} does not fit this code: {error}") from None
+    if path.stem != record.experiment.id:
+        raise InputError(f"the record {path} must be called {record.experiment.id}.json")
+    if not re.fullmatch("[a-z0-9_]{1,40}", path.parent.name):
+        raise InputError(f"the record {path} lies in a folder that is not named after a paper")
+    return path, record

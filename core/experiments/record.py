@@ -10,13 +10,17 @@ from typing import Any
 
 import attrs
 
-from core.errors import InputError
+from core.errors import InputError, brief
+from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.federation import RoundResult, Task
+from core.files import read_json, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
 RESULTS = REPOSITORY / "book" / "results"
+#: bytes of the largest record that is read
+LARGEST = 2**24
 
 
 @attrs.define
@@ -55,35 +59,28 @@ class Record:
         return sum(sum(row["seconds"].values()) for row in self.rounds)
 
     def save(self, path: Path) -> None:
-        """Write the record atomically. Raises InputError when the folder cannot be written."""
+        """Write the record atomically. Raises FileError when it cannot be written."""
         data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
         text = json.dumps({"id": self.experiment.id, **data}, indent=1) + "\n"
-        part = path.with_name(f".{path.name}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(text, encoding="utf-8")
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise InputError(f"the record {path} cannot be written: {error.strerror}") from None
+        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """Read a record. Raises InputError, naming the file, for one that is damaged or was
-        renamed.
+        """Read a record. Raises InputError, naming the file, for one that is damaged, was changed
+        or cannot come from a run.
         """
+        data = read_json(path, LARGEST, "record")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
             experiment = Experiment.from_dict(data.pop("experiment"))
             identifier = data.pop("id")
             record = cls(experiment=experiment, **data)
-        except FileNotFoundError:
-            raise InputError(f"there is no record {path}") from None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            schema.check(record)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"the record {path} is damaged: {error}") from None
         if identifier != experiment.id:
             raise InputError(
-                f"the record {path} says it is {identifier}, but its experiment is {experiment.id}"
+                f"the record {path} says it is {brief(identifier)}, but its experiment is "
+                f"{experiment.id}"
             )
         return record
 

@@ -19,6 +19,7 @@ from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
 from core.federation.tensors import put, put_each, take
+from core.files import write_whole
 
 
 @attrs.frozen
@@ -49,11 +50,9 @@ def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]
         "history": checkpoint.history,
         "same": {name: one for name, one in same.items() if name != one},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
-    safetensors.torch.save_file(plain, part, metadata={"facts": json.dumps(facts)})
-    part.replace(path)
+    metadata = {"facts": json.dumps(facts)}
+    write_whole(path, lambda part: safetensors.torch.save_file(plain, part, metadata=metadata))
 
 
 def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Checkpoint | None:

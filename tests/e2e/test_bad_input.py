@@ -2,14 +2,14 @@
 records alone.
 """
 
-import errno
 import hashlib
 import json
-import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +44,19 @@ def data_root(tmp_path, monkeypatch):
     """
     root, results = tmp_path / "data", tmp_path / "results"
     root.mkdir()
-    experiment = Experiment(algorithm="fedavg", dataset="digits")
-    Record(experiment, {}, "", {}, "", "complete").save(
-        results / "reference" / f"{experiment.id}.json"
-    )
+    experiment = Experiment(algorithm="fedavg", dataset="digits", rounds=1)
+    metrics, none = {"accuracy": 0.5}, {"up": 0, "down": 0, "seconds": {}}
+    Record(
+        experiment,
+        {},
+        fingerprint="0" * 64,
+        environment={},
+        code="0" * 12,
+        status="complete",
+        rounds=[{"round": 1, "metrics": metrics, **none}],
+        metrics=metrics,
+        bytes={"up": {}, "down": {}},
+    ).save(results / "reference" / f"{experiment.id}.json")
     monkeypatch.setenv("FEDCON_DATA", str(root))
     monkeypatch.setattr(record, "RESULTS", results)
     monkeypatch.setattr(queue, "RESULTS", results)
@@ -243,20 +252,32 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
     assert "file" in refused(capsys, run_with("--out", str(tmp_path / "file")))
 
 
-def test_a_full_disk_leaves_the_old_record_whole(capsys, monkeypatch, tmp_path):
+@contextmanager
+def files_of_at_most(size: int):
+    """The system refuses to write more to a file, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_when_there_is_space(
+    capsys, tmp_path, size
+):
+    """The first limit stops the record, the second one the checkpoint."""
     assert main(run_with("--out", str(tmp_path))) == 0
-    capsys.readouterr()
     (path,) = (tmp_path / "adhoc").glob("*.json")
     before = path.read_bytes()
-
-    def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
-        line = refused(capsys, run_with("--seed", "1", "--out", str(tmp_path)))
-    assert "No space left" in line and path.read_bytes() == before
-    assert list((tmp_path / "adhoc").glob("*")) == [path]
+    more = run_with("--seed", "1", "--rounds", "2", "--out", str(tmp_path))
+    capsys.readouterr()
+    with files_of_at_most(size):
+        line = refused(capsys, more)
+    assert "cannot be written" in line and "too large" in line and path.read_bytes() == before
+    assert main(more) == 0
+    assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
 
 
 @pytest.mark.parametrize(

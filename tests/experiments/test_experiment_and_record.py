@@ -1,13 +1,16 @@
 """Experiments, records, the queue and imports."""
 
 import json
+import subprocess
+import sys
 
 import attrs
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, queue, records
+from core.experiments import Experiment, Record, queue, record, records
 from core.federation import Runtime
+from core.files import FileError
 
 PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
 
@@ -97,7 +100,7 @@ def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
     assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
     whole, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     assert whole.status == "complete" and whole.rounds[: len(cut.rounds)] == cut.rounds
-    assert not list((tmp_path / "checkpoints").iterdir())
+    assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
 
 
 def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
@@ -147,3 +150,54 @@ def test_the_queue_stops_before_its_time_is_up(tmp_path):
         time.monotonic() - began < 24 and outcomes
     )  # twelve seconds, and as many again for a busy machine
     assert all(isinstance(outcome, Record) for _, outcome in outcomes)
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
+    """The lock is of the system, so a process that was killed holds none."""
+    _, checkpoint = queue.places(small(), "adhoc", tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from core.files import alone\n"
+        "with alone(Path(sys.argv[1]), 'it'): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(checkpoint.with_suffix(".lock"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=record.REPOSITORY
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(FileError, match="another process"):
+            queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+        assert not list(tmp_path.rglob("*.json"))
+        other.kill()
+    assert queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())[2]
+
+
+def test_a_checkpoint_that_a_kill_left_beside_a_complete_record_goes(tmp_path):
+    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    _, checkpoint = queue.places(small(), "adhoc", tmp_path)
+    checkpoint.write_bytes(b"left")
+    assert not queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())[2]
+    assert not checkpoint.exists()
+
+
+def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
+    """Such as of a library that is out of memory: the next run has its turn, and the line says
+    which kind it was.
+    """
+    items = queue.pending("quick", tmp_path)[:3]
+    monkeypatch.setattr(queue, "pending", lambda profile: items)
+    true = queue.run
+
+    def run(experiment, **named):
+        if experiment.id == items[0].experiment.id:
+            raise RuntimeError("out of memory:\n  tried to allocate")
+        if experiment.id == items[1].experiment.id:
+            raise MemoryError
+        return true(attrs.evolve(small(), seed=experiment.seed), **named)
+
+    monkeypatch.setattr(queue, "run", run)
+    first, second, third = (
+        outcome for _, outcome in queue.run_pending("quick", 5, tmp_path, Runtime())
+    )
+    assert str(first) == "RuntimeError: out of memory: tried to allocate"
+    assert str(second) == "MemoryError" and isinstance(second, InputError)
+    assert third.status == "complete"

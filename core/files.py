@@ -1,0 +1,118 @@
+"""Files: what is read is bounded before it is parsed, what is written is there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+
+
+class FileError(InputError):
+    """A file cannot be written, or belongs to something else: the work is sound and can go on once
+    there is space, or the file is out of the way.
+    """
+
+
+def read_bounded(path: Path, most: int, what: str) -> bytes:
+    """The bytes of a file. Raises InputError where it is none (a folder, a pipe, a device), where
+    it has more than `most` bytes and where it cannot be read. `what` is the name of its kind.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"the {what} {path} is not a plain file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except FileNotFoundError:
+        raise InputError(f"there is no {what} {path}") from None
+    except OSError as error:
+        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}") from None
+    if len(content) > most:
+        raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
+    return content
+
+
+def read_text(path: Path, most: int, what: str) -> str:
+    """The text of a file in UTF-8. Raises InputError as `read_bounded`, and for other bytes."""
+    try:
+        return read_bounded(path, most, what).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"the {what} {path} is not text in UTF-8") from None
+
+
+def read_json(path: Path, most: int, what: str) -> Any:
+    """The content of a JSON file, all of whose numbers are finite. Raises InputError as
+    `read_text`, and for what is not JSON or is nested too deeply.
+    """
+    text = read_text(path, most, what)
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise InputError(f"the {what} {path} is damaged: it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"the {what} {path} is damaged: {error}") from None
+    except _NotFinite as error:
+        raise InputError(f"the {what} {path} is damaged: {error}") from None
+    except ValueError:  # Python's own bound on digits
+        raise InputError(f"the {what} {path} is damaged: a number has too many digits") from None
+
+
+class _NotFinite(Exception):
+    """A number in a text that is none, or too large."""
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise _NotFinite(f"{text[:20]} is not a finite number")
+    return value
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Have `write` make a file beside `path` and move it to its place: after a kill at any moment
+    the old or the new file is there, whole.
+
+    Raises FileError where it cannot be written; what was there stays.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "a folder of that name is in the way")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(part)
+        part.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        # safetensors has an error of its own for what the disk answers
+        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise FileError(f"{path} cannot be written: {reason}") from None
+        raise
+
+
+@contextlib.contextmanager
+def alone(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file at `path`; the system lets go of it when the process ends in any way.
+
+    Raises FileError where another process holds it, or it cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, timeout=0).acquire()
+    except Timeout:
+        raise FileError(f"another process is at {what}; wait for it (its lock is {path})") from None
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
+    with lock:
+        yield
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count} bytes"
