@@ -23,6 +23,7 @@ FLOORS = {
     "errors": -2,
     "rng": -1,
     "checks": -1,
+    "files": -1,
     "training": 0,
     "data": 0,
     "models": 0,

@@ -9,11 +9,12 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from core import data, federation
-from core.errors import InputError
+from core.errors import one_line
 from core.experiments.experiment import Experiment
-from core.experiments.record import Record, new_record
+from core.experiments.record import Record, code_version, new_record
 from core.federation import Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
+from core.files import FileError
 from core.rng import Rng
 
 
@@ -45,10 +46,30 @@ def rounds(
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
-    key = f"{experiment.id}/{task.dataset.fingerprint}"
     yield from federation.rounds(
-        experiment.new_algorithm(), task, clients, experiment.seed, checkpoint=checkpoint, key=key
+        experiment.new_algorithm(),
+        task,
+        clients,
+        experiment.seed,
+        checkpoint=checkpoint,
+        key=_key(experiment, task),
     )
+
+
+def _key(experiment: Experiment, task: Task) -> dict[str, str]:
+    """All that must be the same when a run goes on, for its record to be that of one run.
+
+    On a CPU the number of threads is among it: it decides the order of sums, and so their last
+    digits.
+    """
+    machine = task.runtime.describe()
+    names = ("torch", "device", "precision", *(("threads",) if machine["device"] == "cpu" else ()))
+    return {
+        "experiment": experiment.id,
+        "data": task.dataset.fingerprint,
+        "code": code_version(),
+        **{name: str(machine[name]) for name in names},
+    }
 
 
 def run(
@@ -69,8 +90,10 @@ def run(
         deadline: a `time.monotonic()` value; the run stops cleanly before a round that would
             probably end later, and its record keeps the status "running".
 
-    Raises InputError for bad input and for a run that diverges (its record then has the status
-    "failed").
+    Raises InputError for bad input and for a run that diverges; whatever ends a run, its record then
+    has the status "failed" and says why. Raises FileError, and leaves the record as it was, where a
+    file cannot be written or the checkpoint was computed with other code, in another precision or
+    on another kind of machine.
     """
     task = make_task(experiment, runtime)
     kept = new_record(experiment, task)
@@ -93,8 +116,10 @@ def run(
                 longest, started = max(longest, now - started if started else 0.0), now
                 if deadline and result.round < experiment.rounds and now + 1.2 * longest > deadline:
                     return kept
-        except InputError as error:
-            kept.status, kept.notes = "failed", [*kept.notes, str(error)]
+        except FileError:  # the run is sound: it goes on when the file is
+            raise
+        except Exception as error:
+            kept.status, kept.notes = "failed", [*kept.notes, one_line(error, 2000)]
             if record:
                 kept.save(record)
             raise

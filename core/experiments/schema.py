@@ -87,7 +87,9 @@ def check_settings(record: Record) -> None:
     A record may lack a setting that came later, if its experiment does not state it.
     """
     experiment = record.experiment
-    _need(_is(experiment.dataset, r"[A-Za-z0-9_.-]{1,100}"), "dataset", "a name", experiment.dataset)
+    _need(
+        _is(experiment.dataset, r"[A-Za-z0-9_.-]{1,100}"), "dataset", "a name", experiment.dataset
+    )
     if experiment.model not in models.names():
         raise unknown("model", experiment.model, models.names())
     asked = json.loads(json.dumps(attrs.asdict(experiment.new_algorithm().settings)))

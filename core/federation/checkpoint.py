@@ -4,22 +4,24 @@ so far.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import safetensors.torch
+import torch
 from safetensors import SafetensorError, safe_open
 
-from core.errors import InputError
+from core.errors import brief, one_line
 from core.federation.algorithm import State
 from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
 from core.federation.tensors import put, put_each, take
-from core.files import write_whole
+from core.files import FileError, write_whole
 
 
 @attrs.frozen
@@ -33,9 +35,11 @@ class Checkpoint:
     history: list[dict[str, Any]]
 
 
-def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]) -> None:
+def save(
+    path: Path, key: Mapping[str, str], checkpoint: Checkpoint, clients: Sequence[Client]
+) -> None:
     """Write a checkpoint atomically: after a kill at any moment either the old or the new file is
-    there, whole.
+    there, whole. Raises FileError where it cannot be written.
 
     A tensor that the server and clients hold together, as the same object, is written once.
     """
@@ -51,31 +55,57 @@ def save(path: Path, key: str, checkpoint: Checkpoint, clients: Sequence[Client]
         "same": {name: one for name, one in same.items() if name != one},
     }
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
-    metadata = {"facts": json.dumps(facts)}
+    text = json.dumps(facts)
+    metadata = {"facts": text, "sha256": _digest(text, plain)}
     write_whole(path, lambda part: safetensors.torch.save_file(plain, part, metadata=metadata))
 
 
-def restore(path: Path, key: str, task: Task, clients: Sequence[Client]) -> Checkpoint | None:
+def restore(
+    path: Path, key: Mapping[str, str], task: Task, clients: Sequence[Client]
+) -> Checkpoint | None:
     """The checkpoint at `path`, or None when there is none; fills the clients' memories.
 
-    Raises InputError when the file is damaged or belongs to another run.
+    Raises FileError, and fills nothing, when the file is damaged or was written with another key.
     """
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return None
+    if not path.is_file():
+        raise FileError(f"the checkpoint {path} is not a plain file; move it out of the way")
     try:
-        with safe_open(path, framework="pt", device=str(task.runtime.device)) as file:
-            facts = json.loads(file.metadata()["facts"])
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            tensors |= {name: tensors[one] for name, one in facts.get("same", {}).items()}
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(
-            f"the checkpoint {path} is damaged ({error}); delete it to start the run again"
+        if _digest(metadata["facts"], tensors) != metadata["sha256"]:
+            raise ValueError("its content was changed")
+        facts = json.loads(metadata["facts"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise FileError(
+            f"the checkpoint {path} is damaged ({one_line(error, 80)}); "
+            "delete it to start the run again"
         ) from None
-    if facts["key"] != key:
-        raise InputError(
-            f"the checkpoint {path} belongs to another run or other data; delete it to start again"
-        )
+    _fits(path, facts["key"], dict(key))
+    tensors = {name: value.to(task.runtime.device) for name, value in tensors.items()}
+    tensors |= {name: tensors[one] for name, one in facts["same"].items()}
     for client in clients:
         client.memory.update(take(f"client/{client.id}/", tensors))
     state = State(task, take("state/", tensors), facts["meta"])
     return Checkpoint(state, Ledger(facts["ledger"]), facts["history"])
+
+
+def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """A hash of all that a checkpoint holds."""
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode() + tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:
+    """Raise FileError, naming what differs, where a checkpoint has another key."""
+    if written == wanted:
+        return
+    name = next(name for name in [*wanted, *written] if wanted.get(name) != written.get(name))
+    raise FileError(
+        f"the checkpoint {path} belongs to another {name}, {brief(written.get(name))} and not "
+        f"{brief(wanted.get(name))}: go on as it was begun, or delete it to start again"
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
 
+from core.errors import InputError
 from core.federation import checkpoint as checkpoints
 from core.federation.algorithm import Algorithm, State
 from core.federation.checkpoint import Checkpoint
@@ -63,14 +64,17 @@ def rounds(
     seed: int,
     *,
     checkpoint: Path | None = None,
-    key: str = "",
+    key: Mapping[str, str] | None = None,
 ) -> Iterator[RoundResult]:
     """Run an algorithm round by round, as its schedule says.
 
     With a `checkpoint` file the run resumes after the last finished round; the results of the
-    earlier rounds come from the file. `key` names the run, so that no other one goes on with it.
+    earlier rounds come from the file. `key` says what must be the same for the run to go on with it.
+
+    Raises InputError after a round that leaves the state with numbers that are not finite, and
+    FileError for a checkpoint that cannot be written or has another key.
     """
-    schedule, rng = algorithm.schedule, Rng(seed)
+    schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])
     state, ledger, history = saved.state, saved.ledger, saved.history
@@ -80,7 +84,7 @@ def rounds(
         here = rng.at("round", number)
         ledger.open_round()
         chosen = select(clients, schedule.active, here.at("select"))
-        state = algorithm.round(state, chosen, ledger, here)
+        state = _finite(algorithm.round(state, chosen, ledger, here), number)
         metrics: dict[str, float] = {}
         if schedule.tests(number):
             with ledger.timed("evaluate"):
@@ -100,6 +104,21 @@ def rounds(
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)
         yield result
+
+
+def _finite(state: State, number: int) -> State:
+    """Hand a state on. Raises InputError, naming a tensor, where one is not finite: what comes
+    after it would be computed from nothing.
+    """
+    floats = {name: value for name, value in state.tensors.items() if value.is_floating_point()}
+    sound = [torch.isfinite(value).all() for value in floats.values()]
+    if sound and not bool(torch.stack(sound).all()):
+        bad = next(name for name, fine in zip(floats, sound, strict=True) if not fine)
+        raise InputError(
+            f"round {number} left {bad!r} with values that are not finite: training has diverged; "
+            "a smaller learning rate may help"
+        )
+    return state
 
 
 def _joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:

@@ -276,6 +276,8 @@ def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_when_there_is_spa
     with files_of_at_most(size):
         line = refused(capsys, more)
     assert "cannot be written" in line and "too large" in line and path.read_bytes() == before
+    left = [one for one in (tmp_path / "adhoc").glob("*") if one != path]
+    assert all(json.loads(one.read_text())["status"] == "running" for one in left)
     assert main(more) == 0
     assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
 

@@ -1,0 +1,204 @@
+"""What a run resumes from: the same run, whole, or one clear line."""
+
+import os
+import shutil
+import time
+
+import attrs
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from core.experiments import Experiment, Record, queue, running
+from core.experiments.running import run
+from core.federation import Runtime
+from core.files import FileError
+
+TINY = Experiment(
+    algorithm="fedavgm",
+    dataset="digits",
+    clients=2,
+    rounds=3,
+    settings={"local_steps": 1},
+    model_options={"width": 4},
+    profile="quick",
+)
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """A run that a clock stopped after its first round."""
+    folder = tmp_path_factory.mktemp("cut")
+    files = {"record": folder / "r.json", "checkpoint": folder / "c.safetensors"}
+    assert run(TINY, runtime=Runtime(), deadline=time.monotonic(), **files).status == "running"
+    return folder
+
+
+@pytest.fixture
+def files(cut, tmp_path):
+    shutil.copytree(cut, tmp_path, dirs_exist_ok=True)
+    return {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+
+
+def refused(files, match, **more) -> None:
+    """One line, and the record and the checkpoint are as they were."""
+    before = files["record"].read_bytes()
+    with pytest.raises(FileError, match=match) as error:
+        run(attrs.evolve(TINY, **more.pop("changes", {})), **{"runtime": Runtime()} | more, **files)
+    assert "\n" not in str(error.value)
+    assert files["record"].read_bytes() == before
+
+
+def test_it_goes_on_where_all_is_the_same(files):
+    assert run(TINY, runtime=Runtime(), **files).status == "complete"
+
+
+def test_precisions_are_not_mixed(files):
+    refused(
+        files,
+        "another precision, 'float32' and not 'bfloat16'",
+        runtime=Runtime(precision="bfloat16"),
+    )
+
+
+def test_code_is_not_mixed(files, monkeypatch):
+    monkeypatch.setattr(running, "code_version", lambda: "0" * 12)
+    refused(files, "another code")
+
+
+def test_numbers_of_threads_are_not_mixed_on_a_cpu(files):
+    """The order of sums depends on them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        refused(files, "another threads")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_experiments_are_not_mixed(files):
+    refused(files, "another experiment", changes={"seed": 1})
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def halved(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def bit_flipped(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def rewritten(**change):
+    """With other tensors or other facts, and the hash of the old ones."""
+
+    def damage(path):
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        name = next(iter(tensors))
+        match change:
+            case {"lack": "tensor"}:
+                del tensors[name]
+            case {"lack": "metadata"}:
+                metadata = None
+            case {"lack": key}:
+                del metadata[key]
+            case {"tensor": value}:
+                tensors[name] = value
+            case {"facts": text}:
+                metadata["facts"] = text
+        save_file(tensors, path, metadata)
+
+    return damage
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def loop(path):
+    path.unlink()
+    path.symlink_to(path)
+
+
+DAMAGE = {
+    "empty": emptied,
+    "cut short": halved,
+    "one bit": bit_flipped,
+    "a tensor missing": rewritten(lack="tensor"),
+    "another shape": rewritten(tensor=torch.zeros(2, 2)),
+    "another dtype": rewritten(tensor=torch.zeros(3, dtype=torch.int64)),
+    "values that are no numbers": rewritten(tensor=torch.tensor([float("nan")])),
+    "no metadata": rewritten(lack="metadata"),
+    "no facts": rewritten(lack="facts"),
+    "no hash": rewritten(lack="sha256"),
+    "facts that are no JSON": rewritten(facts="{"),
+    "facts that are a list": rewritten(facts="[]"),
+    "facts of another kind": rewritten(facts='{"key": 3, "history": 4}'),
+    "facts that are nested": rewritten(facts="[" * 10**5),
+    "text": lambda path: path.write_text("not a checkpoint"),
+    "a header of 2^60 bytes": lambda path: path.write_bytes((2**60).to_bytes(8, "little") * 4),
+    "a folder": folder,
+    "a pipe": pipe,
+    "a link to itself": loop,
+    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_record_kept(files, name):
+    DAMAGE[name](files["checkpoint"])
+    refused(files, r"c\.safetensors is (damaged|not a plain file)")
+
+
+def test_a_state_that_is_not_finite_ends_the_run_in_its_round(tmp_path, monkeypatch):
+    """In the round that it came from, though only the last one is tested; not one round later, by
+    blaming a client.
+    """
+    from core.algorithms.fedavg import FedAvg
+
+    true = FedAvg.server_update
+
+    def poisoned(self, state, uploads, rng):
+        new = true(self, state, uploads, rng)
+        next(iter(new.tensors.values())).fill_(torch.inf)
+        return new
+
+    monkeypatch.setattr(FedAvg, "server_update", poisoned)
+    plain = attrs.evolve(TINY, algorithm="fedavg", evaluate_every=3)
+    with pytest.raises(ValueError, match=r"round 1 left 'parameters/.*not finite"):
+        run(plain, runtime=Runtime(), record=tmp_path / "r.json")
+    record = Record.load(tmp_path / "r.json")
+    assert record.status == "failed" and "round 1" in record.notes[0] and not record.rounds
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("out of memory:\n 3 GB"), KeyError("x")]
+)
+def test_whatever_ends_a_run_its_record_says_so(tmp_path, monkeypatch, error):
+    def rounds(*args, **named):
+        raise error
+        yield
+
+    monkeypatch.setattr(running, "rounds", rounds)
+    with pytest.raises(type(error)):
+        run(TINY, runtime=Runtime(), record=tmp_path / "r.json")
+    record = Record.load(tmp_path / "r.json")
+    assert record.status == "failed" and record.notes[0].startswith(type(error).__name__)
+    out = tmp_path / "out"
+    with pytest.raises(type(error)):
+        queue.measure(TINY, "adhoc", out=out, runtime=Runtime())
+    assert queue.failed_before(TINY, "adhoc", out)
