@@ -33,8 +33,7 @@ from core.condensation import (
 )
 from core.condensation.latent import GroupwiseNorm
 from core.federation import Task
-from core.report import condensed_images, show
-from core.report.knowledge import body, lines
+from core.report import condensed_images, lines, show, source
 from core.rng import Rng
 from core.server import ServerTraining, update_model
 
@@ -101,7 +100,7 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 # and is computed as such:
 
 # %%
-body(mmd)
+source(mmd)
 
 # %% [markdown]
 # Both forms give the same number:
@@ -132,7 +131,7 @@ pd.Series(
 # This is the whole loop. It serves many clients at once; a *group* is one class of one client.
 
 # %%
-body(engine.condense)
+source(engine.condense)
 
 # %% [markdown]
 # We look at the images after some of the steps. `free=True` leaves out the constraint of the next section.
@@ -290,7 +289,7 @@ pd.DataFrame(results).T.round(1)
 # No loss term is added. In the code, a layer takes the statistics it is given:
 
 # %%
-body(GroupwiseNorm.forward)
+source(GroupwiseNorm.forward)
 
 # %% [markdown]
 # Without the constraint each condensed image is normalised by the condensed images of its client. So that is the other
@@ -349,7 +348,7 @@ pd.DataFrame(arms).T.round(1)
 # FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
 
 # %%
-body(to_wire)
+source(to_wire)
 
 # %% [markdown]
 # A pixel within the range comes back within half a grey level. But noise from $\mathcal{N}(0, 1)$ reaches beyond black

@@ -45,13 +45,15 @@ from core.experiments.profiles import apply
 from core.report import (
     condensed_images,
     curves,
+    heat_map,
+    lines,
     partition_plot,
     progress,
     show,
+    source,
     table,
     table_frame,
 )
-from core.report.knowledge import body, heat_map, lines
 from core.rng import Rng
 
 
@@ -109,7 +111,7 @@ pd.DataFrame(
 # All of it stands in one method. The rest of this section takes it apart, in the last round of the run above.
 
 # %%
-body(find("fedvck")._condense)
+source(find("fedvck")._condense)
 
 # %% [markdown]
 # ### Errors of two models
@@ -124,7 +126,7 @@ body(find("fedvck")._condense)
 # $M(x)$ has its softmax: Eq. 11 calls the model without it $f$. So probabilities are blended.
 
 # %%
-body(condensation.smoothed_error)
+source(condensation.smoothed_error)
 
 # %%
 at = {"now": results[-2].state, "before": results[-3].state}
@@ -166,7 +168,7 @@ pd.DataFrame(
 # $$ (eq:vck-importance)
 
 # %%
-body(condensation.importance)
+source(condensation.importance)
 
 # %%
 err = torch.linspace(0, 6, 25)
@@ -199,7 +201,7 @@ show(
 # $$ (eq:vck-selection)
 
 # %%
-body(condensation.selection_probabilities)
+source(condensation.selection_probabilities)
 
 # %% [markdown]
 # How far are they from uniform? The ratio of the largest to the smallest probability of a class, and the *effective*
@@ -281,10 +283,10 @@ show(
 # what short runs do:
 
 # %%
-body(engine.REAL_SIDES["minibatch"])
+source(engine.REAL_SIDES["minibatch"])
 
 # %%
-body(engine.REAL_SIDES["expectation"])
+source(engine.REAL_SIDES["expectation"])
 
 # %% [markdown]
 # The condensed images are normalised with the statistics of the real ones: Eq. 4, {eq}`eq:dc-latent`. This is what
@@ -321,7 +323,7 @@ show(
 # $$ (eq:vck-prototypes)
 
 # %%
-body(server.aggregate_prototypes)
+source(server.aggregate_prototypes)
 
 # %%
 each = [
@@ -348,7 +350,7 @@ f"largest difference to the mean over all images in one place: {(prototypes - po
 # $$ (eq:vck-negatives)
 
 # %%
-body(server.hard_negatives)
+source(server.hard_negatives)
 
 # %%
 k = 3
@@ -402,7 +404,7 @@ pd.Series(
 # $$ (eq:vck-contrast)
 
 # %%
-body(server.relational_contrastive_loss)
+source(server.relational_contrastive_loss)
 
 # %% [markdown]
 # The positive is not in the denominator, so the loss can be negative; with the dot product as printed it has no lower
@@ -457,7 +459,7 @@ pd.Series(losses, name="L_rc").round(2).to_frame()
 # $$ (eq:vck-update)
 
 # %%
-body(server.update_model)
+source(server.update_model)
 
 # %% [markdown]
 # The two copies of the paper's text disagree on $\mathcal{S}^t$: one reads it as the images of this round, the other as

@@ -33,8 +33,8 @@ from core import experiments
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.report import curves, show, table, table_frame
-from core.report.knowledge import adjacent_mmd, body, lines
+from core.report import curves, lines, show, source, table, table_frame
+from core.report.knowledge import adjacent_mmd
 from core.rng import Rng
 from core.server import ServerTraining, update_model
 
@@ -302,7 +302,7 @@ pd.DataFrame(summary, index=range(1, rounds + 1)).rename_axis("round").round(3)
 # rounds and both arms, trained on real images, so that a distance means other images and not another model.
 
 # %%
-body(adjacent_mmd)
+source(adjacent_mmd)
 
 # %%
 train = task.dataset.train

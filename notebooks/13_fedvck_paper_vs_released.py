@@ -30,8 +30,7 @@ from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments.profiles import apply
-from core.report import show, table, table_frame
-from core.report.knowledge import body, lines
+from core.report import lines, show, source, table, table_frame
 from core.rng import Rng
 
 Settings = find("fedvck").Settings
@@ -260,7 +259,7 @@ pd.Series(
 ).to_frame()
 
 # %%
-body(engine.Problem.rows)
+source(engine.Problem.rows)
 
 # %% [markdown]
 # ### Round 0 and the start of the images

@@ -30,8 +30,8 @@ from core.condensation.engine import condensed_counts
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
 from core.experiments.spec import TABLES
-from core.report import table, table_frame
-from core.report.knowledge import body, condensed_total
+from core.report import source, table, table_frame
+from core.report.knowledge import condensed_total
 from core.report.verdict import MB
 from core.rng import Rng
 
@@ -41,7 +41,7 @@ from core.rng import Rng
 # A message is a set of named tensors, each in the form in which it travels. Its cost is their bytes:
 
 # %%
-body(federation.Message.sizes.fget)
+source(federation.Message.sizes.fget)
 
 
 # %%
@@ -135,7 +135,7 @@ pd.DataFrame(kinds)
 # $$ (eq:comm-upload)
 
 # %%
-body(condensed_counts)
+source(condensed_counts)
 
 # %%
 plan, settings = (

@@ -42,9 +42,16 @@ from core import algorithms, experiments, models, server
 from core.algorithms import desa, dfrd, feddm, fedgan, fedmix, moon
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
-from core.report import condensed_images, curves, show, table, table_frame
-from core.report.figures import method_name
-from core.report.knowledge import body, lines
+from core.report import (
+    condensed_images,
+    curves,
+    lines,
+    method_name,
+    show,
+    source,
+    table,
+    table_frame,
+)
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -139,7 +146,7 @@ pd.DataFrame(accuracy).rename_axis("round").round(1)
 # last but one model of the run to the clients, and test what comes back:
 
 # %%
-body(server.weighted_average)
+source(server.weighted_average)
 
 
 # %%
@@ -200,7 +207,7 @@ show(
 # term, $\mu (w - w_t)$, pulls back. How far do clients go for different $\mu$?
 
 # %%
-body(algorithms.find("fedprox").objective)
+source(algorithms.find("fedprox").objective)
 
 
 # %%
@@ -259,7 +266,7 @@ show(
 # better guide. The first round has no $z_{prev}$ and no such term.
 
 # %%
-body(moon.contrast)
+source(moon.contrast)
 
 
 # %%
@@ -341,7 +348,7 @@ pd.Series(sizes).to_frame("parameters")
 # without the class has nothing to say on it.
 
 # %%
-body(server.ensemble_cross_entropy)
+source(server.ensemble_cross_entropy)
 
 
 # %%
@@ -405,7 +412,7 @@ show(
 # From the second round on a client adds images of *all* classes from the averaged generator to its own.
 
 # %%
-body(fedgan.adversarial_losses)
+source(fedgan.adversarial_losses)
 
 # %%
 method = experiment("fedgan").new_algorithm()
@@ -441,7 +448,7 @@ show(
 # The averages are sent once, before training.
 
 # %%
-body(fedmix.mixup_loss)
+source(fedmix.mixup_loss)
 
 # %% [markdown]
 # How good is the first order? We compare with the true mixture, for several averages. For small $\lambda$ the error
@@ -517,10 +524,10 @@ show(
 # authors' code: the student learns from the ensemble.
 
 # %%
-body(dfrd.DFRD._generator_loss)
+source(dfrd.DFRD._generator_loss)
 
 # %%
-body(dfrd.DFRD._student_loss)
+source(dfrd.DFRD._student_loss)
 
 # %% [markdown]
 # The diversity loss is printed as $\exp(-\frac{1}{Q^2} \sum_{i,j} \lVert s_i - s_j \rVert \, \lVert h_i - h_j \rVert)$,
@@ -582,7 +589,7 @@ show(
 # round.
 
 # %%
-body(feddm.disturbance)
+source(feddm.disturbance)
 
 # %%
 method, client = (
@@ -621,7 +628,7 @@ show(
 # the anchors. DESA's paper has no server; FedVCK's comparison has a global model, so models are averaged here.
 
 # %%
-body(desa.DESA.objective)
+source(desa.DESA.objective)
 
 # %%
 anchors = desa.anchors(runs["desa"][1][-1])

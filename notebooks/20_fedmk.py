@@ -48,13 +48,14 @@ from core.models import count_parameters
 from core.report import (
     condensed_images,
     curves,
+    lines,
     partition_plot,
     progress,
     show,
+    source,
     table,
     table_frame,
 )
-from core.report.knowledge import body, lines
 from core.report.tuning import tuning_table
 from core.rng import Rng
 
@@ -148,7 +149,7 @@ pd.DataFrame(
 # $$ (eq:mk-inner)
 
 # %%
-body(bilevel.descend)
+source(bilevel.descend)
 
 # %% [markdown]
 # The outer level moves the images down the loss on real data (Eq. 6):
@@ -172,10 +173,10 @@ body(bilevel.descend)
 # step on the made-up images points more along the step that the real images ask for. Nobody has to write it out.
 
 # %%
-body(bilevel.bilevel_step)
+source(bilevel.bilevel_step)
 
 # %%
-body(bilevel.network_losses)
+source(bilevel.network_losses)
 
 # %% [markdown]
 # Do not believe a second derivative that you have not checked. We take the largest client and its start in the first
@@ -279,7 +280,7 @@ print(
 # $$ (eq:mk-weighted)
 
 # %%
-body(condensation.dynamic_weights)
+source(condensation.dynamic_weights)
 
 # %% [markdown]
 # Eq. 8 as printed has the loss at $\mathbf{w}^c$. But its gradient with respect to the images is zero as printed,
@@ -291,7 +292,7 @@ body(condensation.dynamic_weights)
 # Both levels in turn, for all active clients in one batch:
 
 # %%
-body(bilevel.extract)
+source(bilevel.extract)
 
 # %% [markdown]
 # The paper leaves open when the inner steps start at the received model again. Eq. 3 starts there every time; Eq. 5, an
@@ -394,7 +395,7 @@ print(
 # server hands the images over with the model:
 
 # %%
-body(algorithm.broadcast)
+source(algorithm.broadcast)
 
 # %%
 before, last = results[-2].state, results[-1].state
@@ -550,10 +551,10 @@ print(
 # $$ (eq:mk-generator)
 
 # %%
-body(find("fedmk")._train_generator)
+source(find("fedmk")._train_generator)
 
 # %%
-body(server.ensemble_cross_entropy)
+source(server.ensemble_cross_entropy)
 
 # %% [markdown]
 # FedGen {cite:p}`fedgen` trains its generator in the same way against the classifiers of all clients; here the ensemble
@@ -566,7 +567,7 @@ body(server.ensemble_cross_entropy)
 # $$ (eq:mk-overall)
 
 # %%
-body(find("fedmk")._train_model)
+source(find("fedmk")._train_model)
 
 # %% [markdown]
 # Pseudo knowledge is features, so it enters at the classifier. The second term therefore trains the last layer only.

@@ -36,8 +36,14 @@ from core.experiments import TableSpec
 from core.experiments.profiles import apply
 from core.metrics import earth_movers_distance
 from core.privacy import leakage
-from core.report import condensed_images, show, table, table_frame
-from core.report.knowledge import body, lines
+from core.report import (
+    condensed_images,
+    lines,
+    show,
+    source,
+    table,
+    table_frame,
+)
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -177,7 +183,7 @@ pd.DataFrame(
 # $\phi$ is full.
 
 # %%
-body(condensation.dynamic_weights)
+source(condensation.dynamic_weights)
 
 # %%
 taus, loss = (1.0, 5.0, 10.0), torch.linspace(0, 3, 61)
@@ -329,7 +335,7 @@ wins
 # weighs the same.
 
 # %%
-body(condensation.class_balanced_weights)
+source(condensation.class_balanced_weights)
 
 # %%
 table("fedmk", 6, best)
@@ -518,7 +524,7 @@ for name, claim in (
 # $$ (eq:mk-emd)
 
 # %%
-body(earth_movers_distance)
+source(earth_movers_distance)
 
 # %% [markdown]
 # On a line it can be done by hand: it is the area between the two distribution functions. Heaps at 0 and 1 against
@@ -637,7 +643,7 @@ table("fedmk", 7, best)
 # $$ (eq:mk-dlg)
 
 # %%
-body(leakage.deep_leakage)
+source(leakage.deep_leakage)
 
 # %% [markdown]
 # The paper feeds "the extracted meta knowledge and a trained model" to the attack and shows that what comes out does

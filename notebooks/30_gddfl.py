@@ -51,10 +51,10 @@ from core.report import (
     partition_plot,
     progress,
     show,
+    source,
     table,
     table_frame,
 )
-from core.report.knowledge import body
 from core.report.verdict import MB
 from core.rng import Rng
 
@@ -112,7 +112,7 @@ show(
 # standard deviation $\sigma(x_i)$ over the positions, its brightness and its contrast:
 
 # %%
-body(shift.moments)
+source(shift.moments)
 
 # %% [markdown]
 # How different can the same thing look elsewhere? GDD-FL reads this off the batch, as the method it follows does
@@ -127,7 +127,7 @@ body(shift.moments)
 # $$ (eq:gdd-uncertainty)
 
 # %%
-body(shift.uncertainty)
+source(shift.uncertainty)
 
 # %% [markdown]
 # New statistics are drawn around the old ones (Eq. 2),
@@ -150,13 +150,13 @@ body(shift.uncertainty)
 # swapped. We take the right one (`shift="dsu"`) and offer the other by name (`"as_printed"`).
 
 # %%
-body(shift.shifted)
+source(shift.shifted)
 
 # %% [markdown]
 # $U_p$ does this to a batch with probability $p = 0.5$, else nothing:
 
 # %%
-body(shift.uncertain_shift)
+source(shift.uncertain_shift)
 
 # %% [markdown]
 # A check on the class of a client that has the most images, in many draws. The mean of $\hat\mu$ stays. Its variance
@@ -208,7 +208,7 @@ pd.DataFrame(
 # lie side by side:
 
 # %%
-body(shift.ShiftedProblem.block)
+source(shift.ShiftedProblem.block)
 
 # %% [markdown]
 # Two losses ask the condensed images to be near both (lines 9 and 10),
@@ -219,7 +219,7 @@ body(shift.ShiftedProblem.block)
 # $$ (eq:gdd-losses)
 
 # %%
-body(shift.ShiftedProblem.loss)
+source(shift.ShiftedProblem.loss)
 
 # %% [markdown]
 # and the images, which start as noise, follow the gradient of the sum (line 11):
@@ -233,10 +233,10 @@ body(shift.ShiftedProblem.loss)
 # $\theta \sim P_\theta$.
 
 # %%
-body(find("dm").parts)
+source(find("dm").parts)
 
 # %%
-body(find("gddfl").problem)
+source(find("gddfl").problem)
 
 # %% [markdown]
 # Section 2.2 of the paper prints one loss, with $U_p$ only; Algorithm 1 has the sum, and we follow it.
@@ -275,10 +275,10 @@ pd.Series(
 # One byte a pixel, and one a label. The server merges all and trains the network that it began with (Section 2.3).
 
 # %%
-body(_one_shot.OneShotCondensing.speak)
+source(_one_shot.OneShotCondensing.speak)
 
 # %%
-body(_one_shot.OneShot.server_update)
+source(_one_shot.OneShot.server_update)
 
 # %% [markdown]
 # A run, and its uploads in the manner of the paper's Figure 2: a row for a class, a column for each client that holds

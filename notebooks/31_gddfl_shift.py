@@ -33,8 +33,14 @@ import torch
 from core import condensation, experiments, models
 from core.condensation import shift
 from core.experiments.profiles import apply
-from core.report import condensed_images, show, table, table_frame
-from core.report.knowledge import body, scatter
+from core.report import (
+    condensed_images,
+    scatter,
+    show,
+    source,
+    table,
+    table_frame,
+)
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -156,7 +162,7 @@ pd.DataFrame(looks).T.round(1)
 # with a hook:
 
 # %%
-body(shift._Change.at)
+source(shift._Change.at)
 
 
 # %%

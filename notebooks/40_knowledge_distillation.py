@@ -34,8 +34,7 @@ from core.data import partition
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.federation import LocalTraining, Task, supervised, train
 from core.models import Stacked
-from core.report import condensed_images, partition_plot, show
-from core.report.knowledge import body, lines
+from core.report import condensed_images, lines, partition_plot, show, source
 from core.rng import Rng
 
 rng = Rng(seed)
@@ -137,7 +136,7 @@ show(
 # $$ (eq:kd-loss)
 
 # %%
-body(distillation.kl_divergence)
+source(distillation.kl_divergence)
 
 # %% [markdown]
 # FedIOD prints $- H(\hat q)$ at the end. That is no divergence: an exercise below makes it negative.
@@ -164,7 +163,7 @@ body(distillation.kl_divergence)
 # which no probability shows.
 
 # %%
-body(distillation.mimic_loss)
+source(distillation.mimic_loss)
 
 # %% [markdown]
 # How large must $\tau$ be? Below, $\tau^2 \mathrm{KL}$ of two sets of random logits, divided by its limit. The authors'
@@ -390,7 +389,7 @@ view.T.round(1)
 # $$ (eq:kd-classwise)
 
 # %%
-body(distillation.ensemble_logits)
+source(distillation.ensemble_logits)
 
 
 # %%
@@ -667,7 +666,7 @@ pd.DataFrame(rows).T.round(1)
 # one program over their stacked weights; others run one by one.
 
 # %%
-body(Stacked._together)
+source(Stacked._together)
 
 # %%
 batch = task.inputs(test.images[:50])

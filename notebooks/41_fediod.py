@@ -47,14 +47,15 @@ from core.models import Stacked
 from core.report import (
     condensed_images,
     curves,
+    lines,
     metrics_frame,
     partition_plot,
     progress,
     show,
+    source,
     table,
     table_frame,
 )
-from core.report.knowledge import body, lines
 from core.report.tuning import tuning_table
 from core.rng import Rng
 
@@ -129,7 +130,7 @@ pd.DataFrame(
 # Plain training on the client's own data. Teachers may have different architectures (`teacher_models`).
 
 # %%
-body(local.train_teacher)
+source(local.train_teacher)
 
 
 # %%
@@ -168,7 +169,7 @@ pd.DataFrame(
 # back how its losses depend on the answers, and each client completes the chain rule through its own networks.
 
 # %%
-body(find("fediod")._step)
+source(find("fediod")._step)
 
 # %% [markdown]
 # "One-way" means that no network is sent. It does not mean that the clients speak once: all this crosses the network
@@ -218,7 +219,7 @@ crossing.groupby(
 # $x$ looks, unlike the usual reading.
 
 # %%
-body(distillation.gan_losses)
+source(distillation.gan_losses)
 
 # %%
 centre, locals_ = algorithm._sides(final, members, Rng(seed))
@@ -262,7 +263,7 @@ pd.DataFrame(
 # $$ (eq:iod-confidence)
 
 # %%
-body(distillation.confidence_loss)
+source(distillation.confidence_loss)
 
 # %% [markdown]
 # ### Uniqueness
@@ -276,7 +277,7 @@ body(distillation.confidence_loss)
 # $$ (eq:iod-unique)
 
 # %%
-body(distillation.jensen_shannon)
+source(distillation.jensen_shannon)
 
 # %% [markdown]
 # It lies between 0 and $H(\pi) \le \log K$. Both terms together are
@@ -359,7 +360,7 @@ pd.DataFrame(
 # $$ (eq:iod-generator)
 
 # %%
-body(Centre.learn)
+source(Centre.learn)
 
 # %% [markdown]
 # ### The images as they sharpen
@@ -407,7 +408,7 @@ show(
 # $$ (eq:iod-mimic)
 
 # %%
-body(distillation.mimic_loss)
+source(distillation.mimic_loss)
 
 # %% [markdown]
 # ### Whom to believe
@@ -427,7 +428,7 @@ body(distillation.mimic_loss)
 # $$ (eq:iod-importance)
 
 # %%
-body(distillation.class_input_importance)
+source(distillation.class_input_importance)
 
 # %% [markdown]
 # Then the answers are mixed, class by class (Eq. 9; $\odot$ multiplies element by element):
@@ -437,7 +438,7 @@ body(distillation.class_input_importance)
 # $$ (eq:iod-ensemble)
 
 # %%
-body(distillation.ensemble_logits)
+source(distillation.ensemble_logits)
 
 # %% [markdown]
 # Does each factor help? Real test images can be asked about without any training. `turned` takes $1 - D_k$ in the place

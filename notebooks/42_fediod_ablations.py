@@ -32,8 +32,15 @@ from core.experiments import TableSpec
 from core.experiments.profiles import apply
 from core.federation import LocalTraining, train
 from core.models import Stacked
-from core.report import metrics_frame, partition_plot, show, table, table_frame
-from core.report.knowledge import body, lines
+from core.report import (
+    lines,
+    metrics_frame,
+    partition_plot,
+    show,
+    source,
+    table,
+    table_frame,
+)
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -278,10 +285,10 @@ named(
 # temperature of $L_\text{mimic}$:
 
 # %%
-body(Centre._shaping)
+source(Centre._shaping)
 
 # %%
-body(Centre._mimic)
+source(Centre._mimic)
 
 # %% [markdown]
 # In a run everything moves at once: generator, discriminators, student. To see what a term asks for, hold all networks

@@ -66,11 +66,12 @@ from core.report import (
     condensed_images,
     curve_frame,
     curves,
+    lines,
     show,
+    source,
     table,
     table_frame,
 )
-from core.report.knowledge import body, lines
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -217,7 +218,7 @@ pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename(
 # $$ (eq:iop-noise)
 
 # %%
-body(clip_and_noise)
+source(clip_and_noise)
 
 # %%
 steep = torch.randn(32, 100, generator=Rng(seed).at("steep").generator())
@@ -248,7 +249,7 @@ pd.Series(
 # tightly:
 
 # %%
-body(spent_epsilon)
+source(spent_epsilon)
 
 # %% [markdown]
 # Without sampling the truth is known: $T$ releases with $\sigma$ are one release with $\sigma / \sqrt T$, for which
@@ -429,7 +430,7 @@ small.round(2)
 # $$ (eq:iop-votes)
 
 # %%
-body(noisy_votes)
+source(noisy_votes)
 
 # %% [markdown]
 # FedIOD cannot use it as it stands: its equations 3 and 4 need every single answer, and Eq. 9 needs logits. So here
@@ -540,7 +541,7 @@ print(
 # one image; here between images, for one classifier.
 
 # %%
-body(image_quality._score)
+source(image_quality._score)
 
 # %% [markdown]
 # Usually the classifier is Inception, trained on ImageNet. The paper's *adapted* score takes the local teachers, and
@@ -632,7 +633,7 @@ pd.DataFrame(
 # weights, which needs no download. Numbers of two networks cannot be compared, their order can.
 
 # %%
-body(image_quality.frechet_distance)
+source(image_quality.frechet_distance)
 
 # %%
 features = RandomFeatures(task.dataset.channels)

@@ -34,8 +34,7 @@ from core.algorithms import find
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.models import Stacked
-from core.report import metrics_frame, show, table, table_frame
-from core.report.knowledge import body, lines
+from core.report import lines, metrics_frame, show, source, table, table_frame
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -293,7 +292,7 @@ pd.DataFrame(
 # distributions, and the sign. A generator that minimises it looks for images on which the teachers *agree*.
 
 # %%
-body(distillation.reversed_divergence)
+source(distillation.reversed_divergence)
 
 # %% [markdown]
 # Both divergences on the answers of two teachers that agree, that differ a little, and that are sure of two classes:
@@ -405,7 +404,7 @@ pd.Series(
 # $$ (eq:ior-balance)
 
 # %%
-body(distillation.balance_loss)
+source(distillation.balance_loss)
 
 # %% [markdown]
 # With it the sum holds, for each teacher, both halves of an inception score {eq}`eq:iop-inception`: sure of each image,
@@ -461,7 +460,7 @@ pd.DataFrame(
 # say in what the images look like.
 
 # %%
-body(distillation.gan_losses)
+source(distillation.gan_losses)
 
 # %%
 logit = torch.linspace(-6, 6, 25, requires_grad=True)
@@ -667,7 +666,7 @@ print(
 # fresh noise. Every one is a batch down and answers up for each client: see "MB sent" in the table above.
 
 # %%
-body(FedIOD._step)
+source(FedIOD._step)
 
 # %% [markdown]
 # ### Optimisers

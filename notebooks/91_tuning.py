@@ -26,9 +26,7 @@ from IPython.display import Markdown
 from core.data import with_validation
 from core.experiments import TableSpec, records
 from core.experiments.profiles import Profile
-from core.report import show, source
-from core.report.figures import method_name
-from core.report.knowledge import lines
+from core.report import lines, method_name, show, source
 from core.report.tuning import (
     PROFILE,
     TABLE,

@@ -1,6 +1,8 @@
 """Tables and figures, computed from records: what a paper prints beside what was measured here."""
 
-from core.report.figures import condensed_images, curve_frame, curves, partition_plot, show
+from core.report.charts import heat_map, lines, partition_plot, scatter
+from core.report.figures import condensed_images, show
+from core.report.learning_curves import curve_frame, curves, method_name
 from core.report.listing import source
 from core.report.status import (
     coverage,
@@ -18,11 +20,15 @@ __all__ = [
     "curve_frame",
     "curves",
     "headline",
+    "heat_map",
+    "lines",
+    "method_name",
     "metrics_frame",
     "partition_plot",
     "progress",
     "records_apart",
     "records_summary",
+    "scatter",
     "show",
     "source",
     "table",

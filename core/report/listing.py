@@ -2,16 +2,105 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
+import re
+import subprocess
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
+
+#: columns of a listing that a page shows without cutting them
+WIDTH = 80
+#: notes to programs that check the source, which no reader needs
+_FOR_TOOLS = re.compile(r"\s+# (type: ignore|noqa)\b.*$")
 
 
 def source(function: Callable[..., Any]) -> Any:
-    """The source of a function or class as a highlighted listing in the output of a notebook
-    cell.
+    """The source of a function or class, `text_of` it, as a highlighted listing in the output of a
+    notebook cell.
     """
     from IPython.display import Markdown
 
-    return Markdown(f"```python\n{textwrap.dedent(inspect.getsource(function)).rstrip()}\n```")
+    return Markdown(f"```python\n{text_of(function)}\n```")
+
+
+@cache
+def text_of(function: Callable[..., Any]) -> str:
+    """The source of a function or class as a page shows it: without docstrings, in lines of
+    `WIDTH` columns.
+
+    Lines are broken by ruff, as everywhere in this project; where it is not installed they stay as
+    they are. Comments and texts are filled.
+    """
+    text = textwrap.dedent(inspect.getsource(function)).rstrip()
+    rows = [_FOR_TOOLS.sub("", row) for row in _without_docstrings(text)]
+    formatted = _formatted("\n".join(_with_comments(rows)))
+    return "\n".join(_with_texts(formatted.splitlines()))
+
+
+def _without_docstrings(text: str) -> list[str]:
+    rows = text.splitlines()
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, kinds) and len(node.body) > 1 and ast.get_docstring(node) is not None
+    ]
+    for node in sorted(nodes, key=lambda node: -node.lineno):
+        quoted = node.body[0]
+        rows[quoted.lineno - 1 : quoted.end_lineno] = []
+    return rows
+
+
+def _formatted(text: str) -> str:
+    """The same program in lines of at most `WIDTH` columns, where they can be broken."""
+    if not importlib.util.find_spec("ruff"):
+        return text
+    options = ["--isolated", "--line-length", str(WIDTH), "--target-version", "py311", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", *options],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.rstrip()
+
+
+def _with_comments(rows: list[str]) -> Iterator[str]:
+    """Lines with comments that fit: one behind code that is too wide goes above it."""
+    for row in rows:
+        found = re.match(r"^(\s*)(.*?)\s*#:? (.*)$", row)
+        if len(row) <= WIDTH or not found:
+            yield row
+            continue
+        indent, code, words = found.groups()
+        begin = f"{indent}# "
+        yield from textwrap.wrap(words, WIDTH, initial_indent=begin, subsequent_indent=begin)
+        if code:
+            yield indent + code
+
+
+def _with_texts(rows: list[str]) -> Iterator[str]:
+    """Lines with texts that fit: one that has a line to itself goes on in the next."""
+    for row in rows:
+        found = re.match(r'^(\s*)(f?)"([^"\\]*)"(,?)$', row)
+        if len(row) <= WIDTH or not found:
+            yield row
+        else:
+            yield from _cut(*found.groups())
+
+
+def _cut(indent: str, prefix: str, text: str, end: str) -> Iterator[str]:
+    """A text in several lines, broken at spaces outside of braces."""
+    room, line = WIDTH - len(indent) - len(prefix) - 3, ""
+    for word in re.findall(r"(?:\{[^}]*\}|\S)+ ?", text):
+        if line and len(line + word) > room:
+            yield f'{indent}{prefix}"{line}"'
+            line = ""
+        line += word
+    yield f'{indent}{prefix}"{line}"{end}'

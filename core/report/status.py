@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from core.experiments import Record, TableSpec, records
 from core.experiments.spec import TABLES, read_published
 from core.report import style
-from core.report.figures import method_name
+from core.report.learning_curves import method_name
 from core.report.tables import table_frame
 from core.report.verdict import MB, VERDICTS, WIDE
 

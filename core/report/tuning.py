@@ -10,7 +10,8 @@ import pandas as pd
 from core.experiments import Record, TableSpec, records
 from core.experiments.profiles import apply
 from core.report import style
-from core.report.figures import _figure, method_name
+from core.report.figures import blank
+from core.report.learning_curves import method_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +117,7 @@ def tuning_plot(measured: Mapping[str, Record] | None = None) -> Figure | None:
 
     names = list(dict.fromkeys(map(str, frame["algorithm"])))
     with rc_context(style.rc()):
-        figure = _figure(7.2, 1.0 + 0.32 * len(names))
+        figure = blank(7.2, 1.0 + 0.32 * len(names))
         axes = figure.subplots()
         for chosen, marker, fill in ((False, "o", "none"), (True, "D", style.PALETTE[1])):
             part = frame[frame["chosen"] == chosen]

@@ -12,8 +12,9 @@ import torch
 from core.errors import InputError
 from core.experiments import Experiment, Record
 from core.report import style
-from core.report.figures import condensed_images, curve_frame, curves, partition_plot, show, to_html
-from core.report.listing import source
+from core.report.charts import partition_plot
+from core.report.figures import condensed_images, show, to_html
+from core.report.learning_curves import curve_frame, curves
 
 MB = 2**20
 
@@ -225,7 +226,3 @@ def test_figures_leave_pyplot_alone():
     curves(record())
     partition_plot([0, 1], [[0], [1]])
     assert plt.get_fignums() == [] and dict(plt.rcParams) == before
-
-
-def test_a_listing_is_the_source_itself():
-    assert "def record(" in source(record).data and source(record).data.startswith("```python\n")

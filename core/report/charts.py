@@ -1,0 +1,270 @@
+"""Charts of numbers: lines, clouds of points, tables as colours, and who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from core.errors import InputError
+from core.report import style
+from core.report.figures import blank
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: above so many classes a heat map has no room for numbers
+_WRITTEN = 12
+
+
+def lines(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str = "label",
+    xlabel: str = "",
+    ylabel: str = "",
+    log: str = "",
+    title: str = "",
+) -> Any:
+    """Lines of `y` over `x`, one for each value of `by`: the mean of equal `x`, one standard
+    deviation as a band.
+
+    Args:
+        frame: long form; `x`, `y` and `by` are columns of it.
+        log: axes with a logarithmic scale: "", "x", "y" or "xy".
+
+    Returns a `matplotlib.figure.Figure` whose label describes it. Raises InputError for an empty
+    frame or a column that is missing.
+    """
+    _check_columns(frame, x, y, by)
+    from matplotlib import rc_context
+    from matplotlib.ticker import MaxNLocator
+
+    names = list(dict.fromkeys(frame[by]))
+    colours, markers, dashes = style.series(len(names))
+    ends = []
+    with rc_context(style.rc()):
+        figure = blank(7.2, 3.6)
+        axes = figure.subplots()
+        for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
+            of = frame[frame[by] == name].groupby(x)[y].agg(["mean", "std"])
+            mark = marker if len(of) <= 20 else ""
+            axes.plot(
+                of.index,
+                of["mean"],
+                color=colour,
+                marker=mark,
+                linestyle=(0, dash) if dash else "-",
+                label=str(name),
+            )
+            if of["std"].notna().any():
+                spread = of["std"].fillna(0)
+                axes.fill_between(
+                    of.index,
+                    of["mean"] - spread,
+                    of["mean"] + spread,
+                    color=colour,
+                    alpha=0.2,
+                    linewidth=0,
+                )
+            ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
+        axes.set(
+            xlabel=xlabel or x,
+            ylabel=ylabel or y,
+            title=title,
+            **{f"{axis}scale": "log" for axis in log},
+        )
+        if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(names) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
+    topic = f"{title}. " if title else ""
+    figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
+    return figure
+
+
+def scatter(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str = "label",
+    xlabel: str = "",
+    ylabel: str = "",
+    title: str = "",
+) -> Any:
+    """A cloud of points for each value of `by`, each in a colour and with a mark of its own.
+
+    Args:
+        frame: long form, a row for each point; `x`, `y` and `by` are columns of it.
+
+    Returns a `matplotlib.figure.Figure` whose label says where each cloud lies and how wide it is.
+    Raises InputError for an empty frame or a column that is missing.
+    """
+    _check_columns(frame, x, y, by)
+    from matplotlib import rc_context
+
+    names = list(dict.fromkeys(frame[by]))
+    colours, markers, _ = style.series(len(names))
+    places = []
+    with rc_context(style.rc()):
+        figure = blank(7.2, 3.8)
+        axes = figure.subplots()
+        for name, colour, marker in zip(names, colours, markers, strict=True):
+            of = frame[frame[by] == name]
+            axes.scatter(
+                of[x],
+                of[y],
+                color=colour,
+                marker=marker,
+                s=26,
+                alpha=0.75,
+                linewidth=0,
+                label=str(name),
+            )
+            (across, width), (up, height) = (
+                (of[column].mean(), of[column].std(ddof=0)) for column in (x, y)
+            )
+            places.append(
+                f"{name} lies at {across:.3g} ± {width:.2g} across and {up:.3g} ± {height:.2g} up"
+            )
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y, title=title)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
+    topic = f"{title}. " if title else ""
+    figure.set_label(
+        f"{topic}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of each cloud: "
+        f"{'; '.join(places)}."
+    )
+    return figure
+
+
+def _check_columns(frame: pd.DataFrame, *columns: str) -> None:
+    """Raise InputError for an empty frame or a column that is missing."""
+    for column in columns:
+        if column not in frame:
+            raise InputError(
+                f"the frame has no column {column!r}: {', '.join(map(str, frame.columns))}"
+            )
+    if frame.empty:
+        raise InputError("there is nothing to draw: the frame is empty")
+
+
+def heat_map(
+    values: Any,
+    classes: Sequence[str],
+    marked: Any = None,
+    title: str = "",
+    across: str = "",
+    down: str = "",
+) -> Any:
+    """A square table of numbers as colours, (C, C): row c, column j. Up to 12 classes the numbers
+    are written as well.
+
+    Args:
+        marked: (C, k) columns to frame in every row, -1 for none: the hard negatives of a class,
+            for example.
+        across, down: names of the axes.
+
+    Raises InputError when the values are not square or the names are not as many.
+    """
+    table = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
+    if table.shape != (len(classes), len(classes)):
+        raise InputError(
+            f"a heat map of {len(classes)} classes needs as many rows and columns, not {table.shape}"
+        )
+    from matplotlib import rc_context
+    from matplotlib.patches import Rectangle
+
+    with rc_context(style.rc() | {"axes.grid": False}):
+        side = 1.6 + 0.45 * len(classes)
+        figure = blank(side + 0.6, side)
+        axes = figure.subplots()
+        picture = axes.imshow(table, cmap="cividis")
+        figure.colorbar(picture, ax=axes, shrink=0.8)
+        middle = (table.min() + table.max()) / 2
+        for row, column in np.ndindex(*table.shape) if len(classes) <= _WRITTEN else ():
+            axes.text(
+                column,
+                row,
+                f"{table[row, column]:.1f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="black" if table[row, column] > middle else "white",
+            )
+        for row, chosen in enumerate([] if marked is None else np.asarray(marked)):
+            for column in chosen[chosen >= 0]:
+                axes.add_patch(
+                    Rectangle(
+                        (column - 0.46, row - 0.46),
+                        0.92,
+                        0.92,
+                        fill=False,
+                        linewidth=2,
+                        edgecolor=style.PALETTE[1],
+                    )
+                )
+        axes.set_xticks(
+            range(len(classes)), classes, rotation=0 if max(map(len, classes)) < 4 else 90
+        )
+        axes.set_yticks(range(len(classes)), classes)
+        axes.set(title=title, xlabel=across, ylabel=down)
+    frames = "" if marked is None else " Frames mark chosen columns of every row."
+    figure.set_label(
+        f"{title + '. ' if title else ''}Table of {len(classes)} by {len(classes)} classes as colours; "
+        f"values from {table.min():.2f} to {table.max():.2f}. The largest value stands on the diagonal "
+        f"in {int((table.argmax(1) == np.arange(len(table))).sum())} of {len(table)} rows.{frames}"
+    )
+    return figure
+
+
+def partition_plot(
+    labels: Any, parts: Sequence[Any], classes: Sequence[str] | None = None, title: str = ""
+) -> Figure:
+    """Who holds what: clients down, classes across, the area of a dot is the number of samples.
+
+    Args:
+        labels: (N,) class of every training sample.
+        parts: indices into `labels`, one array per client.
+        classes: names of the classes; by default their numbers.
+    """
+    targets = np.asarray(labels).astype(np.int64)
+    names = [
+        str(name)
+        for name in (range(int(targets.max(initial=0)) + 1) if classes is None else classes)
+    ]
+    counts = np.stack(
+        [
+            np.bincount(targets[np.asarray(part, dtype=np.int64)], minlength=len(names))
+            for part in parts
+        ]
+    )
+    from matplotlib import rc_context
+
+    with rc_context(style.rc()):
+        figure = blank(min(2.2 + 0.55 * len(names), 12), min(1.3 + 0.34 * len(parts), 14))
+        axes = figure.subplots()
+        client, cls = np.nonzero(counts)
+        # equal to 300 square points for the largest cell: neighbouring dots then just touch
+        areas = 300 * counts[client, cls] / max(counts.max(), 1)
+        axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
+        axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
+        sizes = counts.sum(axis=1)
+        axes.set_yticks(
+            range(len(parts)), [f"client {k} ({size:,})" for k, size in enumerate(sizes)]
+        )
+        axes.set(
+            xlabel="class",
+            title=title,
+            xlim=(-0.6, len(names) - 0.4),
+            ylim=(len(parts) - 0.4, -0.6),
+        )
+    held = (counts > 0).sum(axis=1)
+    figure.set_label(
+        f"{title + '. ' if title else ''}Samples of each class on each of {len(parts)} clients. A client "
+        f"has {sizes.min():,} to {sizes.max():,} samples; of the {len(names)} classes it has at least "
+        f"{held.min()} and at most {held.max()}."
+    )
+    return figure

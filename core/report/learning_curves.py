@@ -1,0 +1,216 @@
+"""Learning curves, from records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from core.errors import InputError, unknown
+from core.report import style
+from core.report.figures import blank
+from core.report.verdict import MB
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from core.experiments import Record
+
+AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
+#: metrics that are not fractions and are drawn as they are
+_AS_IS = ("loss", "cross_entropy")
+
+
+def _seaborn() -> Any:
+    try:
+        import seaborn
+    except ImportError:
+        raise InputError(
+            "learning curves need the package seaborn: pip install matplotlib seaborn"
+        ) from None
+    return seaborn
+
+
+def _resolve(runs: Record | str | Iterable[Record | str]) -> list[Record]:
+    """Records as they are, and the record behind each id."""
+    items: list[Any] = [runs] if isinstance(runs, str) or hasattr(runs, "rounds") else list(runs)  # type: ignore[arg-type]
+    known: dict[str, Record] = {}
+    if any(isinstance(item, str) for item in items):
+        from core.experiments import records
+
+        known = records()
+    for item in items:
+        if isinstance(item, str) and item not in known:
+            raise unknown("record", item, known)
+    if not items:
+        raise InputError("there is nothing to draw: no run was given")
+    return [known[item] if isinstance(item, str) else item for item in items]
+
+
+def curve_frame(
+    runs: Record | str | Iterable[Record | str],
+    metric: str = "accuracy",
+    by: str | Callable[[Record], str] = "algorithm",
+) -> pd.DataFrame:
+    """Every tested round of some runs, one row each: `label`, `seed`, `round`, `megabytes`,
+    `value`.
+
+    Args:
+        runs: records, or ids of records of the book.
+        metric: name of a metric of the rounds; fractions come back in percent.
+        by: field of the experiment that names the series, or a function from record to name.
+
+    `megabytes` is what was sent up and down until the end of that round, by all clients, in units
+    of 2^20 bytes. Raises InputError for an unknown id, field or metric.
+    """
+    rows = []
+    for record in _resolve(runs):
+        label = by(record) if callable(by) else _series_name(record, by)
+        sent, scale = 0.0, 1.0 if metric in _AS_IS else 100.0
+        for entry in record.rounds:
+            sent += entry["up"] + entry["down"]
+            if not entry["metrics"]:
+                continue
+            if metric not in entry["metrics"]:
+                raise unknown("metric", metric, entry["metrics"])
+            rows.append(
+                {
+                    "label": label,
+                    "seed": record.experiment.seed,
+                    "round": entry["round"],
+                    "megabytes": sent / MB,
+                    "value": scale * entry["metrics"][metric],
+                }
+            )
+    return pd.DataFrame(rows, columns=["label", "seed", "round", "megabytes", "value"])
+
+
+def method_name(algorithm: str) -> str:
+    """An algorithm's name as it is written in prose: "FedAvgM" for `fedavgm`; unknown names stay as
+    they are.
+    """
+    from core import algorithms
+
+    return algorithms.find(algorithm).__name__ if algorithm in algorithms.names() else algorithm
+
+
+def _series_name(record: Record, field: str) -> str:
+    fields = record.experiment.to_dict()
+    if field not in fields:
+        raise unknown("experiment field", field, fields)
+    return method_name(fields[field]) if field == "algorithm" else str(fields[field])
+
+
+def curves(
+    runs: Record | str | Iterable[Record | str],
+    metric: str = "accuracy",
+    x: str = "round",
+    by: str | Callable[[Record], str] = "algorithm",
+    title: str = "",
+) -> Figure:
+    """Learning curves: the mean over seeds as a line, one standard deviation around it as a band.
+
+    Args:
+        runs, metric, by: as in `curve_frame`.
+        x: "round", or "megabytes" sent so far. A series that sends nothing is then a level line at
+            its last value, and one that sends only in its first round is a point.
+
+    Raises InputError for an unknown id, field, metric or axis.
+    """
+    if x not in AXES:
+        raise unknown("axis", x, AXES)
+    frame = curve_frame(runs, metric, by)
+    if frame.empty:
+        raise InputError("there is nothing to draw: no round of these runs was tested")
+    # seeds may differ a little in what they send; a band needs one position per round
+    frame["megabytes"] = frame.groupby(["label", "round"])["megabytes"].transform("mean")
+    if (
+        x == "megabytes"
+    ):  # where later rounds send nothing, only the last of them stands at that position
+        frame = frame.drop_duplicates(["label", "seed", x], keep="last")
+    seaborn = _seaborn()
+    from matplotlib import rc_context
+    from matplotlib.ticker import MaxNLocator
+
+    names = list(dict.fromkeys(frame["label"]))
+    colours, markers, dashes = style.series(len(names))
+    silent = [
+        name
+        for name in names
+        if x == "megabytes" and frame.loc[frame["label"] == name, x].max() == 0
+    ]
+    with rc_context(style.rc()):
+        figure = blank(7.2, 4.0)
+        axes = figure.subplots()
+        seaborn.lineplot(
+            frame[~frame["label"].isin(silent)],
+            x=x,
+            y="value",
+            hue="label",
+            style="label",
+            ax=axes,
+            hue_order=names,
+            style_order=names,
+            palette=colours,
+            markers=markers,
+            dashes=dashes,
+            errorbar="sd",
+            err_kws={"alpha": 0.2, "linewidth": 0},
+            markeredgewidth=0,
+            legend=False,
+        )
+        for name in silent:
+            axes.axhline(
+                _last(frame, name).mean(),
+                color=colours[names.index(name)],
+                linewidth=1.2,
+                linestyle=":",
+            )
+        _legend(axes, names, silent, colours, markers, dashes)
+        axes.set(xlabel=AXES[x], ylabel=_ylabel(metric), title=title)
+        if x == "round":
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.set_label(_describe(frame, names, metric, x, title))
+    return figure
+
+
+def _legend(
+    axes: Any,
+    names: list[str],
+    silent: list[str],
+    colours: list[str],
+    markers: list[str],
+    dashes: list[Any],
+) -> None:
+    """A legend beside the curves, the same whether a series has a curve or only a level."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
+        line = ":" if name in silent else ((0, dash) if dash else "-")
+        text = f"{name} (sends nothing)" if name in silent else name
+        mark = "" if name in silent else marker
+        handles.append(Line2D([], [], color=colour, marker=mark, linestyle=line, label=text))
+    axes.legend(
+        handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), title=None, handlelength=3
+    )
+
+
+def _ylabel(metric: str) -> str:
+    name = metric.replace("_", " ")
+    return name if metric in _AS_IS else f"{name} (%)"
+
+
+def _last(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Values of the last tested round, one per seed."""
+    rows = frame[frame["label"] == name]
+    return rows[rows["round"] == rows["round"].max()]["value"]
+
+
+def _describe(frame: pd.DataFrame, names: Sequence[str], metric: str, x: str, title: str) -> str:
+    """The figure in words: what is drawn, and where each series ends."""
+    ends = "; ".join(f"{name} ends at {_last(frame, name).mean():.1f}" for name in names)
+    unit = "" if metric in _AS_IS else " in percent"
+    topic = f"{title}. " if title else ""
+    return f"{topic}{metric.replace('_', ' ')}{unit} against {AXES[x]}, mean over seeds: {ends}."

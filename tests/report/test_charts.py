@@ -1,0 +1,73 @@
+"""Charts: what they draw, and what their words say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from core.errors import InputError
+from core.report import charts
+
+LONG = pd.DataFrame(
+    {"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")}
+)
+
+
+def test_lines_are_means_with_a_band():
+    pytest.importorskip("matplotlib")
+    figure = charts.lines(LONG, "x", "y", ylabel="loss", title="Two")
+    first, second = figure.axes[0].get_lines()
+    assert first.get_xydata().tolist() == [[1, 2], [2, 5]] and second.get_xydata().tolist() == [
+        [1, 7],
+        [2, 8],
+    ]
+    (band,) = figure.axes[0].collections  # b has one value per x, so it has no band
+    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(2 - np.sqrt(2))
+    assert figure.get_label() == "Two. loss against x: a goes from 2 to 5; b goes from 7 to 8."
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())  # x holds whole numbers
+    assert charts.lines(LONG, "x", "y", log="y").axes[0].get_yscale() == "log"
+
+
+def test_lines_refuse_what_they_cannot_draw():
+    with pytest.raises(InputError, match="no column 'z': x, y, label"):
+        charts.lines(LONG, "x", "z")
+    with pytest.raises(InputError, match="empty"):
+        charts.lines(LONG[:0], "x", "y")
+
+
+def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
+    pytest.importorskip("matplotlib")
+    points = pd.DataFrame({"x": [1.0, 3.0, 10.0], "y": [2.0, 2.0, -4.0], "label": ["a", "a", "b"]})
+    figure = charts.scatter(points, "x", "y", ylabel="height", title="Two")
+    a, b = figure.axes[0].collections
+    assert a.get_offsets().tolist() == [[1, 2], [3, 2]] and b.get_offsets().tolist() == [[10, -4]]
+    assert not np.array_equal(a.get_facecolor(), b.get_facecolor())
+    assert not np.array_equal(
+        a.get_paths()[0].vertices, b.get_paths()[0].vertices
+    )  # told apart without colour
+    assert figure.get_label() == (
+        "Two. Points of height against x, mean ± standard deviation of each cloud: a lies at 2 "
+        "± 1 across and 2 ± 0 "
+        "up; b lies at 10 ± 0 across and -4 ± 0 up."
+    )
+    with pytest.raises(InputError, match="no column 'z'"):
+        charts.scatter(points, "x", "z")
+    with pytest.raises(InputError, match="empty"):
+        charts.scatter(points[:0], "x", "y")
+
+
+def test_a_heat_map_says_what_it_shows():
+    pytest.importorskip("matplotlib")
+    figure = charts.heat_map(
+        torch.tensor([[2.0, 1.0], [3.0, 0.0]]),
+        ["cat", "dog"],
+        marked=torch.tensor([[1, -1], [0, -1]]),
+        title="Logits",
+    )
+    assert len(figure.axes[0].patches) == 2
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2.0", "1.0", "3.0", "0.0"]
+    assert "from 0.00 to 3.00" in figure.get_label() and "in 1 of 2 rows" in figure.get_label()
+    with pytest.raises(InputError, match="as many rows"):
+        charts.heat_map(np.zeros((2, 3)), ["cat", "dog"])
