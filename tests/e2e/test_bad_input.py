@@ -143,6 +143,13 @@ CASES = {
     "unknown table": (["table", "fedvck/99"], "99"),
     "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
+    "explain without a cell": (["explain"], "cell"),
+    "explain of an unknown row": (["explain", "fedvck/3/fedavgg/pathmnist-0.05"], "FedAvg"),
+    "explain of a table": (["explain", "fedvck/3"], "PAPER/TABLE/ROW/COLUMN"),
+    "explain at a wrong profile": (
+        ["explain", "fedvck/3/fedavg/pathmnist-0.05", "--profile", "huge"],
+        "laptop",
+    ),
     "notebook missing": (["notebook", "notebooks/77_nothing.py"], "77_nothing"),
     "notebook parameter unknown": (
         ["notebook", "notebooks/00_quickstart.py", "-p", "alhpa", "1"],
