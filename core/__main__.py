@@ -13,8 +13,7 @@ from core.errors import InputError
 
 app = typer.Typer(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
-    "tables, build the "
-    "book.\n\nFirst steps:\n\n  python -m core data\n\n"
+    "tables, build the book.\n\nFirst steps:\n\n  python -m core data\n\n"
     "  python -m core run --algorithm fedavg --dataset digits --profile quick",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -147,10 +146,10 @@ def run(
 
     \b
     Examples:
-      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick python -m
-      core run --algorithm fedprox --dataset pneumoniamnist --alpha 0.05 --set mu=0.1 --seed 0
-      --seed 1 python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop python -m
-      core run --pending --profile paper --minutes 9 --out runs
+      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
+      python -m core run --algorithm fedprox --dataset pneumoniamnist --set mu=0.1 --seed 0 --seed 1
+      python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop
+      python -m core run --pending --profile paper --minutes 9 --out runs
     """
     from core.experiments import TableSpec, queue
     from core.experiments.profiles import apply

@@ -7,10 +7,12 @@ parameters of the official code:
     color     x + b with b in [-0.5, 0.5]; then saturation: distance from the mean of the pixel's
               channels times s in [0, 2]; then contrast: distance from the image's mean times c in
               [0.5, 1.5]
-    crop      a shift by whole pixels, up to 1/8 of the side in each direction cutout    a square of
-    half the side set to 0, its centre anywhere in the image (so that part of it may lie outside)
-    flip      left to right, with probability 1/2 scale     width and height each by 1/s with s in
-    [1/1.2, 1.2], about the centre rotate    by up to 15 degrees either way, about the centre
+    crop      a shift by whole pixels, up to 1/8 of the side in each direction
+    cutout    a square of half the side set to 0, its centre anywhere in the image (so that part of
+              it may lie outside)
+    flip      left to right, with probability 1/2
+    scale     width and height each by 1/s with s in [1/1.2, 1.2], about the centre
+    rotate    by up to 15 degrees either way, about the centre
 
 All ranges are uniform. Images are normalised, so what comes in from outside is 0, the mean colour.
 FedVCK and FedDM use "color_crop_cutout_flip_scale_rotate" in their released code.

@@ -21,11 +21,10 @@ def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, floa
     the ROC curve of one class against the rest, from probabilities; for two classes that of class
     1), and precision, recall and F1 with the averaging in their names:
 
-        precision_macro, recall_macro, f1_macro            means over classes, each with the same
-        weight precision_weighted, recall_weighted, f1_weighted   means over classes, weighted by
-        their numbers of samples f1_of_weighted                                     harmonic mean of
-        precision_weighted and recall_weighted precision_binary, recall_binary, f1_binary
-        those of class 1 alone; only for two classes
+        ..._macro      means over classes, each with the same weight
+        ..._weighted   means over classes, weighted by their numbers of samples
+        f1_of_weighted harmonic mean of precision_weighted and recall_weighted
+        ..._binary     those of class 1 alone; only for two classes
 
     `recall_weighted` is always the accuracy. The weighted F1 is the mean of the classes' F1 and no
     harmonic mean of anything; GDD-FL prints `f1_of_weighted` (see `core.metrics.averaging`).
