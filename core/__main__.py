@@ -167,7 +167,7 @@ def run(
                 "--cell names the whole experiment; leave --algorithm and --dataset out"
             )
         found = TableSpec.find_cell(cell, profile)
-        experiments = [e for e in found.experiments if seed is None or e.seed in seed]
+        experiments = found.chosen(seed)
         paper = found.paper
     else:
         if not algorithm or (not dataset and profile != "quick"):
@@ -317,6 +317,37 @@ def explain(
     from core.experiments.explain import explanation
 
     print(explanation(TableSpec.find_cell(cell, profile)))
+
+
+@app.command()
+def check(
+    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")],
+    profile: Profile = "laptop",
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed; may be given several times; default: all.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Run a cell anew and print it beside the paper's number and the book's; the book's records
+    stay as they are.
+
+    An interrupted check goes on when it is called again.
+
+    \b
+    Example:
+      python -m core check fedmk/1/FedAvg/mnist-0.5 --profile paper --seed 0
+    """
+    from core.experiments import TableSpec, queue, records
+    from core.federation import Runtime
+    from core.report.cellcheck import comparison
+
+    found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
+    runs = found.chosen(seed)
+    yours = [queue.measure_anew(one, found.paper, out, runtime) for one in runs]
+    known = records()
+    print(comparison(found, [known[one.id] for one in runs if one.id in known], yours))
 
 
 @app.command("import")

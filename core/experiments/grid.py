@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,13 @@ class Cell:
         metric = [self.metric] if len(self.spec.metrics) > 1 else []
         parts = [self.paper, self.table, self.row, self.column, *metric]
         return "/".join(slug(part) for part in parts)
+
+    def chosen(self, seeds: Collection[int] | None) -> list[Experiment]:
+        """The experiments of these seeds; None: all. Raises InputError for a seed without one."""
+        for seed in seeds or ():
+            if seed not in self.spec.seeds:
+                raise InputError(f"{self.address} has the seeds {self.spec.seeds}, not {seed}")
+        return [run for run in self.experiments if seeds is None or run.seed in seeds]
 
     def command(self) -> str:
         """The command that runs this cell, all seeds."""

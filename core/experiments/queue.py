@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -100,17 +100,19 @@ def measure(
     progress: bool = False,
     deadline: float | None = None,
 ) -> tuple[Record, Path, bool]:
-    """Run an experiment unless its record is complete already.
+    """Run an experiment unless its record is complete already, in the folder `out` or, without
+    one, in the book.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
     its checkpoint. Raises FileError while another process runs the same experiment.
     """
     path, checkpoint = places(experiment, paper, out)
-    if known := _complete(experiment, path, checkpoint):
+    files = [path, *(RESULTS.glob(f"*/{experiment.id}.json") if out is None else ())]
+    if known := _complete(experiment, files, checkpoint):
         return *known, False
     with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
         # the process that held the lock may have finished it
-        if known := _complete(experiment, path, checkpoint):
+        if known := _complete(experiment, files, checkpoint):
             return *known, False
         record = run(
             experiment,
@@ -123,11 +125,26 @@ def measure(
     return record, path, True
 
 
-def _complete(experiment: Experiment, path: Path, checkpoint: Path) -> tuple[Record, Path] | None:
-    """The complete record of an experiment and its file, if there is one; a checkpoint that a kill
-    left beside it goes.
+def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime) -> Record:
+    """Run an experiment in a scratch folder, whatever the book has of it.
+
+    What the folder holds already counts where the code is the same, so a check that was cut goes
+    on.
     """
-    for known in (path, *RESULTS.glob(f"*/{experiment.id}.json")):
+    path, checkpoint = places(experiment, paper, out)
+    if path.exists() and Record.load(path).code != code_version():
+        path.unlink()
+        checkpoint.unlink(missing_ok=True)
+    return measure(experiment, paper, out=out, runtime=runtime, progress=True)[0]
+
+
+def _complete(
+    experiment: Experiment, files: Sequence[Path], checkpoint: Path
+) -> tuple[Record, Path] | None:
+    """The first of the files that holds a complete record of an experiment, if there is one; a
+    checkpoint that a kill left beside it goes.
+    """
+    for known in files:
         if known.exists() and (record := Record.load(known)).status == "complete":
             checkpoint.unlink(missing_ok=True)
             return record, known

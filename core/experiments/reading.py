@@ -1,5 +1,5 @@
-"""From the YAML of a table to the parts of a `TableSpec`, with one clear sentence for everything that
-may be wrong in it.
+"""From the YAML of a table to the parts of a `TableSpec`, with one clear sentence for everything
+that may be wrong in it.
 """
 
 from __future__ import annotations

@@ -90,10 +90,10 @@ def run(
         deadline: a `time.monotonic()` value; the run stops cleanly before a round that would
             probably end later, and its record keeps the status "running".
 
-    Raises InputError for bad input and for a run that diverges; whatever ends a run, its record then
-    has the status "failed" and says why. Raises FileError, and leaves the record as it was, where a
-    file cannot be written or the checkpoint was computed with other code, in another precision or
-    on another kind of machine.
+    Raises InputError for bad input and for a run that diverges; whatever ends a run, its record
+    then has the status "failed" and says why. Raises FileError, and leaves the record as it was,
+    where a file cannot be written or the checkpoint was computed with other code, in another
+    precision or on another kind of machine.
     """
     task = make_task(experiment, runtime)
     kept = new_record(experiment, task)

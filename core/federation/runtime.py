@@ -87,6 +87,7 @@ class Runtime:
             "torch": torch.__version__,
             "device": self.device.type,
             "device_name": name,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
             "platform": platform.system(),

@@ -1,0 +1,49 @@
+"""A cell measured anew: what is printed, what the book has, and what came out here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from core.experiments import Record
+from core.experiments.grid import Cell
+from core.report.tables import number
+from core.report.verdict import judge, measured
+
+#: what must be equal for two runs to give the same bits
+ALIKE = ("torch", "device_name", "cpu", "precision", "threads")
+
+
+def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> str:
+    """Three lines of numbers in the paper's unit with their verdicts, and a line per seed that says
+    whether the run gave the same bits as the book's.
+
+    `book` and `yours` are complete records of the cell's experiments; either may lack some.
+    """
+    printed = cell.published.text if cell.published else "nothing"
+    lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
+    lines += [f"printed  {printed}"]
+    for name, records in (("book", book), ("yours", yours)):
+        (found,) = judge([cell], {one.experiment.id: one for one in records})
+        value = number(found.mean, found.std, cell.unit) or "not measured"
+        seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
+        lines.append(f"{name:7}  {value}{seeds}" + (f"  {found}" if found.seeds else ""))
+    before = {one.experiment.id: one for one in book}
+    return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])
+
+
+def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
+    """How one run compares with the book's."""
+    where = f"seed {yours.experiment.seed}:"
+    if book is None:
+        return f"{where} the book has no record of it"
+    if [row["metrics"] for row in book.rounds] == [row["metrics"] for row in yours.rounds]:
+        return f"{where} all rounds equal the book's to the last bit"
+    theirs, mine = (attrs.asdict(one)["environment"] | {"code": one.code} for one in (book, yours))
+    other = [name for name in ("code", *ALIKE) if theirs.get(name) != mine.get(name)]
+    reason = ", ".join(
+        f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here" for name in other
+    )
+    values = " there, ".join(number(measured(one, cell), None, cell.unit) for one in (book, yours))
+    return f"{where} {values} here; not the same bits ({reason or 'code and machine are the same'})"
