@@ -20,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from core import algorithms
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.layers import Layer, Stack
@@ -123,9 +124,7 @@ class Cell:
     @property
     def implemented(self) -> bool:
         """Whether the algorithm is in the registry and all else that the cell needs is there."""
-        from core.algorithms import names
-
-        return self.needs is None and self.experiments[0].algorithm in names()
+        return self.needs is None and self.experiments[0].algorithm in algorithms.names()
 
     @property
     def address(self) -> str:
@@ -347,20 +346,18 @@ class TableSpec:
         return {"stack": stack, "experiments": experiments, "stand_in": replaced}
 
     def _check_settings(self, fields: Mapping[str, Any], algorithm: str, where: str) -> None:
-        from core.algorithms import settings_fields
-
-        known = settings_fields(algorithm)
+        known = algorithms.settings_fields(algorithm)
         for key in fields.get("settings", {}):
             if known is not None and key not in known:
                 raise unknown(f"setting of {algorithm} ({where})", key, known)
 
     def _check_profile_settings(self, profile: Profile) -> None:
-        from core.algorithms import names, settings_fields
-
         own = self.profiles[profile.name].settings() if profile.name in self.profiles else set()
         extra = own - profile.overrides.settings()
         if extra:
-            known: set[str] = set().union(*(settings_fields(name) or set() for name in names()))
+            known: set[str] = set().union(
+                *(algorithms.settings_fields(name) or set() for name in algorithms.names())
+            )
             for key in sorted(extra - known):
                 raise unknown(
                     f"setting of any algorithm ({short(self.path)}, profiles, {profile.name})",

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from core import algorithms
 from core.experiments.spec import as_mapping
 
 #: Dirichlet concentration where a data set replaces another and the original says none
@@ -33,9 +34,7 @@ class Layer:
         """The layer without the settings that the algorithm does not have; all are kept for one
         that is not written yet.
         """
-        from core.algorithms import settings_fields
-
-        known = settings_fields(algorithm)
+        known = algorithms.settings_fields(algorithm)
         if known is None or "settings" not in self.fields:
             return self
         settings = {key: value for key, value in self.fields["settings"].items() if key in known}
