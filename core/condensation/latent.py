@@ -15,6 +15,7 @@ from torch import nn
 from core.condensation.matching import at_least_float32, class_means
 from core.errors import InputError
 from core.models import Classifier
+from core.models.fused import affine, standardise
 
 
 @attrs.frozen(eq=False)
@@ -152,14 +153,28 @@ class GroupwiseNorm(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
-        current = self._current
+        return self.activate(maps, slope=1.0)
+
+    def activate(
+        self,
+        maps: torch.Tensor,
+        *,
+        shortcut: torch.Tensor | None = None,
+        slope: float = 0.0,
+        pool: int = 1,
+    ) -> torch.Tensor:
+        """The normalised maps and what follows them: see `core.models.fused.activate`."""
+        current, rest = self._current, (shortcut, slope, pool)
+        if current.given is None and current.weights is None:
+            result, mean, variance = standardise(
+                maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
+            )
+            current.of_batch[self.position] = mean, variance
+            return result
         mean, variance = current.statistics_of(self.position, maps)
         scale = (variance + self.eps).rsqrt() * self.weight
         shift = self.bias - mean * scale
-        scale, shift = (
-            each.to(maps.dtype)[current.group][:, :, None, None] for each in (scale, shift)
-        )
-        return torch.addcmul(shift, maps, scale)
+        return affine(maps, scale[current.group], shift[current.group], *rest)
 
 
 @attrs.define(eq=False)

@@ -10,6 +10,7 @@ import attrs
 import torch
 
 from core.errors import InputError, unknown
+from core.models import kernels
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -90,5 +91,6 @@ class Runtime:
             "cpu": torch.backends.cpu.get_cpu_capability(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
+            "kernels": kernels.in_use() if self.device.type == "cpu" else "eager",
             "platform": platform.system(),
         }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import torch
 from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least, one_of
+from core.models.fused import activate
 
 NORMS = ("batch", "instance", "none")
 
@@ -21,9 +20,6 @@ class ConvNet(Classifier):
     GDD-FL use. Images of 28x28 are brought to 32x32 by the first convolution (padding 3 instead of
     1), whatever their number of channels; this gives the parameter counts behind FedVCK's Table 9,
     for example 317,961 for PathMNIST.
-
-    The ReLU works in place, to save memory: a hook that keeps the output of a normalisation layer
-    must copy it.
 
     Args:
         channels, size, classes: images are (N, channels, size, size).
@@ -58,7 +54,7 @@ class ConvNet(Classifier):
         side = (size + 2 * (pad - 1)) // 2**depth
         self.blocks = nn.Sequential(
             *(
-                _block(width if i else channels, width, norm, pad if i == 0 else 1)
+                Block(width if i else channels, width, norm, pad if i == 0 else 1)
                 for i in range(depth)
             )
         )
@@ -69,14 +65,20 @@ class ConvNet(Classifier):
         return self.blocks(images).flatten(1)
 
 
-def _block(inputs: int, width: int, norm: str, padding: int) -> nn.Sequential:
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv=nn.Conv2d(inputs, width, 3, padding=padding)
-    )
-    if norm == "batch":
-        layers["norm"] = nn.BatchNorm2d(width)
-    elif norm == "instance":
-        layers["norm"] = nn.GroupNorm(width, width)
-    layers["relu"] = nn.ReLU(inplace=True)
-    layers["pool"] = nn.AvgPool2d(2)
-    return nn.Sequential(layers)
+class Block(nn.Module):
+    """A 3x3 convolution, normalisation, ReLU and 2x2 average pooling: (N, inputs, H, W) becomes
+    (N, width, H / 2, W / 2), rounded down.
+    """
+
+    def __init__(self, inputs: int, width: int, norm: str, padding: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, width, 3, padding=padding)
+        self.norm: nn.Module | None = None
+        if norm == "batch":
+            self.norm = nn.BatchNorm2d(width)
+        elif norm == "instance":
+            self.norm = nn.GroupNorm(width, width)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The block's output maps."""
+        return activate(self.conv(maps), self.norm, pool=2)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from core.errors import InputError
 from core.models.classifier import at_least
+from core.models.fused import activate
 from core.models.initialisation import initialise
 from core.rng import Rng
 
@@ -117,9 +118,11 @@ class ImageGenerator(nn.Module):
                 f"{'without' if labels is None else 'with'} labels"
             )
         entry = noise if labels is None else _with_labels(noise, labels, self.classes)
-        maps = self.norm0(self.seed(entry).unflatten(1, (-1, self.side, self.side)))
-        maps = functional.leaky_relu(self.norm1(self.conv1(_twice(maps))), SLOPE)
-        maps = functional.leaky_relu(self.norm2(self.conv2(_twice(maps))), SLOPE)
+        maps = activate(
+            self.seed(entry).unflatten(1, (-1, self.side, self.side)), self.norm0, slope=1.0
+        )
+        maps = activate(self.conv1(_twice(maps)), self.norm1, slope=SLOPE)
+        maps = activate(self.conv2(_twice(maps)), self.norm2, slope=SLOPE)
         return self.out(maps).sigmoid()[..., : self.size, : self.size]
 
 
@@ -143,8 +146,8 @@ class PatchDiscriminator(nn.Module):
         """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S,
         S).
         """
-        maps = functional.leaky_relu(self.conv1(images), SLOPE)
-        maps = functional.leaky_relu(self.norm(self.conv2(maps)), SLOPE)
+        maps = activate(self.conv1(images), slope=SLOPE)
+        maps = activate(self.conv2(maps), self.norm, slope=SLOPE)
         return self.out(maps)
 
 

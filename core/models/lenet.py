@@ -7,6 +7,7 @@ from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier
+from core.models.fused import activate
 
 
 class LeNet(Classifier):
@@ -41,6 +42,6 @@ class LeNet(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, 32)."""
-        maps = self.norm1(self.conv1(images)).relu()
-        maps = self.norm2(self.conv2(maps)).relu()
+        maps = activate(self.conv1(images), self.norm1)
+        maps = activate(self.conv2(maps), self.norm2)
         return self.hidden(maps.flatten(1))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from core.models.fused import activate
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch normalisation around a shortcut (He et al. 2016, Fig. 5
@@ -34,10 +36,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The block's output maps."""
-        shortcut = (
-            maps
-            if self.downsample is None
-            else self.downsample(maps[..., :: self.stride, :: self.stride])
-        )
-        maps = self.bn1(self.conv1(maps)).relu()
-        return (self.bn2(self.conv2(maps)) + shortcut).relu()
+        shortcut = maps
+        if self.downsample is not None:
+            conv, norm = self.downsample
+            shortcut = activate(conv(maps[..., :: self.stride, :: self.stride]), norm, slope=1.0)
+        maps = activate(self.conv1(maps), self.bn1)
+        return activate(self.conv2(maps), self.bn2, shortcut=shortcut)

@@ -1,0 +1,348 @@
+"""Normalisation, shortcut, rectifier and average pooling of a block in one pass over the maps.
+
+Between two convolutions PyTorch reads and writes the maps once for each of these; on a CPU that
+takes as long as the convolutions of a small network. Here the forward pass reads them once (twice
+where statistics are taken from them) and writes a pooled result, and the backward pass computes
+again what it needs, so that nothing but the convolution's output is kept. On a GPU, under
+`torch.func`, in float64 and without a C++ compiler the same functions are put together from
+PyTorch's own; so is a second derivative.
+
+With z = a x + b + shortcut, a = w r, b = bias - m a, r = (v + eps)^-1/2, and dz the gradient before
+the rectifier, sums over the n values of a group and channel:
+
+    dw = r sum dz (x - m),  dbias = sum dz
+    dv = -1/2 w r^3 sum dz (x - m),  dm = -w r sum dz     (and what comes in for m and v themselves)
+    dx = a dz + 2 dv / n (x - m) + dm / n
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from core.models import kernels
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+def activate(
+    maps: torch.Tensor,
+    norm: nn.Module | None = None,
+    *,
+    shortcut: torch.Tensor | None = None,
+    slope: float = 0.0,
+    pool: int = 1,
+) -> torch.Tensor:
+    """pool(f(norm(maps) + shortcut)): what follows a convolution in a block.
+
+    Args:
+        maps: (N, C, H, W). norm: a normalisation layer, or one of its own kind with a method
+            `activate` that takes the same arguments; None: none. shortcut: (N, C, H, W) or None.
+        slope: f(z) is z above 0 and slope z below: 0 for ReLU, 1 for none.
+        pool: side of the windows that are averaged; what is left over at the edges is dropped.
+    """
+    if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks):
+        return _finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
+    if hasattr(norm, "activate"):
+        return norm.activate(maps, shortcut=shortcut, slope=slope, pool=pool)  # type: ignore[union-attr, operator]
+    rest = (shortcut, slope, pool)
+    if _fits(maps, *rest):
+        if norm is None:
+            one = torch.ones(1, maps.shape[1])
+            return affine(maps, one, torch.zeros_like(one), *rest)
+        if type(norm) is nn.BatchNorm2d and norm.affine and norm.momentum is not None:
+            return _batch_norm(maps, norm, *rest)
+        if _per_image(norm, maps):
+            each = torch.arange(len(maps))
+            return standardise(maps, norm.weight, norm.bias, each, len(maps), norm.eps, *rest)[0]  # type: ignore
+    return _finish(maps if norm is None else norm(maps), *rest)
+
+
+def affine(
+    maps: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    shortcut: torch.Tensor | None = None,
+    slope: float = 0.0,
+    pool: int = 1,
+) -> torch.Tensor:
+    """pool(f(scale maps + shift + shortcut)) with scale and shift (N, C), or (1, C), in float32."""
+    if _fits(maps, shortcut, slope, pool):
+        return _Affine.apply(maps, scale, shift, shortcut, slope, pool)
+    return _affine(maps, scale, shift, shortcut, slope, pool)
+
+
+def standardise(
+    maps: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    group: torch.Tensor | None,
+    groups: int,
+    eps: float,
+    shortcut: torch.Tensor | None = None,
+    slope: float = 0.0,
+    pool: int = 1,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """pool(f(weight (x - m) / sqrt(v + eps) + bias + shortcut)) with the mean and variance of each
+    image's group.
+
+    Args:
+        maps: (N, C, H, W); weight, bias: (C,).
+        group: (N,) int64, the group of each image; None: all are one. groups: G.
+
+    Returns: the result, and m and v, (G, C) each in float32, through which gradients flow; a group
+    without images has mean and variance 0.
+    """
+    if _fits(maps, shortcut, slope, pool):
+        return _Standardise.apply(maps, weight, bias, shortcut, group, groups, eps, slope, pool)
+    return _standardise(maps, weight, bias, shortcut, group, groups, eps, slope, pool)
+
+
+def _fits(maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int) -> bool:
+    given = (maps,) if shortcut is None else (maps, shortcut)
+    return pool in (1, 2) and all(each.numel() for each in given) and kernels.fits(*given)
+
+
+def _per_image(norm: nn.Module, maps: torch.Tensor) -> bool:
+    """Whether a layer normalises each channel of each image by itself, with scale and shift."""
+    if type(norm) is nn.GroupNorm:
+        return norm.affine and norm.num_groups == maps.shape[1]
+    return type(norm) is nn.InstanceNorm2d and norm.affine and not norm.track_running_stats
+
+
+def _batch_norm(
+    maps: torch.Tensor, norm: nn.BatchNorm2d, shortcut: torch.Tensor | None, slope: float, pool: int
+) -> torch.Tensor:
+    """The layer as PyTorch has it: own statistics in training mode, which move the running ones, else
+    those.
+    """
+    if not norm.training and norm.running_mean is not None and norm.running_var is not None:
+        scale = (norm.running_var + norm.eps).rsqrt() * norm.weight
+        shift = norm.bias - norm.running_mean * scale
+        return affine(maps, scale[None], shift[None], shortcut, slope, pool)
+    result, mean, variance = standardise(
+        maps, norm.weight, norm.bias, None, 1, norm.eps, shortcut, slope, pool
+    )
+    if norm.training and norm.running_mean is not None and norm.running_var is not None:
+        assert norm.momentum is not None
+        with torch.no_grad():
+            values = maps.numel() // maps.shape[1]
+            unbiased = variance[0] * (values / max(values - 1, 1))
+            norm.running_mean.lerp_(mean[0], norm.momentum)
+            norm.running_var.lerp_(unbiased, norm.momentum)
+            norm.num_batches_tracked.add_(1)  # type: ignore[union-attr, operator]
+    return result
+
+
+def _finish(
+    z: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
+) -> torch.Tensor:
+    """pool(f(z + shortcut)) by PyTorch."""
+    z = z if shortcut is None else z + shortcut
+    z = F.relu(z) if slope == 0 else z if slope == 1 else F.leaky_relu(z, slope)
+    return F.avg_pool2d(z, pool) if pool > 1 else z
+
+
+def _affine(
+    maps: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> torch.Tensor:
+    """`affine` by PyTorch."""
+    scale, shift = (each.to(maps.dtype)[:, :, None, None] for each in (scale, shift))
+    return _finish(torch.addcmul(shift, maps, scale), shortcut, slope, pool)
+
+
+def _standardise(
+    maps: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    group: torch.Tensor | None,
+    groups: int,
+    eps: float,
+    slope: float,
+    pool: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`standardise` by PyTorch."""
+    wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
+    mean, variance, _ = _of_groups(
+        wide.sum((2, 3)), wide.square().sum((2, 3)), wide.new_zeros(()), group, groups, maps
+    )
+    scale = (variance + eps).rsqrt() * weight
+    shift = bias - mean * scale
+    result = _affine(maps, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
+    return result, mean, variance
+
+
+def _of_groups(
+    plain: torch.Tensor,
+    square: torch.Tensor,
+    pivot: torch.Tensor,
+    group: torch.Tensor | None,
+    groups: int,
+    maps: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean and variance (G, C), and the number of values (G, 1) float64, from sums (N, C) about a pivot
+    (C,).
+    """
+    both = _summed(torch.cat([plain, square], 1), group, groups)
+    values = _summed(torch.ones_like(plain[:, :1]), group, groups) * maps[0, 0].numel()
+    first, second = (both / values.clamp_min(1)).chunk(2, 1)
+    variance = (second - first.square()).clamp_min(0)
+    mean = torch.where(values > 0, pivot + first, 0)
+    return mean.to(plain.dtype), variance.to(plain.dtype), values
+
+
+def _summed(rows: torch.Tensor, group: torch.Tensor | None, groups: int) -> torch.Tensor:
+    """Sums of rows (N, D) over each group, (G, D), in float64."""
+    rows = rows.double()
+    if group is None:
+        return rows.sum(0, keepdim=True)
+    return rows.new_zeros(groups, rows.shape[1]).index_add(0, group, rows)
+
+
+def _rows(values: torch.Tensor, group: torch.Tensor | None) -> torch.Tensor:
+    """Values (G, C) of every image's group, (N, C); (1, C) where all are one."""
+    return values if group is None else values[group]
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+        shortcut: torch.Tensor | None,
+        slope: float,
+        pool: int,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, scale, shift, shortcut)
+        ctx.slope, ctx.pool = slope, pool
+        x, shortcut = _last(x), _last(shortcut)
+        return kernels.forward(x, _plain(scale), _plain(shift), shortcut, slope, pool)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Grads:  # type: ignore[override]
+        x, scale, shift, shortcut = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return (*_again(_affine, ctx, (x, scale, shift, shortcut), (), (dy,)), None, None)
+        rest = (_last(shortcut), ctx.slope, ctx.pool)
+        x, dy, a, b = _last(x), _last(dy.to(x.dtype)), _plain(scale), _plain(shift)
+        dx, dz = kernels.backward(x, dy, a, b, None, *rest)
+        d_scale = d_shift = None
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            zero = torch.zeros(1, x.shape[1])
+            d_shift, d_scale = kernels.sums(x, dy, a, b, zero, *rest)
+            if len(scale) == 1:
+                d_shift, d_scale = (_summed(each, None, 1).float() for each in (d_shift, d_scale))
+        return dx, d_scale, d_shift, dz, None, None
+
+
+class _Standardise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        shortcut: torch.Tensor | None,
+        group: torch.Tensor | None,
+        groups: int,
+        eps: float,
+        slope: float,
+        pool: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        given = x, weight, bias, shortcut
+        x, shortcut = _last(x), _last(shortcut)
+        pivot = x[0, :, 0, 0].float()
+        mean, variance, values = _of_groups(*kernels.moments(x, pivot), pivot, group, groups, x)
+        rate = (variance + eps).rsqrt()
+        scale = rate * weight
+        shift = bias - mean * scale
+        ctx.save_for_backward(*given, group, mean, rate, values)
+        ctx.rest = groups, eps, slope, pool
+        ctx.set_materialize_grads(False)
+        result = kernels.forward(x, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
+        return result, mean, variance
+
+    @staticmethod
+    def backward(
+        ctx: Any, dy: torch.Tensor | None, d_mean: torch.Tensor | None, d_var: torch.Tensor | None
+    ) -> Grads:  # type: ignore[override]
+        x, weight, bias, shortcut, group, mean, rate, values = ctx.saved_tensors
+        groups, eps, slope, pool = ctx.rest
+        if torch.is_grad_enabled():
+            found = _again(
+                _standardise,
+                ctx,
+                (x, weight, bias, shortcut),
+                (group, groups, eps),
+                (dy, d_mean, d_var),
+            )
+            return (*found, None, None, None, None, None)
+        scale = rate * weight
+        shift = bias - mean * scale
+        a, b = _rows(scale, group), _rows(shift, group)
+        x, rest = _last(x), (_last(shortcut), slope, pool)
+        if dy is None:
+            dy = x.new_zeros(*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
+        dy = _last(dy.to(x.dtype))
+        plain, centred = (
+            _summed(each, group, groups)
+            for each in kernels.sums(x, dy, a, b, _rows(mean, group), *rest)
+        )
+        # dv = -1/2 w r^3 sum dz (x - m), dm = -w r sum dz
+        d_variance = -0.5 * weight * rate.pow(3) * centred
+        d_variance = d_variance if d_var is None else d_variance + d_var
+        d_mean = -scale * plain if d_mean is None else d_mean - scale * plain
+        # dx = a dz + 2 dv / n (x - m) + dm / n
+        slant = 2 * d_variance / values.clamp_min(1)
+        offset = d_mean / values.clamp_min(1) - slant * mean
+        line = _rows(slant.float(), group), _rows(offset.float(), group)
+        dx, dz = kernels.backward(x, dy, a, b, line, *rest)
+        # dw = r sum dz (x - m), dbias = sum dz
+        d_weight, d_bias = (rate * centred).sum(0).float(), plain.sum(0).float()
+        return dx, d_weight, d_bias, dz, None, None, None, None, None
+
+
+def _again(function: Any, ctx: Any, inputs: Any, between: Any, gradients: Any) -> Grads:
+    """The gradients of `inputs` by PyTorch's own operations, so that they can be differentiated in turn."""
+    rest = ctx.rest[2:] if hasattr(ctx, "rest") else (ctx.slope, ctx.pool)
+    wanted = [
+        each
+        for each, needed in zip(inputs, ctx.needs_input_grad, strict=False)
+        if each is not None and needed
+    ]
+    results = function(*inputs, *between, *rest)
+    results = results if isinstance(results, tuple) else (results,)
+    pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
+    found = iter(
+        torch.autograd.grad(
+            [r for r, _ in pairs],
+            wanted,
+            [g.to(r.dtype) for r, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+    )
+    return tuple(
+        next(found) if each is not None and needed else None
+        for each, needed in zip(inputs, ctx.needs_input_grad, strict=False)
+    )
+
+
+def _last(maps: Any) -> Any:
+    """The maps with channels last, as the passes read them."""
+    return None if maps is None else maps.contiguous(memory_format=torch.channels_last)
+
+
+def _plain(values: torch.Tensor) -> torch.Tensor:
+    return values.detach().float().contiguous()

@@ -1,0 +1,259 @@
+"""Compiled passes over maps, made on this machine when they are first needed.
+
+`fused.cpp` is compiled in a second or two, once, into the user's cache folder (`FEDCON_CACHE`, else
+`$XDG_CACHE_HOME`, else `~/.cache`). Without a C++ compiler, or with `FEDCON_KERNELS=eager`, networks
+run by PyTorch's own kernels: the same numbers within rounding, in more passes over memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+import torch
+
+SOURCE = Path(__file__).with_name("fused.cpp")
+#: what is tried, the fastest first. OpenMP is taken from PyTorch, so that both have one pool of
+#: threads; a compiler that does not know a choice fails, and the next one is tried
+_OPENMP = ("-fopenmp", "-nodefaultlibs", "-lstdc++", "-lc")
+_ARCHITECTURES = (("-march=native",), ("-mcpu=native",), ())
+_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-Wno-unknown-pragmas")
+_AVX512 = ("-march=x86-64-v4", "-mtune=native")
+_TYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_off: ContextVar[bool] = ContextVar("eager", default=False)
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Within it networks run by PyTorch's own kernels."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def in_use() -> str:
+    """ "fused" or "eager": what networks on this machine's CPU run by."""
+    return "eager" if _off.get() or library() is None else "fused"
+
+
+def fits(*maps: torch.Tensor) -> bool:
+    """Whether the compiled passes take these maps: all of one type, plain tensors on a CPU."""
+    return (
+        all(
+            type(each) in (torch.Tensor, torch.nn.Parameter)
+            and each.device.type == "cpu"
+            and each.ndim == 4
+            and each.dtype == maps[0].dtype
+            for each in maps
+        )
+        and maps[0].dtype in _TYPES
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and in_use() == "fused"
+    )
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Let the C library of Linux use the memory of freed maps again.
+
+    It would hand blocks above 32 MiB back to the system, which then clears every page of the next
+    one: maps of 128 images took as long to get as to compute. Up to 1 GiB stays with the process.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(-4, 0)  # M_MMAP_MAX: no block of its own for a large tensor
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled passes; None, which is said once, where they cannot be had."""
+    if os.environ.get("FEDCON_KERNELS", "").lower() == "eager":
+        return None
+    keep_memory()
+    compiler = next(
+        filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None
+    )
+    reason = "there is no C++ compiler"
+    if compiler is not None:
+        wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        for architecture in ((_AVX512,) if wide else ()) + _ARCHITECTURES:
+            for threads in (_OPENMP, ()):
+                try:
+                    return _loaded(compiler, (*architecture, *threads))
+                except (OSError, subprocess.SubprocessError) as error:
+                    reason = f"{compiler} failed: {str(error).splitlines()[0]}"
+    print(f"networks run without fused kernels, slower: {reason}", file=sys.stderr)
+    return None
+
+
+def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
+    """Compile, where this has not been done before, and load. Raises OSError or SubprocessError."""
+    stat = Path(compiler).stat()
+    told = (SOURCE.read_bytes(), compiler, stat.st_mtime_ns, stat.st_size, flags, _processor())
+    name = f"fused-{hashlib.sha256(repr(told).encode()).hexdigest()[:16]}.so"
+    path = _folder() / name
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / name
+            subprocess.run(
+                [compiler, *_FLAGS, "-o", str(made), str(SOURCE), *flags],
+                check=True,
+                capture_output=True,
+                timeout=120,
+            )
+            ctypes.CDLL(str(made), mode=os.RTLD_NOW)  # all its symbols are there
+            made.replace(path)
+    return ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+
+
+def _processor() -> str:
+    """What kind of processor this is: a cache folder may be shared by several machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept; a folder of this process where nothing can be written."""
+    base = os.environ.get("FEDCON_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "fedcon-book"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="fedcon-"))
+
+
+def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums (N, C) of x - k and of its square over the positions of maps (N, C, H, W), k (C,)."""
+    plain, square = (torch.zeros(x.shape[:2]) for _ in range(2))
+    _call("moments", x, pivot, plain, square, _shape(x))
+    return plain, square
+
+
+def forward(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> torch.Tensor:
+    """pool(f(scale x + shift + shortcut)), (N, C, H / pool, W / pool); scale and shift are (N, C),
+    or (1, C); f(z) is z above 0 and slope z below.
+    """
+    size = (*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
+    y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
+    _call("forward", x, shortcut, scale, shift, y, _shape(x), _stride(scale), float(slope), pool)
+    return y
+
+
+def sums(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    mean: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums (N, C) of dz and of dz (x - mean), dz the gradient before f; mean is (N, C) or (1, C)."""
+    plain, centred = (torch.zeros(x.shape[:2]) for _ in range(2))
+    strides = _stride(scale), _stride(mean)
+    _call(
+        "sums",
+        x,
+        shortcut,
+        dy,
+        scale,
+        shift,
+        mean,
+        plain,
+        centred,
+        _shape(x),
+        *strides,
+        float(slope),
+        pool,
+    )
+    return plain, centred
+
+
+def backward(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    line: tuple[torch.Tensor, torch.Tensor] | None,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """scale dz + a x + b with `line` (a, b), (N, C) or (1, C) each, and dz where there is a
+    shortcut.
+    """
+    dx, dz = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
+    a, b = (None, None) if line is None else line
+    strides = _stride(scale), 0 if a is None else _stride(a)
+    _call(
+        "backward",
+        x,
+        shortcut,
+        dy,
+        scale,
+        shift,
+        a,
+        b,
+        dx,
+        dz,
+        _shape(x),
+        *strides,
+        float(slope),
+        pool,
+    )
+    return dx, dz
+
+
+def _shape(x: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
+    n, c, h, w = x.shape
+    return (ctypes.c_int64 * 4)(n, h, w, c)
+
+
+def _stride(values: torch.Tensor) -> int:
+    """How far the next image's values are: 0 where all images have the same."""
+    return values.shape[1] if len(values) > 1 else 0
+
+
+def _call(name: str, x: torch.Tensor, *rest: torch.Tensor | ctypes.Array | float | None) -> None:
+    """Call a pass for the type of x; whole numbers from 3 on are strides."""
+    found = library()
+    assert found is not None
+    given = [
+        ctypes.c_void_p(each.data_ptr())
+        if isinstance(each, torch.Tensor)
+        else ctypes.c_float(each)
+        if isinstance(each, float)
+        else ctypes.c_int64(each)
+        if isinstance(each, int)
+        else each
+        for each in (x, *rest)
+    ]
+    function = getattr(found, f"{name}_{_TYPES[x.dtype]}")
+    function(*given, ctypes.c_int64(torch.get_num_threads()))

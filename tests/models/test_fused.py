@@ -1,0 +1,195 @@
+"""The fused passes beside PyTorch's own layers in float64, which take the eager path."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from core.models import build, fresh, kernels, names
+from core.models.fused import activate, affine, standardise
+from core.models.generative import ImageGenerator, PatchDiscriminator
+from core.rng import Rng
+
+fused = pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(5),
+    "running": lambda: nn.BatchNorm2d(5).eval(),
+    "instance": lambda: nn.GroupNorm(5, 5),
+    "affine instance": lambda: nn.InstanceNorm2d(5, affine=True),
+    "none": lambda: None,
+}
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=Rng(seed).generator())
+
+
+def layer(kind: str) -> nn.Module | None:
+    made = NORMS[kind]()
+    for place, tensor in enumerate([] if made is None else made.state_dict().values()):
+        if tensor.is_floating_point():
+            tensor.copy_(normal(5, seed=place).abs() + 0.5)
+    return made
+
+
+def all_of(norm, maps, shortcut, pull, slope, pool):
+    """Result, gradients of all inputs and what the layer keeps, in float64."""
+    maps = maps.clone().requires_grad_()
+    shortcut = None if shortcut is None else shortcut.clone().requires_grad_()
+    own = [] if norm is None else list(norm.parameters())
+    result = activate(maps, norm, shortcut=shortcut, slope=slope, pool=pool)
+    inputs = [maps, *own, *([] if shortcut is None else [shortcut])]
+    found = torch.autograd.grad((result * pull.to(result.dtype)).sum(), inputs)
+    kept = [] if norm is None else list(norm.buffers())
+    return [each.double() for each in (result, *found, *kept)]
+
+
+@fused
+@pytest.mark.parametrize("side", [(6, 4), (5, 7)])
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize(
+    "shortcut, slope, pool", [(False, 0.0, 2), (True, 0.0, 1), (False, 0.2, 1), (True, 1.0, 2)]
+)
+def test_values_gradients_and_running_statistics_are_those_of_pytorch(
+    kind, side, shortcut, slope, pool
+):
+    # far from 0, where a variance is a small difference of large squares
+    maps = normal(3, 5, *side) + 30
+    beside = normal(3, 5, *side, seed=1) if shortcut else None
+    pull = normal(3, 5, side[0] // pool, side[1] // pool, seed=2)
+    norm = layer(kind)
+    ours = all_of(norm, maps, beside, pull, slope, pool)
+    wide = None if norm is None else layer(kind).double()
+    with kernels.eager():
+        theirs = all_of(
+            wide, maps.double(), None if beside is None else beside.double(), pull, slope, pool
+        )
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-4)
+
+
+@fused
+def test_the_statistics_of_groups_carry_gradients():
+    maps, weight, bias = normal(6, 3, 4, 4) + 5, normal(3, seed=1), normal(3, seed=2)
+    group, found = torch.tensor([2, 0, 2, 0, 0, 2]), []
+    for dtype in (torch.float32, torch.float64):
+        inputs = [each.to(dtype).requires_grad_() for each in (maps, weight, bias)]
+        _, mean, variance = standardise(*inputs, group, 3, 1e-5)
+        y, _, _ = standardise(*inputs, group, 3, 1e-5, None, 0.0, 2)
+        total = y.sum() + (mean * normal(3, 3, seed=3)).sum() + (variance**2).sum()
+        found.append(
+            [each.double() for each in (mean, variance, *torch.autograd.grad(total, inputs))]
+        )
+        assert not mean[1].any() and not variance[1].any()  # nobody is there
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    own = maps[group == 2]
+    torch.testing.assert_close(found[0][0][2], own.double().mean((0, 2, 3)), rtol=1e-5, atol=1e-5)
+
+
+@fused
+def test_the_gradient_of_a_scale_and_a_shift():
+    maps, scale, shift = normal(4, 3, 2, 2), normal(1, 3, seed=1), normal(1, 3, seed=2)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = [each.to(dtype).requires_grad_() for each in (maps, scale, shift)]
+        found.append(torch.autograd.grad(affine(*inputs, None, 0.0, 2).square().sum(), inputs))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@fused
+def test_a_second_derivative_is_that_of_pytorch():
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        norm, maps = layer("batch").to(dtype), normal(4, 5, 4, 4).to(dtype).requires_grad_()
+        first = torch.autograd.grad(
+            activate(maps, norm, pool=2).pow(3).sum(), maps, create_graph=True
+        )
+        found.append(torch.autograd.grad(first[0].square().sum(), [maps, norm.weight]))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-3)
+
+
+def everything(network: nn.Module, inputs: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+    inputs = inputs.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=precision, enabled=precision == torch.bfloat16):
+        outputs = network(inputs).to(inputs.dtype)
+    found = torch.autograd.grad(outputs.square().mean(), [inputs, *network.parameters()])
+    return torch.cat([each.double().flatten() for each in (outputs, *found)])
+
+
+def network_of(name: str, seed: int) -> tuple[nn.Module, torch.Tensor]:
+    if name == "generator":
+        return fresh(ImageGenerator, 3, 16, noise=8, width=8, rng=Rng(0)), normal(6, 8, seed=seed)
+    if name == "discriminator":
+        return fresh(PatchDiscriminator, 3, width=8, rng=Rng(0)), normal(6, 3, 16, 16, seed=seed)
+    name, _, norm = name.partition(" ")
+    options = {"norm": norm} if norm else {"resnet8": {"width": 16, "grid": 1}}.get(name, {})
+    return build(name, 3, 16, 4, Rng(0), **options), normal(6, 3, 16, 16, seed=seed)
+
+
+@fused
+@pytest.mark.parametrize(
+    "name", [*names(), "convnet instance", "convnet none", "generator", "discriminator"]
+)
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_every_network_gives_what_it_gives_without_the_kernels(name, precision):
+    assert any(no_further_than_pytorch(name, precision, seed) for seed in range(3))
+
+
+def no_further_than_pytorch(name: str, precision: torch.dtype, seed: int) -> bool:
+    """Whether values and gradients lie as near the exact ones as those of PyTorch's kernels do; a
+    value within rounding of the rectifier's kink may fall on the other side, which a few gradients
+    then show.
+    """
+    network, inputs = network_of(name, seed)
+    exact = everything(copy.deepcopy(network).double(), inputs.double(), torch.float64)
+    with kernels.eager():
+        theirs = everything(network, inputs, precision)
+    ours = everything(network, inputs, precision)
+    assert torch.equal(ours, everything(network, inputs, precision))  # bit for bit again
+    assert (ours - exact).norm() < 0.01 * exact.norm() or precision == torch.bfloat16
+    return bool((ours - exact).norm() < 3 * (theirs - exact).norm())
+
+
+@fused
+def test_the_result_does_not_depend_on_the_number_of_threads():
+    maps, threads, found = normal(9, 8, 12, 12), torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            norm, leaf = nn.BatchNorm2d(8), maps.clone().requires_grad_()
+            y = activate(leaf, norm, pool=2)
+            found.append((y.detach(), torch.autograd.grad(y.square().sum(), leaf)[0]))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
+
+
+def test_other_tensors_take_pytorchs_way():
+    assert not kernels.fits(normal(1, 2, 2, 2).double())
+    assert not kernels.fits(normal(1, 2, 2, 2), normal(1, 2, 2, 2).bfloat16())
+    assert not kernels.fits(torch.empty(1, 2, 2, 2, device="meta"))
+    with kernels.eager():
+        assert kernels.in_use() == "eager" and not kernels.fits(normal(1, 2, 2, 2))
+    norm = nn.GroupNorm(4, 4)
+    each = torch.func.vmap(lambda maps: activate(maps, norm, pool=2))(normal(2, 3, 4, 4, 4))
+    whole = F.avg_pool2d(F.relu(norm(normal(2, 3, 4, 4, 4).flatten(0, 1))), 2)
+    torch.testing.assert_close(each.flatten(0, 1), whole)
+
+
+def test_without_a_compiler_one_line_says_so(monkeypatch, capsys):
+    kernels.library.cache_clear()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    try:
+        assert kernels.library() is None and kernels.in_use() == "eager"
+        assert activate(normal(1, 2, 4, 4), nn.BatchNorm2d(2), pool=2).shape == (1, 2, 2, 2)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "no C++ compiler" in said
+    finally:
+        kernels.library.cache_clear()
