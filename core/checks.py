@@ -1,10 +1,12 @@
-"""Validators of settings: a bad value is answered with one clear sentence."""
+"""Settings: validators, which answer a bad value with one clear sentence, and settings as parts of
+others.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -27,6 +29,9 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> bool:
     """Whether a value is a whole number in [low, high]; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+Part = TypeVar("Part")
 
 
 def number(low: float, high: float = math.inf, above: bool = False) -> Callable:
@@ -73,3 +78,16 @@ def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     """True or false."""
     if not isinstance(value, bool):
         raise InputError(f"{attribute.name} must be true or false, not {brief(value)}")
+
+
+def part(settings: Any, kind: type[Part], prefix: str = "", **given: Any) -> Part:
+    """Settings of another class with the values that `settings` has under the same names, there
+    with a prefix before them.
+
+    `given` values come first; what neither has keeps its default.
+    """
+    names = [f.name for f in attrs.fields(kind)]  # type: ignore[arg-type]
+    found = {
+        name: getattr(settings, prefix + name) for name in names if hasattr(settings, prefix + name)
+    }
+    return kind(**found | given)

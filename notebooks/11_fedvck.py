@@ -111,7 +111,7 @@ pd.DataFrame(
 # All of it stands in one method. The rest of this section takes it apart, in the last round of the run above.
 
 # %%
-source(find("fedvck")._condense)
+source(find("fedvck").condense)
 
 # %% [markdown]
 # ### Errors of two models

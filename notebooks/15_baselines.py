@@ -524,10 +524,10 @@ show(
 # authors' code: the student learns from the ensemble.
 
 # %%
-source(dfrd.DFRD._generator_loss)
+source(dfrd.DFRD.generator_loss)
 
 # %%
-source(dfrd.DFRD._student_loss)
+source(dfrd.DFRD.student_loss)
 
 # %% [markdown]
 # The diversity loss is printed as $\exp(-\frac{1}{Q^2} \sum_{i,j} \lVert s_i - s_j \rVert \, \lVert h_i - h_j \rVert)$,

@@ -190,7 +190,7 @@ client = max(members, key=len)
 
 def source_of(client, state):
     """A client's data, the weights of its samples and its start, as in a round."""
-    return algorithm._source(
+    return algorithm.source(
         client,
         algorithm.broadcast(state, client.id),
         task.model_from(state.tensors),
@@ -551,7 +551,7 @@ print(
 # $$ (eq:mk-generator)
 
 # %%
-source(find("fedmk")._train_generator)
+source(find("fedmk").train_generator)
 
 # %%
 source(server.ensemble_cross_entropy)
@@ -567,7 +567,7 @@ source(server.ensemble_cross_entropy)
 # $$ (eq:mk-overall)
 
 # %%
-source(find("fedmk")._train_model)
+source(find("fedmk").train_model)
 
 # %% [markdown]
 # Pseudo knowledge is features, so it enters at the classifier. The second term therefore trains the last layer only.

@@ -41,10 +41,11 @@ import torch
 from IPython.display import Markdown
 
 from core import condensation, experiments, models
-from core.algorithms import _one_shot, find, random_selection
+from core.algorithms import find, random_selection
 from core.condensation import engine, gradient, shift
 from core.data import isic
 from core.experiments.profiles import apply
+from core.families import one_shot
 from core.metrics import averaging
 from core.report import (
     condensed_images,
@@ -275,10 +276,10 @@ pd.Series(
 # One byte a pixel, and one a label. The server merges all and trains the network that it began with (Section 2.3).
 
 # %%
-source(_one_shot.OneShotCondensing.speak)
+source(one_shot.OneShotCondensing.serve)
 
 # %%
-source(_one_shot.OneShot.server_update)
+source(one_shot.OneShot.server_update)
 
 # %% [markdown]
 # A run, and its uploads in the manner of the paper's Figure 2: a row for a class, a column for each client that holds

@@ -38,9 +38,9 @@ import torch
 from IPython.display import Markdown
 
 from core import distillation, experiments
-from core.algorithms import _fediod_clients as local
 from core.algorithms import find
-from core.algorithms._fediod_server import Centre
+from core.algorithms.fediod import clients as local
+from core.algorithms.fediod.server import Centre
 from core.experiments import TableSpec
 from core.experiments.profiles import apply
 from core.models import Stacked
@@ -169,7 +169,7 @@ pd.DataFrame(
 # back how its losses depend on the answers, and each client completes the chain rule through its own networks.
 
 # %%
-source(find("fediod")._step)
+source(find("fediod").step)
 
 # %% [markdown]
 # "One-way" means that no network is sent. It does not mean that the clients speak once: all this crosses the network
@@ -177,7 +177,7 @@ source(find("fediod")._step)
 
 # %%
 final = results[-1].state
-centre, locals_ = algorithm._sides(final, members, Rng(seed))
+centre, locals_ = algorithm.sides(final, members, Rng(seed))
 crossing = pd.DataFrame(
     [
         {
@@ -190,7 +190,7 @@ crossing = pd.DataFrame(
             ),
             "bytes": message.nbytes,
         }
-        for exchange in algorithm._step(centre, locals_, final.meta["step"])
+        for exchange in algorithm.step(centre, locals_, final.meta["step"])
         for message in [exchange.of(0)]
     ]
 )
@@ -222,7 +222,7 @@ crossing.groupby(
 source(distillation.gan_losses)
 
 # %%
-centre, locals_ = algorithm._sides(final, members, Rng(seed))
+centre, locals_ = algorithm.sides(final, members, Rng(seed))
 images = centre.images(0).detach()
 inputs = task.dataset.standardise(images)
 fake = distillation.generated(ask(locals_.judges, inputs))

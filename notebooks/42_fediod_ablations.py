@@ -26,8 +26,8 @@ import pandas as pd
 import torch
 
 from core import distillation, experiments
-from core.algorithms import _fediod_clients as local
-from core.algorithms._fediod_server import Centre
+from core.algorithms.fediod import clients as local
+from core.algorithms.fediod.server import Centre
 from core.experiments import TableSpec
 from core.experiments.profiles import apply
 from core.federation import LocalTraining, train
@@ -285,10 +285,10 @@ named(
 # temperature of $L_\text{mimic}$:
 
 # %%
-source(Centre._shaping)
+source(Centre.shaping)
 
 # %%
-source(Centre._mimic)
+source(Centre.mimic)
 
 # %% [markdown]
 # In a run everything moves at once: generator, discriminators, student. To see what a term asks for, hold all networks
@@ -317,7 +317,7 @@ def pictures(state, count=200):
 
 results, people = runs["FedIOD"]
 young = results[0].state
-centre, locals_ = algorithm._sides(young, people, Rng(seed))
+centre, locals_ = algorithm.sides(young, people, Rng(seed))
 counts = torch.stack([client.class_counts for client in members])
 importance = distillation.class_input_importance(counts)
 for network in (*teachers, *locals_.judges, centre.student.eval()):
@@ -502,7 +502,7 @@ show(
 
 # %%
 last = results[-1].state
-centre, locals_ = algorithm._sides(last, people, Rng(seed))
+centre, locals_ = algorithm.sides(last, people, Rng(seed))
 
 
 def mixtures(inputs):

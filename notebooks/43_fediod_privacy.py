@@ -36,8 +36,8 @@ from scipy.stats import norm
 from torch import nn
 
 from core import distillation, experiments, models
-from core.algorithms import _fediod_clients as local
 from core.algorithms import find
+from core.algorithms.fediod import clients as local
 from core.data import partition
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
@@ -168,10 +168,10 @@ guards = {
     "discriminator/real": "not sent",
 }
 printed_plan = experiment(importance="class_and_input")
-sides = printed_plan.new_algorithm()._sides(final, members, Rng(seed))
+sides = printed_plan.new_algorithm().sides(final, members, Rng(seed))
 sent = [
     message
-    for exchange in printed_plan.new_algorithm()._step(
+    for exchange in printed_plan.new_algorithm().step(
         *sides, final.meta["step"]
     )
     if exchange.direction == "up"

@@ -29,8 +29,8 @@ import torch
 from torch.nn import functional
 
 from core import distillation, experiments
-from core.algorithms import _fediod_clients as local
 from core.algorithms import find
+from core.algorithms.fediod import clients as local
 from core.experiments import records
 from core.experiments.profiles import apply
 from core.models import Stacked
@@ -557,7 +557,7 @@ show(
 # printed: the mean factor where the image's class is one that the client has much of, or little of.
 
 # %%
-judges = algorithm._sides(runs["as printed"][0][-1].state, members, Rng(seed))[
+judges = algorithm.sides(runs["as printed"][0][-1].state, members, Rng(seed))[
     1
 ].judges
 judged = distillation.generated(ask(judges, task.inputs(test.images)))
@@ -666,7 +666,7 @@ print(
 # fresh noise. Every one is a batch down and answers up for each client: see "MB sent" in the table above.
 
 # %%
-source(FedIOD._step)
+source(FedIOD.step)
 
 # %% [markdown]
 # ### Optimisers

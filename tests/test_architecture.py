@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from core import algorithms
+from core.errors import InputError
 from core.federation import Algorithm
 
 ROOT = Path(__file__).parents[1]
@@ -33,10 +34,11 @@ FLOORS = {
     "privacy": 1,
     "server": 2,
     "federation": 3,
-    "algorithms": 4,
-    "experiments": 5,
-    "report": 6,
-    "__main__": 7,
+    "families": 4,
+    "algorithms": 5,
+    "experiments": 6,
+    "report": 7,
+    "__main__": 8,
 }
 FILES = sorted(path for path in CORE.rglob("*.py") if path != CORE / "__init__.py")
 
@@ -113,8 +115,15 @@ def test_public_names_are_there(module):
 
 
 def test_one_file_is_one_algorithm():
-    files = {path.stem for path in (CORE / "algorithms").glob("*.py")} - {"__init__"}
-    assert set(algorithms.names()) == {name for name in files if not name.startswith("_")}
+    folder = CORE / "algorithms"
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert set(algorithms.names()) == files | packages and not files & packages
+    assert not [
+        path
+        for path in folder.rglob("*.py")
+        if path.stem.startswith("_") and path.stem != "__init__"
+    ]
     tested = "\n".join(path.read_text() for path in (ROOT / "tests/algorithms").glob("test_*.py"))
     for name in algorithms.names():
         found = algorithms.find(name)
@@ -124,6 +133,19 @@ def test_one_file_is_one_algorithm():
             settings = found.Settings()
             setattr(settings, next(iter(attrs.fields_dict(found.Settings)), "anything"), None)
         assert name in tested, f"no test in tests/algorithms names {name}"
+
+
+def test_a_file_with_two_algorithms_is_named(tmp_path, monkeypatch):
+    (tmp_path / "twice.py").write_text(
+        "from core.federation import Algorithm\n"
+        "class First(Algorithm): ...\nclass Second(Algorithm): ...\nclass _Third(First): ...\n"
+    )
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    monkeypatch.setattr(algorithms, "names", algorithms.names.__wrapped__)
+    message = r"twice\.py must hold one public algorithm, not 2 \(First, Second\)"
+    with pytest.raises(InputError, match=message):
+        algorithms.find("twice")
+    sys.modules.pop("core.algorithms.twice")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""The algorithms, one file each. The file name is the registry: `fedavg.py` holds the algorithm
+"""The algorithms, one file or package each. Its name is the registry: `fedavg.py` holds the algorithm
 called `fedavg`.
 
-A file defines `Settings`, a frozen attrs class of hyper-parameters, and one subclass of
+It defines `Settings`, a frozen attrs class of hyper-parameters, and one subclass of
 `core.federation.Algorithm`.
 """
 
@@ -22,24 +22,31 @@ from core.federation import Algorithm, Schedule
 @functools.cache
 def names() -> tuple[str, ...]:
     """The algorithms that are here, in alphabetical order."""
-    found = (module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
 @functools.cache
 def find(name: str) -> type[Algorithm]:
-    """The algorithm of that name; raises InputError for an unknown one."""
+    """The algorithm of that name; raises InputError for an unknown one and for a file that does not
+    hold one.
+    """
     if name not in names():
         raise unknown("algorithm", name, names())
     module = importlib.import_module(f"core.algorithms.{name}")
-    (algorithm,) = (
-        value
-        for value in vars(module).values()
+    found = {
+        key: value
+        for key, value in vars(module).items()
         if isinstance(value, type)
         and issubclass(value, Algorithm)
         and value.__module__ == module.__name__
-    )
-    return algorithm
+        and not key.startswith("_")
+    }
+    if len(found) != 1:
+        raise InputError(
+            f"{module.__file__} must hold one public algorithm, not {len(found)} "
+            f"({', '.join(found) or 'none'}): give each its own file"
+        )
+    return next(iter(found.values()))
 
 
 def settings_fields(name: str) -> set[str] | None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import attrs
 import torch
 
-from core.algorithms._one_shot import CondensingSettings, OneShotCondensing
-from core.checks import number, whole
+from core.checks import number, part, whole
 from core.condensation.engine import Draws, RealData
 from core.condensation.gradient import LOOPS, GradientMatching, GradientProblem, match_gradients
 from core.errors import InputError
+from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Task
 from core.rng import Rng
 
@@ -43,15 +43,11 @@ class Settings(CondensingSettings):
     def matching(self) -> GradientMatching:
         """The same, as gradient matching takes them."""
         matches, steps = LOOPS.get(self.images_per_class, (1, 1))
-        return GradientMatching(
-            iterations=self.iterations,
+        return part(
+            self,
+            GradientMatching,
             matches=self.matches or matches,
             network_steps=self.network_steps or steps,
-            network_lr=self.network_lr,
-            image_lr=self.image_lr,
-            image_momentum=self.image_momentum,
-            real_batch=self.real_batch,
-            augmentation=self.augmentation,
         )
 
 

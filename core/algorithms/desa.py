@@ -40,12 +40,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.algorithms import _condensing as condensing
 from core.algorithms import fedavg
-from core.checks import number, on_or_off, one_of, whole
+from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, Draws, Problem, condense, strategy
 from core.distillation import kl_divergence
+from core.families import condensing
 from core.federation import (
     Client,
     Field,
@@ -102,16 +102,7 @@ class Settings(fedavg.Settings):
     @property
     def matching(self) -> Condensation:
         """The same, as condensation takes them."""
-        return Condensation(
-            min_images=self.ipc,
-            iterations=self.iterations,
-            image_lr=self.image_lr,
-            real_batch=self.real_batch,
-            candidates=self.candidates,
-            estimator=self.estimator,
-            augmentation=self.augmentation,
-            pool=self.pool,
-        )
+        return part(self, Condensation, min_images=self.ipc)
 
     @property
     def wants_anchors(self) -> bool:
@@ -268,7 +259,7 @@ class DESA(fedavg.FedAvg):
             task.inputs,
             task.runtime.autocast,
             free=True,
-            disturb=lambda number_: redraw(encoder, task, rng.at("network", number_)),
+            disturb=lambda step: redraw(encoder, task, rng.at("network", step)),
         )
         images, _ = condense(problem, condensing.noise(real, group, rngs), group)
         images = condensing.encode(images, task.dataset, "uint8").unflatten(

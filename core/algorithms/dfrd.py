@@ -35,9 +35,10 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import number, one_of, whole
 from core.distillation import kl_divergence
+from core.families import generative
 from core.federation import Client, Field, Message, State, Task, pack, train
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
-from core.models import ImageGenerator, fresh
+from core.models import ImageGenerator
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server import draw_labels, label_shares
@@ -225,14 +226,14 @@ class DFRD(fedavg.FedAvg):
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
                 adam.zero_grad(set_to_none=True)
-                self._generator_loss(task, generator, student, ensemble, noise, labels).backward()
+                self.generator_loss(task, generator, student, ensemble, noise, labels).backward()
                 adam.step()
             student.requires_grad_(True)
             new = self._lesson(task, generator, ensemble, noise, labels)
             for _ in range(settings.student_steps):
                 old = self._lesson(task, average, ensemble, *sample())
                 sgd.zero_grad(set_to_none=True)
-                self._student_loss(task, student, new, old).backward()
+                self.student_loss(task, student, new, old).backward()
                 sgd.step()
         with torch.no_grad():
             # w~^t = lambda w~^{t-1} + (1 - lambda) w^t
@@ -245,7 +246,7 @@ class DFRD(fedavg.FedAvg):
             | pack_optimiser(adam, generator, "adam/")
         )
 
-    def _generator_loss(
+    def generator_loss(
         self,
         task: Task,
         generator: Generator,
@@ -279,7 +280,7 @@ class DFRD(fedavg.FedAvg):
             inputs = task.dataset.standardise(generator(generator.merge(noise, labels)))
             return inputs, ensemble(inputs, labels)
 
-    def _student_loss(
+    def student_loss(
         self,
         task: Task,
         student: nn.Module,
@@ -294,21 +295,14 @@ class DFRD(fedavg.FedAvg):
         )
 
     def _generator(self, task: Task, rng: Rng) -> Generator:
-        settings, data, device = self.settings, task.dataset, task.runtime.device
-        network = fresh(
-            ImageGenerator,
-            data.channels,
-            data.size,
-            noise=settings.noise,
-            width=settings.generator_width,
-            running=False,
-            rng=rng.at("network"),
-            device=device,
+        settings, data = self.settings, task.dataset
+        network = generative.image_generator(
+            task, rng.at("network"), noise=settings.noise, width=settings.generator_width
         )
         embedding = torch.randn(
             data.num_classes, settings.noise, generator=rng.at("embedding").generator()
         )
-        return Generator(network, embedding.to(device)).train()
+        return Generator(network, embedding.to(task.runtime.device)).train()
 
 
 def transferability_loss(

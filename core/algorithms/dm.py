@@ -13,10 +13,10 @@ from typing import Any, Self
 import attrs
 import torch
 
-from core.algorithms._one_shot import CondensingSettings, OneShotCondensing
-from core.checks import whole
+from core.checks import part, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, strategy
+from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Task
 from core.models import initialise
 from core.rng import Rng
@@ -57,17 +57,10 @@ class DM(OneShotCondensing):
             # theta ~ P_theta
             initialise(encoder.model, networks.at("network", number))
 
-        budget = Condensation(
-            iterations=settings.iterations,
-            image_lr=settings.image_lr,
-            image_momentum=settings.image_momentum,
-            real_batch=settings.real_batch,
-            augmentation=settings.augmentation,
-        )
         return {
             "encoder": encoder,
             "real": real,
-            "settings": budget,
+            "settings": part(settings, Condensation),
             "draws": Draws(rngs, real.owner),
             "prepare": task.inputs,
             "autocast": task.runtime.autocast,

@@ -16,10 +16,10 @@ import attrs
 import torch
 from torch import nn
 
-from core.algorithms import _auxiliary as public
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.distillation import kl_divergence
+from core.families import public_images as public
 from core.federation import Message, State, Task, pack
 from core.rng import Rng
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
-from torch import nn
 
-from core.algorithms import _condensing as condensing
-from core.algorithms._condensing import Knowledge
 from core.checks import number, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, Draws, Problem, condense, condensed_counts
-from core.federation import Algorithm, Client, Field, Message, State, Task, pack
+from core.families import condensing
+from core.families.condensing import Condensing, Knowledge
+from core.federation import Client, Field, Message, State, Task, pack
 from core.rng import Rng
 
 
@@ -41,7 +40,7 @@ class Settings(condensing.ServerSide, Condensation):
         return cls()
 
 
-class FedDM(Algorithm):
+class FedDM(Condensing):
     """Clients condense images whose features and logits match those of their data, at weights
     around the global model.
 
@@ -65,22 +64,11 @@ class FedDM(Algorithm):
         """Condensed images with their labels."""
         return condensing.upload_format(state, self.settings, "uint8"), {}
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """What one client uploads."""
-        return self._condense([client], message, [rng])[client.id]
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    def serve(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What all clients upload, condensed as one batch."""
-        return self._condense(
-            clients, messages[clients[0].id], [rng.at("client", client.id) for client in clients]
-        )
-
-    def _condense(
-        self, clients: Sequence[Client], message: Message, rngs: Sequence[Rng]
-    ) -> dict[int, Message]:
-        task, settings = clients[0].task, self.settings
+        """What clients upload, condensed as one batch at the same disturbed weights."""
+        task, settings, message = clients[0].task, self.settings, messages[clients[0].id]
         encoder = LatentEncoder(task.model_from(message.tensors))
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
@@ -97,27 +85,13 @@ class FedDM(Algorithm):
             disturb=disturbance(encoder, settings.rho, shared),
         )
         images, _ = condense(problem, condensing.noise(real, group, rngs), group)
-        return {
-            client.id: Message(
-                {
-                    "images": condensing.encode(
-                        images[real.owner[group] == position], task.dataset, "uint8"
-                    ),
-                    "labels": real.label[group][real.owner[group] == position].to(torch.uint8),
-                }
-            )
-            for position, client in enumerate(clients)
-        }
+        return condensing.uploads(clients, real, images, group)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train on the condensed images of this round."""
         knowledge = Knowledge.extended(None, *condensing.collect(uploads), state.meta["round"])
         model = condensing.learn(state.task, state, knowledge, self.settings, rng)
         return State(state.task, pack(model), state.meta | {"round": state.meta["round"] + 1})
-
-    def model(self, state: State) -> nn.Module:
-        """The global model."""
-        return state.task.model_from(state.tensors)
 
 
 def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int], None] | None:
@@ -136,9 +110,9 @@ def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int],
     }
     centre = {name: value.clone() for name, value in weights.items()}
 
-    def disturb(number_: int) -> None:
+    def disturb(draw: int) -> None:
         device = next(iter(weights.values())).device
-        generator = rng.at("draw", number_).generator(device)
+        generator = rng.at("draw", draw).generator(device)
         noise = {
             name: torch.randn(value.shape, generator=generator, device=device)
             for name, value in weights.items()

@@ -38,10 +38,11 @@ from torch.nn import functional as F
 
 from core.algorithms import fedavg
 from core.checks import number, whole
+from core.families import generative
 from core.federation import Client, Field, Message, State, Task, pack, train
 from core.federation.tensors import unpack
 from core.federation.training import batches
-from core.models import ImageGenerator, PatchDiscriminator, fresh
+from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
 from core.server import weighted_average
 
@@ -135,27 +136,18 @@ class FedGAN(fedavg.FedAvg):
         return unpack(self._fresh_generator(task, Rng(0)), tensors, "generator/")
 
     def _fresh_generator(self, task: Task, rng: Rng) -> ImageGenerator:
-        settings, data = self.settings, task.dataset
-        return fresh(
-            ImageGenerator,
-            data.channels,
-            data.size,
+        settings = self.settings
+        return generative.image_generator(
+            task,
+            rng,
             noise=settings.noise,
-            classes=data.num_classes,
             width=settings.generator_width,
-            running=False,
-            rng=rng,
-            device=task.runtime.device,
+            classes=task.dataset.num_classes,
         )
 
     def _discriminator(self, task: Task, rng: Rng) -> PatchDiscriminator:
-        data = task.dataset
-        return fresh(
-            PatchDiscriminator,
-            data.channels + data.num_classes,
-            width=self.settings.discriminator_width,
-            rng=rng,
-            device=task.runtime.device,
+        return generative.discriminator(
+            task, rng, width=self.settings.discriminator_width, classes=task.dataset.num_classes
         )
 
     def _train_gan(

@@ -29,12 +29,13 @@ import attrs
 import torch
 from torch import nn
 
-from core import models, server
+from core import server
 from core.algorithms import fedavg
-from core.checks import number, one_of, whole
+from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
+from core.families import generative
 from core.federation import Client, Field, Message, State, Task, pack
-from core.federation.tensors import pack_optimiser, put, take, unpack, unpack_optimiser, weights
+from core.federation.tensors import put, take, unpack, weights
 from core.federation.training import Objective
 from core.models import FeatureGenerator
 from core.rng import Rng
@@ -119,14 +120,12 @@ class FedGen(fedavg.FedAvg):
 
     def _fresh_generator(self, task: Task, size: int, rng: Rng) -> FeatureGenerator:
         """A fresh generator of features of length `size`."""
-        return models.fresh(
-            FeatureGenerator,
-            task.dataset.num_classes,
+        return generative.feature_generator(
+            task,
             size,
+            rng,
             noise=self.settings.generator_noise,
             hidden=self.settings.generator_hidden,
-            rng=rng,
-            device=task.runtime.device,
         )
 
     def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> FeatureGenerator:
@@ -205,24 +204,22 @@ class FedGen(fedavg.FedAvg):
             )
             return agreed + settings.eta * server.diversity(features, noise)
 
-        generator, number_ = self.generator(state.task, state.tensors), state.meta["round"]
-        training = server.GeneratorTraining(
-            lr=settings.generator_lr * settings.decay**number_,
-            weight_decay=settings.generator_weight_decay,
+        generator, t = self.generator(state.task, state.tensors), state.meta["round"]
+        training = part(
+            settings,
+            server.GeneratorTraining,
+            "generator_",
+            lr=settings.generator_lr * settings.decay**t,
             batch_size=settings.generator_batch,
-            steps=settings.generator_steps,
         )
-        adam = training.optimiser(generator)
-        unpack_optimiser(adam, generator, state.tensors, "adam/")
-        server.train_generator(
+        new = generative.trained(
             generator,
-            adam,
+            state.tensors,
             loss,
             distribution,
             training,
             rng.at("generator"),
-            noise=settings.noise,
+            settings.noise,
         )
-        new = pack(generator, "generator/") | pack_optimiser(adam, generator, "adam/")
         new["labels/distribution"] = distribution
-        return attrs.evolve(state, tensors=state.tensors | new, meta={"round": number_ + 1})
+        return attrs.evolve(state, tensors=state.tensors | new, meta={"round": t + 1})

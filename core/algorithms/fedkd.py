@@ -28,10 +28,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.algorithms import _auxiliary as public
 from core.checks import number, one_of, whole
 from core.distillation import class_input_importance, ensemble_logits
 from core.errors import InputError
+from core.families import public_images as public
 from core.federation import (
     Algorithm,
     Client,
@@ -185,8 +185,8 @@ class FedKD(Algorithm):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Train teachers, then let them answer, then distil."""
-        number_ = state.meta["round"] + 1
-        if number_ < self.settings.local_rounds:
+        t = state.meta["round"] + 1
+        if t < self.settings.local_rounds:
             with ledger.timed("clients"):
                 for client in clients:
                     client.memory = pack(self._teacher(client, rng.at("client", client.id)))
@@ -198,7 +198,7 @@ class FedKD(Algorithm):
             state = super().round(
                 attrs.evolve(state, meta=state.meta | {"sharers": sharers}), clients, ledger, rng
             )
-        return attrs.evolve(state, meta=state.meta | {"round": number_})
+        return attrs.evolve(state, meta=state.meta | {"round": t})
 
     def _teacher(self, client: Client, rng: Rng) -> nn.Module:
         """The client's teacher after a further round of training on its data."""

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.algorithms import _auxiliary as public
 from core.checks import number, one_of, whole
+from core.families import public_images as public
 from core.federation import (
     Algorithm,
     Client,
@@ -93,11 +93,11 @@ class FedMD(Algorithm):
         student = pack(task.new_model(rng.at("model"))) if self.settings.tested == "student" else {}
         return State(task, student, {"round": 0, "seed": rng.at("alignment").key})
 
-    def _aligned(self, task: Task, seed: int, number_: int) -> torch.Tensor:
+    def _aligned(self, task: Task, seed: int, t: int) -> torch.Tensor:
         """d_j, the public images of a round, uint8 (n, C, S, S): the same for server and
         clients.
         """
-        shared = Rng(seed).at("round", number_)
+        shared = Rng(seed).at("round", t)
         images = public.public_images(task, self.settings)
         return public.drawn(images, self.settings.alignment, shared, task.runtime.device)
 
@@ -115,14 +115,14 @@ class FedMD(Algorithm):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Digest, revisit, communicate."""
         settings, task = self.settings, client.task
-        number_, seed = message.whole("round"), message.whole("seed")
+        t, seed = message.whole("round"), message.whole("seed")
         if client.memory:
             model = task.model_from(client.memory)
             # digest: f_k approaches the consensus on the public images of the round before
             self._digest(
                 task,
                 model,
-                self._aligned(task, seed, number_ - 1),
+                self._aligned(task, seed, t - 1),
                 message.tensors["consensus/logits"],
                 settings.align_epochs,
                 rng.at("digest"),
@@ -147,7 +147,7 @@ class FedMD(Algorithm):
         )
         client.memory = pack(model)
         # communicate: f_k(x_i), the class scores of the public images
-        return Message({"answers/logits": task.outputs(model, self._aligned(task, seed, number_))})
+        return Message({"answers/logits": task.outputs(model, self._aligned(task, seed, t))})
 
     def _digest(
         self,
@@ -176,7 +176,7 @@ class FedMD(Algorithm):
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Aggregate; the student learns from the consensus as the clients will."""
-        number_ = state.meta["round"]
+        t = state.meta["round"]
         # f~(x_i) = 1/m sum_k f_k(x_i)
         consensus = torch.stack(
             [upload.tensors["answers/logits"] for upload in uploads.values()]
@@ -187,13 +187,13 @@ class FedMD(Algorithm):
             self._digest(
                 state.task,
                 student,
-                self._aligned(state.task, state.meta["seed"], number_),
+                self._aligned(state.task, state.meta["seed"], t),
                 consensus,
                 self.settings.student_epochs,
                 rng.at("student"),
             )
             tensors |= pack(student)
-        return attrs.evolve(state, tensors=tensors, meta=state.meta | {"round": number_ + 1})
+        return attrs.evolve(state, tensors=tensors, meta=state.meta | {"round": t + 1})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The usual round; where the clients' models are tested, they are laid beside the state for

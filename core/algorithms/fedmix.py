@@ -190,8 +190,8 @@ def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:
     order = torch.randperm(samples, generator=rng.generator()).to(device)
     size, longer = divmod(samples, groups) if groups else (0, 0)
     one_hot, found = F.one_hot(client.labels, classes), []
-    for number_, length in ((longer, size + 1), (groups - longer, size)):
-        rows, order = order[: number_ * length].view(number_, length), order[number_ * length :]
+    for count, length in ((longer, size + 1), (groups - longer, size)):
+        rows, order = order[: count * length].view(count, length), order[count * length :]
         found.append(
             [
                 each[rows].sum(1, dtype=torch.float32) / max(length, 1)

@@ -33,12 +33,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core import models, server
-from core.algorithms import _condensing as condensing
-from core.checks import number, on_or_off, one_of, whole
+from core import server
+from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
+from core.families import condensing, generative
 from core.federation import (
-    Algorithm,
     Client,
     Field,
     Ledger,
@@ -49,13 +48,11 @@ from core.federation import (
     pack,
 )
 from core.federation.tensors import (
-    pack_optimiser,
     put,
     put_each,
     take,
     take_each,
     unpack,
-    unpack_optimiser,
     weights,
 )
 from core.metrics import earth_movers_distance
@@ -117,7 +114,7 @@ class Settings(condensing.ServerSide, Extraction):
         return min(falling, self.server_lr)
 
 
-class FedMK(Algorithm):
+class FedMK(condensing.Condensing):
     """Client c, round t: start from another client's knowledge, weigh the real samples, extract by
     bi-level steps.
 
@@ -132,7 +129,7 @@ class FedMK(Algorithm):
         drawn from.
         """
         model = task.new_model(rng.at("model"))
-        generator = new_generator(task, model.feature_size, rng.at("generator"))
+        generator = generative.feature_generator(task, model.feature_size, rng.at("generator"))
         tensors = pack(model) | pack(generator, "generator/")
         meta = {"round": 0, "seed": rng.at("sharing").key}
         if self.settings.compare_size is not None:
@@ -168,24 +165,15 @@ class FedMK(Algorithm):
             "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
         }, {}
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """The knowledge of one client."""
-        return self._extract([client], {client.id: message}, [rng])[client.id]
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
-    ) -> dict[int, Message]:
-        """The knowledge of all clients, extracted as one batch."""
-        return self._extract(clients, messages, [rng.at("client", client.id) for client in clients])
-
-    def _extract(
+    def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
+        """The knowledge of clients, extracted as one batch."""
         task = clients[0].task
         # w^c <- W_G, the same for all
         model = task.model_from(messages[clients[0].id].tensors)
         sources = [
-            self._source(client, messages[client.id], model, rng)
+            self.source(client, messages[client.id], model, rng)
             for client, rng in zip(clients, rngs, strict=True)
         ]
         found, _ = extract(model, sources, self.settings, task.inputs)
@@ -196,7 +184,7 @@ class FedMK(Algorithm):
             for client, source, images in zip(clients, sources, found, strict=True)
         }
 
-    def _source(self, client: Client, message: Message, model: Classifier, rng: Rng) -> Source:
+    def source(self, client: Client, message: Message, model: Classifier, rng: Rng) -> Source:
         """A client's data, the weights of its samples, and the knowledge that it starts from."""
         data = client.task.dataset
         made = torch.arange(data.num_classes, device=client.labels.device)
@@ -246,14 +234,12 @@ class FedMK(Algorithm):
             self._check(owner, upload)
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
-        generator = new_generator(state.task, model.feature_size, Rng(0))
+        generator = generative.feature_generator(state.task, model.feature_size, Rng(0))
         unpack(generator, state.tensors, "generator/")
-        moments = self._train_generator(
-            generator, model, labels, take("adam/", state.tensors), rng.at("generator")
-        )
+        tensors = self.train_generator(generator, model, labels, state.tensors, rng.at("generator"))
         training = attrs.evolve(self.settings.training, lr=self.settings.rate(state.meta["round"]))
-        self._train_model(state.task, model, generator, images, labels, training, rng)
-        tensors = pack(model) | pack(generator, "generator/") | put("adam/", moments)
+        self.train_model(state.task, model, generator, images, labels, training, rng)
+        tensors |= pack(model)
         tensors |= put_each("knowledge/", {id_: one.tensors for id_, one in uploads.items()})
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
@@ -273,34 +259,29 @@ class FedMK(Algorithm):
                 f"{self.settings.images_per_class} images of a class, sorted by class"
             )
 
-    def _train_generator(
+    def train_generator(
         self,
         generator: FeatureGenerator,
         model: Classifier,
         labels: torch.Tensor,
-        memory: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
-        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), with p(y) of the uploads;
-        Adam's moments.
+        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), in place, with p(y) of the
+        uploads; its part of the state.
         """
         if not self.settings.pseudo:
-            return {}
-        training = server.GeneratorTraining(
-            lr=self.settings.generator_lr, steps=self.settings.generator_steps
-        )
+            return pack(generator, "generator/")
+        training = part(self.settings, server.GeneratorTraining, "generator_")
         head = server.Heads.of([pack(model)])
 
         def loss(features: torch.Tensor, labels: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
             return server.ensemble_cross_entropy(head.logits(features), labels)
 
-        adam = training.optimiser(generator)
-        unpack_optimiser(adam, generator, memory)
         distribution = torch.bincount(labels, minlength=generator.classes).float()
-        server.train_generator(generator, adam, loss, distribution, training, rng)
-        return pack_optimiser(adam, generator)
+        return generative.trained(generator, tensors, loss, distribution, training, rng)
 
-    def _train_model(
+    def train_model(
         self,
         task: Task,
         model: Classifier,
@@ -374,32 +355,17 @@ class FedMK(Algorithm):
         )
         return {"emd": earth_movers_distance(first, second)}
 
-    def model(self, state: State) -> nn.Module:
-        """The global model."""
-        return state.task.model_from(state.tensors)
-
-
-def new_generator(task: Task, feature_size: int, rng: Rng) -> FeatureGenerator:
-    """A fresh generator of features of that length."""
-    return models.fresh(
-        FeatureGenerator,
-        task.dataset.num_classes,
-        feature_size,
-        rng=rng,
-        device=task.runtime.device,
-    )
-
 
 @torch.no_grad()
 def draw_pseudo(
-    generator: FeatureGenerator, labels: torch.Tensor, number_: int, rng: Rng
+    generator: FeatureGenerator, labels: torch.Tensor, count: int, rng: Rng
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pseudo knowledge: features (n, D) and labels (n,), in the shares of the uploaded labels."""
     draws = rng.at("draws").generator(labels.device)
-    if not number_:
+    if not count:
         return labels.new_empty(0), labels.new_empty(0)
     distribution = torch.bincount(labels, minlength=generator.classes).float()
-    classes = server.draw_labels(distribution, number_, draws)
+    classes = server.draw_labels(distribution, count, draws)
     return generator.eval()(
-        server.draw_noise("normal", (number_, generator.noise), draws), classes
+        server.draw_noise("normal", (count, generator.noise), draws), classes
     ), classes

@@ -18,8 +18,6 @@ import torch
 from torch import nn
 
 from core import condensation, server
-from core.algorithms import _condensing as condensing
-from core.algorithms._condensing import Knowledge
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.engine import (
@@ -31,9 +29,11 @@ from core.condensation.engine import (
     condensed_counts,
     strategy,
 )
-from core.federation import Algorithm, Client, Field, Message, State, Task, pack
+from core.families import condensing
+from core.families.condensing import Condensing, Knowledge
+from core.federation import Client, Field, Message, State, Task, pack
 from core.federation.tensors import take, unpack, weights
-from core.models import at_once
+from core.models import Classifier, at_once
 from core.rng import Rng
 
 #: what the released code multiplies con_beta by, half way through every round
@@ -158,7 +158,7 @@ class Settings(condensing.ServerSide, Condensation):
         )
 
 
-class FedVCK(Algorithm):
+class FedVCK(Condensing):
     """Clients condense what the global model does not know yet; the server learns from the
     condensed images.
 
@@ -196,37 +196,29 @@ class FedVCK(Algorithm):
             "prototypes/samples": Field((classes,), torch.int64, low=0),
         }, {}
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """What one client uploads."""
-        return self._condense([client], {client.id: message}, [rng])[client.id]
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    def serve(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What all clients upload, condensed as one batch."""
-        rngs = [rng.at("client", client.id) for client in clients]
-        if self._draws_own(messages[clients[0].id]):
-            # every client has another encoder, so there is no common batch
-            return {
-                id_: answer
-                for client, one in zip(clients, rngs, strict=True)
-                for id_, answer in self._condense([client], messages, [one]).items()
-            }
-        return self._condense(clients, messages, rngs)
+        """What clients upload, condensed as one batch; where every client has a model of its own,
+        one after the other.
+        """
+        message = messages[clients[0].id]
+        if not self._draws_own(message):
+            return self.condense(clients, clients[0].task.model_from(message.tensors), rngs)
+        answers: dict[int, Message] = {}
+        for client, rng in zip(clients, rngs, strict=True):
+            answers |= self.condense([client], client.task.new_model(rng.at("own model")), [rng])
+        return answers
 
     def _draws_own(self, message: Message) -> bool:
         """Whether a client that got this message starts from its own random network."""
         return self.settings.first_model == "own" and message.whole("round") == 0
 
-    def _condense(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    def condense(
+        self, clients: Sequence[Client], model: Classifier, rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        settings, task, message = self.settings, clients[0].task, messages[clients[0].id]
-        model = (
-            task.new_model(rngs[0].at("own model"))
-            if self._draws_own(message)
-            else task.model_from(message.tensors)
-        )
+        """What clients with the same model M_t upload (Eq. 4-11)."""
+        settings, task = self.settings, clients[0].task
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         logits = task.outputs(model, real.images)
         if not settings.wo_pw:
@@ -275,20 +267,14 @@ class FedVCK(Algorithm):
         """Every client's condensed images with their labels, and its logit prototypes (Eq. 11) with
         |T_{c,k}|.
         """
-        data, answers = clients[0].task.dataset, {}
+        answers = condensing.uploads(clients, real, images, group, self.settings.wire)
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
-            mine, condensed = owner == position, real.owner[group] == position
-            prototypes, _ = server.logit_prototypes(logits[mine], label[mine], data.num_classes)
-            answers[client.id] = Message(
-                {
-                    "images": condensing.encode(images[condensed], data, self.settings.wire),
-                    "labels": real.label[group][condensed].to(torch.uint8),
-                    # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at
-                    # some only
-                    "prototypes/logits": prototypes,
-                    "prototypes/samples": client.class_counts,
-                }
+            mine, classes = owner == position, client.task.dataset.num_classes
+            prototypes, _ = server.logit_prototypes(logits[mine], label[mine], classes)
+            # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at some only
+            answers[client.id].tensors.update(
+                {"prototypes/logits": prototypes, "prototypes/samples": client.class_counts}
             )
         return answers
 
@@ -322,16 +308,16 @@ class FedVCK(Algorithm):
         """Learn from the uploads; in round 0 there is no earlier knowledge and so no contrastive
         term (Eq. 14).
         """
-        settings, task, number_ = self.settings, state.task, state.meta["round"]
+        settings, task, t = self.settings, state.task, state.meta["round"]
         before = Knowledge.of(state)
         contrast = None
         if before is not None and not settings.wo_lrc and settings.contrast:
             contrast = self._contrast(state, before, uploads, rng)
-        knowledge = Knowledge.extended(before, *condensing.collect(uploads), number_)
+        knowledge = Knowledge.extended(before, *condensing.collect(uploads), t)
         model = condensing.learn(
             task,
             state,
-            knowledge.since(number_ + 1 - settings.keep_rounds),
+            knowledge.since(t + 1 - settings.keep_rounds),
             settings,
             rng,
             contrast,
@@ -341,9 +327,7 @@ class FedVCK(Algorithm):
         if contrast is not None:
             tensors |= pack(contrast.projector, "projector/")
         fade = FADE if settings.fading_contrast else 1.0
-        return State(
-            task, tensors, {"round": number_ + 1, "contrast": state.meta["contrast"] * fade}
-        )
+        return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
     @torch.no_grad()
     def _contrast(
@@ -389,7 +373,3 @@ class FedVCK(Algorithm):
             similarity=settings.similarity,
             projector_training=settings.projector_training,
         )
-
-    def model(self, state: State) -> nn.Module:
-        """The global model."""
-        return state.task.model_from(state.tensors)

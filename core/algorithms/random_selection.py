@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import torch
 
-from core.algorithms._one_shot import OneShot, OneShotSettings
+from core.families.one_shot import OneShot, OneShotSettings
 from core.federation import Client, Ledger, Message, State
 from core.rng import Rng
 
@@ -53,7 +53,7 @@ class RandomSelection(OneShot):
             state = attrs.evolve(state, meta=state.meta | {"wanted": wanted})
         return super().round(state, clients, ledger, rng)
 
-    def speak(
+    def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Random images of each class, as many as are wanted."""

@@ -3,11 +3,11 @@
 import torch
 
 from core import algorithms
-from core.algorithms import _condensing
-from core.algorithms._one_shot import starts
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
 from core.experiments import Experiment, make_clients, make_task
+from core.families import condensing
+from core.families.one_shot import starts
 from core.federation import Runtime
 from core.models import initialise
 from core.rng import Rng
@@ -28,7 +28,7 @@ def pieces(**more):
     task = make_task(TINY, Runtime())
     clients, rngs = make_clients(TINY, task), [Rng(1), Rng(2)]
     algorithm = algorithms.create("dm", SMALL | more)
-    real, _ = _condensing.gather(clients, rngs)
+    real, _ = condensing.gather(clients, rngs)
     return algorithm, task, real, rngs, starts(real, algorithm.settings, task, rngs)
 
 

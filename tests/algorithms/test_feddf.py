@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import _auxiliary as public
 from core.algorithms import feddf
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
+from core.families import public_images as public
 from core.federation import Client, Runtime
 from core.rng import Rng
 

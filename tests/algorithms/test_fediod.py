@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from core import algorithms
-from core.algorithms import _fediod_clients as clients_side
+from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Runtime, Schedule, UploadError
@@ -67,9 +67,9 @@ def play(task, clients, algorithm, steps=1):
     """Server's and clients' side after some steps from the same start."""
     state = algorithm.initialise(task, Rng(0))
     state.tensors.update({f"counts/{client.id}": client.class_counts for client in clients})
-    centre, locals_ = algorithm._sides(state, clients, Rng(1))
+    centre, locals_ = algorithm.sides(state, clients, Rng(1))
     for step in range(steps):
-        algorithm._step(centre, locals_, step)
+        algorithm.step(centre, locals_, step)
     return centre, locals_
 
 
@@ -154,7 +154,7 @@ def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients
     ]
 
     centre, locals_ = play(task, clients, algorithm, 0)
-    algorithm._step(centre, locals_, 0)
+    algorithm.step(centre, locals_, 0)
     judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
     for parameters, gradients in zip(
         (centre.generator.parameters(), centre.student.parameters(), judges), wanted, strict=True
@@ -182,7 +182,7 @@ def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, client
     centre, locals_ = play(task, clients, algorithm, 2)
     sent = {
         (message.direction, name)
-        for message in algorithm._step(centre, locals_, 2)
+        for message in algorithm.step(centre, locals_, 2)
         for name in message.of(0).tensors
     }
     assert sent == {

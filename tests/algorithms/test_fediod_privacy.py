@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import _fediod_clients as clients_side
+from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime
@@ -88,7 +88,7 @@ def sides(task, number, **settings):
         clients_side.train_teacher(client, algorithm.settings, Rng(4).at(client.id))
         state.tensors[f"counts/{client.id}"] = client.class_counts
     state.meta["noise"] = 3.0
-    return algorithm, *algorithm._sides(state, clients, Rng(1))
+    return algorithm, *algorithm.sides(state, clients, Rng(1))
 
 
 def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task):
@@ -123,14 +123,14 @@ def test_discriminators_say_nothing(task):
     algorithm, centre, locals_ = sides(task, 2, student_steps=2)
     sent = {
         name
-        for message in algorithm._step(centre, locals_, 0)
+        for message in algorithm.step(centre, locals_, 0)
         if message.direction == "up"
         for name in message.of(0).tensors
     }
     assert sent == {"logits", "gradients/images"}
     assert (
         algorithm.settings.releases(1)
-        == sum(message.direction == "up" for message in algorithm._step(centre, locals_, 1))
+        == sum(message.direction == "up" for message in algorithm.step(centre, locals_, 1))
         == 4
     )
 

@@ -55,7 +55,7 @@ def after_one_round(task, clients):
 def sources(algorithm, clients, state):
     """What clients start from, without running the extraction."""
     return {
-        client.id: algorithm._source(
+        client.id: algorithm.source(
             client,
             algorithm.broadcast(state, client.id),
             state.task.model_from(state.tensors),
@@ -209,7 +209,7 @@ def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
     for _ in range(2):
         features, classes = draw_pseudo(generator, labels, 300, Rng(1))
         right.append(float((model.classifier(features).argmax(1) == classes).float().mean()))
-        algorithm._train_generator(generator.train(), model, labels, {}, Rng(2))
+        algorithm.train_generator(generator.train(), model, labels, {}, Rng(2))
     assert right[0] < 0.5 < 0.9 < right[1]
     assert torch.equal(
         torch.cat([w.flatten() for w in model.parameters()]),

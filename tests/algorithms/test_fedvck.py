@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import _condensing as condensing
-from core.algorithms._condensing import Knowledge
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
+from core.families import condensing
+from core.families.condensing import Knowledge
 from core.federation import Client, Ledger, Runtime, pack
 from core.rng import Rng
 

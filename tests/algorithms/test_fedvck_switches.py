@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import _condensing as condensing
 from core.algorithms import fedvck as module
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
 from core.experiments import Experiment, make_clients, make_task, rounds
+from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import _condensing
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
+from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime
 from core.federation.message import UploadError, check_upload
 from core.rng import Rng
@@ -155,8 +155,8 @@ def test_the_server_trains_the_first_model_on_what_it_received(name, task):
     assert images.dtype == torch.uint8 and len(images) == len(labels) == len(
         new.tensors["uploaded/client"]
     )
-    knowledge = _condensing.Knowledge(images, labels, torch.zeros_like(labels))
-    again = _condensing.learn(task, state, knowledge, algorithm.settings, Rng(5).at("server"))
+    knowledge = condensing.Knowledge(images, labels, torch.zeros_like(labels))
+    again = condensing.learn(task, state, knowledge, algorithm.settings, Rng(5).at("server"))
     for key, value in again.named_parameters():
         assert torch.equal(new.tensors[f"parameters/{key}"], value)
 

@@ -17,16 +17,15 @@ from typing import Self
 
 import attrs
 import torch
-from torch import nn
 
 from core import models
-from core.algorithms import _condensing as condensing
-from core.algorithms._condensing import Knowledge
 from core.checks import number, one_of, whole
 from core.condensation import initial_images
 from core.condensation.engine import RealData, strategy
 from core.condensation.initial import KINDS
-from core.federation import Algorithm, Client, Field, Ledger, Message, State, Task, pack
+from core.families import condensing
+from core.families.condensing import Condensing, Knowledge
+from core.federation import Client, Field, Ledger, Message, State, Task, pack
 from core.models import Classifier
 from core.rng import Rng
 
@@ -87,7 +86,7 @@ class CondensingSettings(OneShotSettings):
         return network.to(task.runtime.device)
 
 
-class OneShot(Algorithm):
+class OneShot(Condensing):
     """Clients upload 8-bit images and labels once; the server trains the model it began with on all
     of them.
 
@@ -117,22 +116,6 @@ class OneShot(Algorithm):
             "labels": Field((None,), torch.uint8, high=data.num_classes - 1, most=most),
         }, {}
 
-    def speak(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
-    ) -> dict[int, Message]:
-        """What clients upload, in one batched program."""
-        raise NotImplementedError
-
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """What one client uploads."""
-        return self.speak([client], {client.id: message}, [rng])[client.id]
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
-    ) -> dict[int, Message]:
-        """What all clients upload."""
-        return self.speak(clients, messages, [rng.at("client", client.id) for client in clients])
-
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with
         their clients.
@@ -152,10 +135,6 @@ class OneShot(Algorithm):
         """The first round is the only one."""
         return state if state.meta["spoken"] else super().round(state, clients, ledger, rng)
 
-    def model(self, state: State) -> nn.Module:
-        """The server's model."""
-        return state.task.model_from(state.tensors)
-
 
 class OneShotCondensing(OneShot):
     """Clients condense so many images of every class that they hold."""
@@ -174,7 +153,7 @@ class OneShotCondensing(OneShot):
         """
         raise NotImplementedError
 
-    def speak(
+    def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Condensed images with their labels."""
@@ -182,18 +161,8 @@ class OneShotCondensing(OneShot):
         networks = Rng(messages[clients[0].id].whole("seed"))
         real, _ = condensing.gather(clients, rngs)
         images = self.condense(task, real, starts(real, settings, task, rngs), networks, rngs)
-        answers = {}
-        for position, client in enumerate(clients):
-            mine = real.owner == position
-            answers[client.id] = Message(
-                {
-                    "images": condensing.encode(images[mine].flatten(0, 1), task.dataset, "uint8"),
-                    "labels": real.label[mine]
-                    .repeat_interleave(settings.images_per_class)
-                    .to(torch.uint8),
-                }
-            )
-        return answers
+        group = torch.arange(real.groups, device=images.device).repeat_interleave(images.shape[1])
+        return condensing.uploads(clients, real, images.flatten(0, 1), group)
 
 
 def starts(

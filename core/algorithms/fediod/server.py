@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from core import distillation, models
-from core.algorithms._fediod_clients import Answers, Pull
+from core import distillation
+from core.algorithms.fediod.clients import Answers, Pull
+from core.algorithms.fediod.settings import Settings
+from core.families import generative
 from core.federation import Task, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.rng import Rng
-
-if TYPE_CHECKING:
-    from core.algorithms.fediod import Settings
 
 #: momentum of the student's SGD in the released code
 MOMENTUM = 0.9
@@ -27,15 +25,8 @@ MOMENTUM = 0.9
 
 def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
     """A fresh generator on the task's device."""
-    data = task.dataset
-    made = models.fresh(
-        ImageGenerator,
-        data.channels,
-        data.size,
-        noise=settings.noise,
-        width=settings.generator_width,
-        rng=rng,
-        device=task.runtime.device,
+    made = generative.image_generator(
+        task, rng, noise=settings.noise, width=settings.generator_width, running=True
     )
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -113,7 +104,7 @@ class Centre:
         with self.task.runtime.autocast():
             return self.generator(noise).float()
 
-    def _mimic(self, answers: Answers, images: torch.Tensor) -> torch.Tensor:
+    def mimic(self, answers: Answers, images: torch.Tensor) -> torch.Tensor:
         """L_mimic(G, S) <- z^, {z_k}: the student against the ensemble (Eq. 8 to 10)."""
         importance = distillation.class_input_importance(
             self.counts, answers.generated, answers.real, class_ratio=self.settings.class_ratio
@@ -125,7 +116,7 @@ class Centre:
         tau = self.settings.tau
         return distillation.mimic_loss(outputs, ensemble, math.inf if tau is None else tau)
 
-    def _shaping(self, logits: torch.Tensor) -> torch.Tensor | None:
+    def shaping(self, logits: torch.Tensor) -> torch.Tensor | None:
         """The terms of the generator's loss that the teachers' answers alone decide: L_conf +
         L_unique (Eq. 3, 5).
         """
@@ -160,7 +151,7 @@ class Centre:
         wanted = (
             [logits, images, *([] if judged is None else [judged])] if self.settings.mimic else []
         )
-        mimic = self._mimic(Answers(logits, judged, answers.real), images)
+        mimic = self.mimic(Answers(logits, judged, answers.real), images)
         own = list(self.student.parameters()) if self.settings.student_steps == 1 else []
         slopes = torch.autograd.grad(mimic, [*own, *wanted]) if own or wanted else ()
         if own:
@@ -170,7 +161,7 @@ class Centre:
             -self.settings.mimic * slope for slope in slopes[len(own) :]
         ]
         through_logits, through_images, through_judges = climbing + [None] * (3 - len(climbing))
-        shaping = self._shaping(logits)
+        shaping = self.shaping(logits)
         if shaping is not None:
             (slope,) = torch.autograd.grad(shaping, logits)
             through_logits = slope if through_logits is None else through_logits + slope
@@ -181,7 +172,7 @@ class Centre:
 
     def learn_only(self, answers: Answers, images: torch.Tensor) -> None:
         """One step of the student alone."""
-        mimic = self._mimic(answers, images)
+        mimic = self.mimic(answers, images)
         self._student_step(torch.autograd.grad(mimic, list(self.student.parameters())))
 
     def _student_step(self, slopes: tuple[torch.Tensor, ...]) -> None:

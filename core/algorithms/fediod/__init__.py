@@ -39,26 +39,22 @@ sent as it is.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import attrs
 import torch
 from torch import nn
 
-from core.algorithms._fediod_clients import Locals, Pull, train_teacher
-from core.algorithms._fediod_server import Centre, generator_from, new_generator
-from core.checks import number, one_of, whole
-from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
-from core.distillation.ensemble import CLASS_RATIOS
+from core.algorithms.fediod.clients import Locals, Pull, train_teacher
+from core.algorithms.fediod.server import Centre, generator_from, new_generator
+from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.federation import (
     Algorithm,
     Client,
     Field,
     Ledger,
-    LocalTraining,
     Message,
     State,
     Task,
@@ -77,179 +73,6 @@ from core.rng import Rng
 
 #: images that are the same to one grey level in each pixel are one image
 LEVEL = 1 / 255
-
-
-def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    right = isinstance(value, (list, tuple)) and all(
-        isinstance(one, dict) and "model" in one for one in value
-    )
-    if value is not None and not (right and value):
-        raise InputError(
-            "teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
-            f"not {value!r}"
-        )
-
-
-def _optional(check: Callable) -> Callable:
-    return attrs.validators.optional(check)
-
-
-@attrs.frozen(kw_only=True)
-class Settings(LocalTraining):
-    """Stage one has the settings of local training; all others are of stage two."""
-
-    lr: float = attrs.field(default=0.0025, validator=number(0, above=True))
-    batch_size: int = attrs.field(default=16, validator=whole(1))
-    local_epochs: int = attrs.field(default=500, validator=whole(1))
-    #: architectures of the teachers, dealt out to the clients in turn: a list of {model: NAME,
-    #: option: value}; None: the student's
-    teacher_models: list[dict[str, Any]] | None = attrs.field(
-        default=None, validator=_architectures
-    )
-
-    #: length of the noise w
-    noise: int = attrs.field(default=100, validator=whole(1))
-    generator_width: int = attrs.field(default=64, validator=whole(1))
-    discriminator_width: int = attrs.field(default=64, validator=whole(1))
-
-    distill_batch: int = attrs.field(default=64, validator=whole(1))
-    distill_epochs: int = attrs.field(default=300, validator=whole(1))
-    #: steps of stage two; when given they take the place of `distill_epochs`
-    distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    #: steps before them in which only G and D_k learn; the paper has such for nuclei only
-    pretrain_steps: int = attrs.field(default=0, validator=whole(0))
-    #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
-    epoch_of: str = attrs.field(
-        default="largest", validator=one_of("client", "largest", "smallest")
-    )
-
-    #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
-    gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
-    gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
-    gan_beta: float = attrs.field(default=0.9, validator=number(0, 0.999))
-    #: "adam", or "sgd" with momentum 0.9
-    student_optimiser: str = attrs.field(
-        default="adam", validator=one_of("optimiser", "adam", "sgd")
-    )
-    student_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
-    student_last_lr: float = attrs.field(default=0.0, validator=number(0))
-    student_weight_decay: float = attrs.field(default=0.0, validator=number(0))
-    #: 1: on the generator's own images, as in Alg. 1; more: so many on fresh images after the
-    #: generator's step
-    student_steps: int = attrs.field(default=1, validator=whole(1))
-
-    #: factors of the terms of the generator's loss, 0: without; the student always minimises
-    #: L_mimic
-    gan: float = attrs.field(default=1.0, validator=number(0))
-    confidence: float = attrs.field(default=1.0, validator=number(0))
-    uniqueness: float = attrs.field(default=1.0, validator=number(0))
-    mimic: float = attrs.field(default=1.0, validator=number(0))
-    #: factor of `core.distillation.balance_loss`, which the paper does not have
-    balance: float = attrs.field(default=0.0, validator=number(0))
-
-    #: see `core.distillation.gan_losses`
-    gan_loss: str = attrs.field(default="linear", validator=one_of("adversarial loss", *GAN_LOSSES))
-    gan_weighted: str = attrs.field(
-        default="real", validator=one_of("place of the weights", *WEIGHTED)
-    )
-    #: pi_k of Eq. 2: "size", the clients' shares of all samples, or "uniform", 1/K
-    gan_weights: str = attrs.field(
-        default="size", validator=one_of("weighting of Eq. 2", "size", "uniform")
-    )
-    #: "printed": Eq. 5; "released": see `core.distillation.reversed_divergence`
-    uniqueness_form: str = attrs.field(
-        default="printed", validator=one_of("form", "printed", "released")
-    )
-    #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
-    tau: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
-    #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
-    importance: str = attrs.field(
-        default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio")
-    )
-    #: see `core.distillation.class_input_importance`
-    class_ratio: str = attrs.field(default="count", validator=one_of("class ratio", *CLASS_RATIOS))
-    #: what D_k(x) of Eq. 8 is the probability of: "generated", as Eq. 2 prints it, or "real"
-    input_ratio: str = attrs.field(
-        default="generated", validator=one_of("meaning of D_k", "generated", "real")
-    )
-
-    #: whether all that leaves a client in a step is clipped and noised
-    private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    delta: float = attrs.field(default=1e-5, validator=number(0, 1, above=True))
-    #: what all steps together would spend; it fixes the noise
-    full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
-    #: stage two stops where this budget would be spent, private or not; None: it runs to its end
-    epsilon: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
-    #: bounds on the gradient with respect to one image, and on the logits of one image
-    clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
-    logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
-
-    #: synthetic images whose inception scores are taken at the end (Table 7); 0: none
-    scored_images: int = attrs.field(default=1000, validator=whole(0))
-
-    def __attrs_post_init__(self) -> None:
-        if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
-            raise InputError(
-                "the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
-                "above 0"
-            )
-        if self.pretrain_steps and not self.gan:
-            raise InputError("pretrain_steps needs an adversarial loss: gan must be above 0")
-        if self.private and self.importance != "class_ratio":
-            raise InputError(
-                "a private client does not send its discriminator's outputs: private needs importance "
-                "'class_ratio'"
-            )
-
-    @classmethod
-    def released(cls) -> Self:
-        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except
-        stage one.
-
-        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they
-        are trained as printed. It stops at the best test accuracy, which nothing here does.
-        """
-        return cls(
-            gan_lr=1e-4,
-            gan_beta=0.5,
-            student_optimiser="sgd",
-            student_lr=5e-3,
-            student_last_lr=1e-5,
-            student_weight_decay=3e-5,
-            student_steps=5,
-            distill_epochs=500,
-            uniqueness=5.0,
-            mimic=0.2,
-            balance=10.0,
-            gan_loss="non_saturating",
-            gan_weighted="generator",
-            uniqueness_form="released",
-            tau=10001.0,
-            importance="class_ratio",
-        )
-
-    @property
-    def sends_judgements(self) -> bool:
-        """Whether the clients' discriminators tell the server what they think of an image."""
-        return self.importance == "class_and_input"
-
-    def releases(self, steps: int) -> int:
-        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for
-        the pretraining.
-        """
-        batches = 1 if self.student_steps == 1 else 1 + self.student_steps
-        return steps + batches * max(steps - self.pretrain_steps, 0)
-
-    def all_steps(self, samples: Sequence[int]) -> int:
-        """Steps of stage two for clients with so many samples."""
-        one = max(samples) if self.epoch_of == "largest" else min(samples)
-        return self.pretrain_steps + (
-            self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
-        )
-
-    def cosine(self, first: float, last: float, done: float) -> float:
-        """A learning rate when the share `done` of the steps is behind."""
-        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
 
 
 class FedIOD(Algorithm):
@@ -348,10 +171,10 @@ class FedIOD(Algorithm):
         settings, step = self.settings, state.meta["step"]
         if until <= step:
             return state.tensors, {}
-        centre, locals_ = self._sides(state, clients, root)
+        centre, locals_ = self.sides(state, clients, root)
         for now in range(step, until):
             self._set_rates(centre, locals_, now, state.meta["all"])
-            messages = self._step(centre, locals_, now)
+            messages = self.step(centre, locals_, now)
             if now in (step, settings.pretrain_steps):  # the first of its kind in this round
                 _check_forms(messages, clients, self.upload_format(state)[0])
                 end = (
@@ -387,7 +210,7 @@ class FedIOD(Algorithm):
             found = torch.cat([judge(part) for part in images.split(100)])
         return scores | {"inception_score": inception_score(found)}
 
-    def _sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Locals]:
+    def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Locals]:
         """What the server has, and what the clients have, when stage two begins or goes on."""
         settings = self.settings
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
@@ -414,7 +237,7 @@ class FedIOD(Algorithm):
             s.student_lr, s.student_last_lr, done
         )
 
-    def _step(self, centre: Centre, locals_: Locals, now: int) -> list[_Exchange]:
+    def step(self, centre: Centre, locals_: Locals, now: int) -> list[Exchange]:
         """One distillation step of Alg. 1, and what crossed the network in it."""
         images = centre.images(now)
         sent = images.detach()
@@ -422,15 +245,15 @@ class FedIOD(Algorithm):
             slopes = locals_.pull_back(locals_.judge_only(sent, now), Pull(), now)
             assert slopes is not None  # there is an adversarial loss
             centre.generator_step(images, slopes.sum(0))
-            return [_down(sent), _Exchange("up", lambda k: {"gradients/images": slopes[k]})]
+            return [_down(sent), Exchange("up", lambda k: {"gradients/images": slopes[k]})]
         answers, graph = locals_.answer(sent, now)
         pull, through_student = centre.learn(answers, sent)
         gradients = locals_.pull_back(graph, pull, now)
-        exchanged = [_down(sent), _Exchange("up", answers.of)]
+        exchanged = [_down(sent), Exchange("up", answers.of)]
         if pull.of(0):
-            exchanged.append(_Exchange("down", pull.of))
+            exchanged.append(Exchange("down", pull.of))
         if gradients is not None:
-            exchanged.append(_Exchange("up", lambda k: {"gradients/images": gradients[k]}))
+            exchanged.append(Exchange("up", lambda k: {"gradients/images": gradients[k]}))
         parts = [
             part
             for part in (None if gradients is None else gradients.sum(0), through_student)
@@ -444,7 +267,7 @@ class FedIOD(Algorithm):
                 fresh = centre.images(now, part)
             more = locals_.answer_only(fresh, now, part)
             centre.learn_only(more, fresh)
-            exchanged += [_down(fresh), _Exchange("up", more.of)]
+            exchanged += [_down(fresh), Exchange("up", more.of)]
         return exchanged
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
@@ -471,7 +294,7 @@ class FedIOD(Algorithm):
 
 
 @attrs.frozen(eq=False)
-class _Exchange:
+class Exchange:
     """One message of a step for every client: from a client's position to the tensors."""
 
     direction: Any
@@ -482,8 +305,8 @@ class _Exchange:
         return Message(self.tensors(position))
 
 
-def _down(images: torch.Tensor) -> _Exchange:
-    return _Exchange("down", lambda _: {"images": images})
+def _down(images: torch.Tensor) -> Exchange:
+    return Exchange("down", lambda _: {"images": images})
 
 
 def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tensor]:
@@ -499,7 +322,7 @@ def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tens
 
 
 def _check_forms(
-    messages: Sequence[_Exchange], clients: Sequence[Client], fields: Mapping[str, Field]
+    messages: Sequence[Exchange], clients: Sequence[Client], fields: Mapping[str, Field]
 ) -> None:
     """Check the uploads of a round's first step as any upload is checked; the later ones are looked
     at as a whole.

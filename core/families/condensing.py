@@ -1,5 +1,5 @@
-"""What FedVCK and FedDM share: data of clients that condense as one batch, condensed images on wire
-and server.
+"""Clients that upload condensed images: all served as one batch, images on the wire, the server that
+learns from them.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
+from torch import nn
 
 from core import server
-from core.checks import number, whole
+from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, to_wire
 from core.condensation.engine import Condensation, RealData
 from core.data import Dataset
 from core.errors import InputError
-from core.federation import Client, Field, Message, State, Task
+from core.federation import Algorithm, Client, Field, Message, State, Task
 from core.rng import Rng
 from core.server import ServerTraining
 
@@ -40,15 +41,35 @@ class ServerSide:
     @property
     def training(self) -> ServerTraining:
         """The same, as the server's training takes them."""
-        return ServerTraining(
-            lr=self.server_lr,
-            momentum=self.server_momentum,
-            weight_decay=self.server_weight_decay,
-            batch_size=self.server_batch,
-            epochs=self.server_epochs,
-            steps=self.server_steps,
-            decay=self.server_decay,
-        )
+        return part(self, ServerTraining, "server_", batch_size=self.server_batch)
+
+
+class Condensing(Algorithm):
+    """Clients upload images, made for all clients of a round in one batched program.
+
+    A subclass writes `serve`, for many clients; that one client alone gets the same from it is what
+    separate streams of random numbers are for.
+    """
+
+    def serve(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
+        """What clients upload, by id; `messages` by id too, `rngs` one stream per client."""
+        raise NotImplementedError
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """What one client uploads."""
+        return self.serve([client], {client.id: message}, [rng])[client.id]
+
+    def clients_update(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """What all clients upload."""
+        return self.serve(clients, messages, [rng.at("client", client.id) for client in clients])
+
+    def model(self, state: State) -> nn.Module:
+        """The global model."""
+        return state.task.model_from(state.tensors)
 
 
 def gather(
@@ -85,12 +106,12 @@ def noise(real: RealData, group: torch.Tensor, rngs: Sequence[Rng]) -> torch.Ten
     """S ~ N(0, 1), (M, C, H, W): one image for every entry of `group` (M,), drawn from its client's
     own stream.
     """
-    numbers = torch.bincount(real.owner[group], minlength=len(rngs)).tolist()
+    counts = torch.bincount(real.owner[group], minlength=len(rngs)).tolist()
     device, shape = real.images.device, real.images.shape[1:]
     return torch.cat(
         [
-            torch.randn(number_, *shape, generator=rng.at("start").generator(device), device=device)
-            for number_, rng in zip(numbers, rngs, strict=True)
+            torch.randn(count, *shape, generator=rng.at("start").generator(device), device=device)
+            for count, rng in zip(counts, rngs, strict=True)
         ]
     )
 
@@ -116,6 +137,29 @@ def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
             "condensation has diverged, its images are not finite: try a smaller image_lr"
         )
     return to_wire(images, dataset.mean, dataset.std) if wire == "uint8" else images
+
+
+def uploads(
+    clients: Sequence[Client],
+    real: RealData,
+    images: torch.Tensor,
+    group: torch.Tensor,
+    wire: str = "uint8",
+) -> dict[int, Message]:
+    """Every client's condensed images with their labels, of all images (M, C, H, W) and the group of
+    each, (M,).
+    """
+    owner, label = real.owner[group], real.label[group].to(torch.uint8)
+    data = clients[0].task.dataset
+    return {
+        client.id: Message(
+            {
+                "images": encode(images[owner == position], data, wire),
+                "labels": label[owner == position],
+            }
+        )
+        for position, client in enumerate(clients)
+    }
 
 
 def collect(uploads: Mapping[int, Message]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,10 +208,10 @@ class Knowledge:
 
     @staticmethod
     def extended(
-        old: Knowledge | None, images: torch.Tensor, labels: torch.Tensor, number_: int
+        old: Knowledge | None, images: torch.Tensor, labels: torch.Tensor, t: int
     ) -> Knowledge:
-        """Old knowledge, if any, and that of a new round."""
-        new = Knowledge(images, labels, torch.full_like(labels, number_))
+        """Old knowledge, if any, and that of round t."""
+        new = Knowledge(images, labels, torch.full_like(labels, t))
         if old is None:
             return new
         return Knowledge(
@@ -200,7 +244,7 @@ def learn(
     rng: Rng,
     contrast: server.Contrast | None = None,
     augmentation: str = "none",
-) -> torch.nn.Module:
+) -> nn.Module:
     """The global model of `state`, trained on condensed images (Eq. 16 of FedVCK)."""
     model = task.model_from(state.tensors)
     server.update_model(

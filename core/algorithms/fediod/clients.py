@@ -7,22 +7,20 @@ All clients are served together, for speed; nothing here lets one client see wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
 from torch import nn
 
-from core import distillation, models
+from core import distillation
+from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
+from core.families import generative
 from core.federation import Client, Task, UploadError, pack, supervised, train
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
-from core.models import PatchDiscriminator, Stacked, at_once
+from core.models import Stacked, at_once
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
-
-if TYPE_CHECKING:
-    from core.algorithms.fediod import Settings
 
 
 @attrs.frozen(eq=False)
@@ -152,14 +150,8 @@ class Locals:
 
     def _judge(self, client: Client) -> nn.Module:
         """D_k as the client remembers it, or a fresh one."""
-        data, device = self.task.dataset, self.task.runtime.device
-        judge = models.fresh(
-            PatchDiscriminator,
-            data.channels,
-            width=self.settings.discriminator_width,
-            rng=self.rng.at("discriminator", client.id),
-            device=device,
-        )
+        rng, width = self.rng.at("discriminator", client.id), self.settings.discriminator_width
+        judge = generative.discriminator(self.task, rng, width=width)
         return unpack(judge, client.memory, "judge/") if take("judge/", client.memory) else judge
 
     def _inputs(self, images: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,188 @@
+"""Hyper-parameters of FedIOD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import attrs
+
+from core.checks import number, one_of, whole
+from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
+from core.distillation.ensemble import CLASS_RATIOS
+from core.errors import InputError
+from core.federation import LocalTraining
+
+
+def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    right = isinstance(value, (list, tuple)) and all(
+        isinstance(one, dict) and "model" in one for one in value
+    )
+    if value is not None and not (right and value):
+        raise InputError(
+            "teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
+            f"not {value!r}"
+        )
+
+
+def _optional(check: Callable) -> Callable:
+    return attrs.validators.optional(check)
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """Stage one has the settings of local training; all others are of stage two."""
+
+    lr: float = attrs.field(default=0.0025, validator=number(0, above=True))
+    batch_size: int = attrs.field(default=16, validator=whole(1))
+    local_epochs: int = attrs.field(default=500, validator=whole(1))
+    #: architectures of the teachers, dealt out to the clients in turn: a list of {model: NAME,
+    #: option: value}; None: the student's
+    teacher_models: list[dict[str, Any]] | None = attrs.field(
+        default=None, validator=_architectures
+    )
+
+    #: length of the noise w
+    noise: int = attrs.field(default=100, validator=whole(1))
+    generator_width: int = attrs.field(default=64, validator=whole(1))
+    discriminator_width: int = attrs.field(default=64, validator=whole(1))
+
+    distill_batch: int = attrs.field(default=64, validator=whole(1))
+    distill_epochs: int = attrs.field(default=300, validator=whole(1))
+    #: steps of stage two; when given they take the place of `distill_epochs`
+    distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    #: steps before them in which only G and D_k learn; the paper has such for nuclei only
+    pretrain_steps: int = attrs.field(default=0, validator=whole(0))
+    #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
+    epoch_of: str = attrs.field(
+        default="largest", validator=one_of("client", "largest", "smallest")
+    )
+
+    #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
+    gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
+    gan_beta: float = attrs.field(default=0.9, validator=number(0, 0.999))
+    #: "adam", or "sgd" with momentum 0.9
+    student_optimiser: str = attrs.field(
+        default="adam", validator=one_of("optimiser", "adam", "sgd")
+    )
+    student_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    student_last_lr: float = attrs.field(default=0.0, validator=number(0))
+    student_weight_decay: float = attrs.field(default=0.0, validator=number(0))
+    #: 1: on the generator's own images, as in Alg. 1; more: so many on fresh images after the
+    #: generator's step
+    student_steps: int = attrs.field(default=1, validator=whole(1))
+
+    #: factors of the terms of the generator's loss, 0: without; the student always minimises
+    #: L_mimic
+    gan: float = attrs.field(default=1.0, validator=number(0))
+    confidence: float = attrs.field(default=1.0, validator=number(0))
+    uniqueness: float = attrs.field(default=1.0, validator=number(0))
+    mimic: float = attrs.field(default=1.0, validator=number(0))
+    #: factor of `core.distillation.balance_loss`, which the paper does not have
+    balance: float = attrs.field(default=0.0, validator=number(0))
+
+    #: see `core.distillation.gan_losses`
+    gan_loss: str = attrs.field(default="linear", validator=one_of("adversarial loss", *GAN_LOSSES))
+    gan_weighted: str = attrs.field(
+        default="real", validator=one_of("place of the weights", *WEIGHTED)
+    )
+    #: pi_k of Eq. 2: "size", the clients' shares of all samples, or "uniform", 1/K
+    gan_weights: str = attrs.field(
+        default="size", validator=one_of("weighting of Eq. 2", "size", "uniform")
+    )
+    #: "printed": Eq. 5; "released": see `core.distillation.reversed_divergence`
+    uniqueness_form: str = attrs.field(
+        default="printed", validator=one_of("form", "printed", "released")
+    )
+    #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
+    tau: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
+    importance: str = attrs.field(
+        default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio")
+    )
+    #: see `core.distillation.class_input_importance`
+    class_ratio: str = attrs.field(default="count", validator=one_of("class ratio", *CLASS_RATIOS))
+    #: what D_k(x) of Eq. 8 is the probability of: "generated", as Eq. 2 prints it, or "real"
+    input_ratio: str = attrs.field(
+        default="generated", validator=one_of("meaning of D_k", "generated", "real")
+    )
+
+    #: whether all that leaves a client in a step is clipped and noised
+    private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    delta: float = attrs.field(default=1e-5, validator=number(0, 1, above=True))
+    #: what all steps together would spend; it fixes the noise
+    full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
+    #: stage two stops where this budget would be spent, private or not; None: it runs to its end
+    epsilon: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    #: bounds on the gradient with respect to one image, and on the logits of one image
+    clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
+    logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
+
+    #: synthetic images whose inception scores are taken at the end (Table 7); 0: none
+    scored_images: int = attrs.field(default=1000, validator=whole(0))
+
+    def __attrs_post_init__(self) -> None:
+        if not (self.gan or self.confidence or self.uniqueness or self.mimic or self.balance):
+            raise InputError(
+                "the generator has no loss: one of gan, confidence, uniqueness, mimic, balance must be "
+                "above 0"
+            )
+        if self.pretrain_steps and not self.gan:
+            raise InputError("pretrain_steps needs an adversarial loss: gan must be above 0")
+        if self.private and self.importance != "class_ratio":
+            raise InputError(
+                "a private client does not send its discriminator's outputs: private needs importance "
+                "'class_ratio'"
+            )
+
+    @classmethod
+    def released(cls) -> Self:
+        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except
+        stage one.
+
+        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they
+        are trained as printed. It stops at the best test accuracy, which nothing here does.
+        """
+        return cls(
+            gan_lr=1e-4,
+            gan_beta=0.5,
+            student_optimiser="sgd",
+            student_lr=5e-3,
+            student_last_lr=1e-5,
+            student_weight_decay=3e-5,
+            student_steps=5,
+            distill_epochs=500,
+            uniqueness=5.0,
+            mimic=0.2,
+            balance=10.0,
+            gan_loss="non_saturating",
+            gan_weighted="generator",
+            uniqueness_form="released",
+            tau=10001.0,
+            importance="class_ratio",
+        )
+
+    @property
+    def sends_judgements(self) -> bool:
+        """Whether the clients' discriminators tell the server what they think of an image."""
+        return self.importance == "class_and_input"
+
+    def releases(self, steps: int) -> int:
+        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for
+        the pretraining.
+        """
+        batches = 1 if self.student_steps == 1 else 1 + self.student_steps
+        return steps + batches * max(steps - self.pretrain_steps, 0)
+
+    def all_steps(self, samples: Sequence[int]) -> int:
+        """Steps of stage two for clients with so many samples."""
+        one = max(samples) if self.epoch_of == "largest" else min(samples)
+        return self.pretrain_steps + (
+            self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
+        )
+
+    def cosine(self, first: float, last: float, done: float) -> float:
+        """A learning rate when the share `done` of the steps is behind."""
+        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2

@@ -1,0 +1,1 @@
+"""What several algorithms share: condensing, one upload only, public images, generators."""

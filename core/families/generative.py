@@ -1,0 +1,79 @@
+"""Generators of images and of features, and discriminators, for the images of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from core import server
+from core.federation import Task, pack
+from core.federation.tensors import pack_optimiser, unpack_optimiser
+from core.models import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
+from core.rng import Rng
+from core.server.generator import FeatureLoss
+
+
+def image_generator(
+    task: Task, rng: Rng, *, noise: int, width: int, classes: int = 0, running: bool = False
+) -> ImageGenerator:
+    """A fresh generator of images, on the task's device.
+
+    Without `running` it normalises every batch by the batch's own statistics, also when it draws
+    images for use: weights that are averages over clients or rounds have no running statistics.
+    """
+    data = task.dataset
+    return fresh(
+        ImageGenerator,
+        data.channels,
+        data.size,
+        noise=noise,
+        width=width,
+        classes=classes,
+        running=running,
+        rng=rng,
+        device=task.runtime.device,
+    )
+
+
+def discriminator(task: Task, rng: Rng, *, width: int, classes: int = 0) -> PatchDiscriminator:
+    """A fresh discriminator of images with a plane for each of so many classes, on the task's
+    device.
+    """
+    return fresh(
+        PatchDiscriminator,
+        task.dataset.channels + classes,
+        width=width,
+        rng=rng,
+        device=task.runtime.device,
+    )
+
+
+def feature_generator(task: Task, size: int, rng: Rng, **options: int) -> FeatureGenerator:
+    """A fresh generator of features of length `size`, on the task's device."""
+    return fresh(
+        FeatureGenerator,
+        task.dataset.num_classes,
+        size,
+        rng=rng,
+        device=task.runtime.device,
+        **options,
+    )
+
+
+def trained(
+    generator: FeatureGenerator,
+    tensors: Mapping[str, torch.Tensor],
+    loss: FeatureLoss,
+    distribution: torch.Tensor,
+    settings: server.GeneratorTraining,
+    rng: Rng,
+    noise: str = "normal",
+) -> dict[str, torch.Tensor]:
+    """Train a generator in place (see `core.server.train_generator`), from where its Adam stopped
+    in the state's `tensors`; both as they stand in the new state, under `generator/` and `adam/`.
+    """
+    adam = settings.optimiser(generator)
+    unpack_optimiser(adam, generator, tensors, "adam/")
+    server.train_generator(generator, adam, loss, distribution, settings, rng, noise=noise)
+    return pack(generator, "generator/") | pack_optimiser(adam, generator, "adam/")
