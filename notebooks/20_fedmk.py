@@ -1045,9 +1045,11 @@ print(
     + ", ".join(f"{n} {name}" for name, n in verdicts.items())
     + "."
 )
-wide = frame[frame["reason"] == "wide spread"]
+wide = frame[
+    (frame["verdict"] == "inconclusive") & frame["profile"].eq("paper")
+]
 print(
-    f"{len(wide)} of them are reproduced only because their seeds differ so much"
+    f"{len(wide)} of them decide nothing because their seeds differ so much"
     + "".join(
         f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± {cell['std']:.1f} against "
         f"{cell['printed']}"

@@ -828,7 +828,7 @@ verdicts = numbered["verdict"].value_counts()
 print(
     f"Tables 2, 5, 6 and 7, {len(numbered)} cells: "
     + ", ".join(f"{n} {name}" for name, n in verdicts.items())
-    + f"; {int(numbered['reason'].eq('wide spread').sum())} of them with a wide spread."
+    + "."
 )
 print(
     f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of {wins['printed'].sum()} printed columns"

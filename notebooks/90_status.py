@@ -7,11 +7,13 @@
 # All numbers on this page are computed when the book is built.
 
 # %%
+import numpy as np
 import pandas as pd
 from IPython.display import Markdown
 
 from core.data import available
 from core.report import (
+    expected_verdicts,
     headline,
     progress,
     records_apart,
@@ -29,6 +31,17 @@ Markdown(headline())
 
 # %%
 progress()
+
+# %% [markdown]
+# ## How often the verdicts are wrong
+#
+# By simulation: both sides are normal with the same standard deviation, print over three runs. Each line is the share of
+# experiments that get a verdict when the true means are so many points apart. With no gap *different* is false; with a
+# gap beyond the margin of two points *equivalent* is.
+
+# %%
+shares = expected_verdicts(np.random.default_rng(0), draws=2000)
+shares.set_index(["deviation", "true gap", "seeds"]).round(3)
 
 # %% [markdown]
 # ## Records

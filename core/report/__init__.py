@@ -2,6 +2,7 @@
 
 from core.report.charts import heat_map, lines, partition_plot, scatter
 from core.report.figures import condensed_images, show
+from core.report.intervals import expected_verdicts
 from core.report.learning_curves import curve_frame, curves, method_name
 from core.report.listing import source
 from core.report.status import (
@@ -19,6 +20,7 @@ __all__ = [
     "coverage",
     "curve_frame",
     "curves",
+    "expected_verdicts",
     "headline",
     "heat_map",
     "lines",

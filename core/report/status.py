@@ -14,11 +14,8 @@ from core.experiments.spec import TABLES, read_published
 from core.report import style
 from core.report.learning_curves import method_name
 from core.report.tables import table_frame
-from core.report.verdict import MB, VERDICTS, WIDE
+from core.report.verdict import MB, VERDICTS
 
-#: what is counted in a table: cells by verdict, and how many of those that are reproduced have a
-#: wide spread
-COUNTS = (VERDICTS[0], WIDE, *VERDICTS[1:])
 #: what a run needs, and what the book is built with
 PACKAGES = (
     "torch",
@@ -45,7 +42,7 @@ def coverage(
 ) -> pd.DataFrame:
     """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of
     each column), `cells`, `printed` (cells with a printed number), `measured`, and how many cells
-    have each verdict (a column for each of `COUNTS`).
+    have each verdict (a column for each of `VERDICTS`).
 
     Args:
         paper: one paper only; None: all.
@@ -58,7 +55,7 @@ def coverage(
     for name in [paper] if paper else dict.fromkeys(spec.paper for spec in TableSpec.all()):
         for spec in TableSpec.of_paper(name):
             frame = table_frame(name, spec.table, measured=known)
-            found = pd.concat([frame["verdict"], frame["reason"]]).value_counts()
+            found = frame["verdict"].value_counts()
             rows.append(
                 {
                     "paper": name,
@@ -68,7 +65,7 @@ def coverage(
                     "cells": len(frame),
                     "printed": int(frame["printed_text"].ne("").sum()),
                     "measured": int(frame["measured"].notna().sum()),
-                    **{name: int(found.get(name, 0)) for name in COUNTS},
+                    **{name: int(found.get(name, 0)) for name in VERDICTS},
                 }
             )
     return pd.DataFrame(rows)
@@ -79,7 +76,7 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
     there.
     """
     covered = coverage(paper, measured)
-    empty = [name for name in COUNTS if not covered[name].any()]
+    empty = [name for name in VERDICTS if not covered[name].any()]
     frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
     css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
     return (
@@ -103,7 +100,7 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     """
     rows = coverage() if covered is None else covered
     rows = rows[(rows["paper"] != "reference") & rows["table"].str.isdigit()]
-    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *COUNTS)}
+    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *VERDICTS)}
     printed = sum(
         len(read_published(TABLES / paper / "published.csv"))
         for paper in dict.fromkeys(rows["paper"])
@@ -115,13 +112,11 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     )
     if not total["measured"]:
         return text
-    wide = (
-        f" ({total[WIDE]:,} of them only because their seeds differ so much)" if total[WIDE] else ""
-    )
     return (
-        f"{text} At the papers' own budget {total['reproduced']:,} are reproduced{wide} and "
-        f"{total['not reproduced']:,} are not; at a reduced budget {total['direction agrees']:,} agree in "
-        f"direction and {total['direction disagrees']:,} do not."
+        f"{text} At the papers' own budget {total['equivalent']:,} are equivalent to print, "
+        f"{total['consistent']:,} consistent with it and {total['different']:,} different; at a "
+        f"reduced budget {total['direction agrees']:,} agree in direction and "
+        f"{total['direction disagrees']:,} do not. Inconclusive: {total['inconclusive']:,}."
     )
 
 

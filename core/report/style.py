@@ -89,10 +89,12 @@ FIGURE_CSS = "".join(
 #: verdicts as they are shown: a sign, and a colour that only repeats what the sign and the words
 #: say
 SIGNS = {
-    "reproduced": ("✓", "#009E73"),
+    "equivalent": ("✓", "#009E73"),
+    "consistent": ("≈", "#009E73"),
     "direction agrees": ("↗", "#56B4E9"),
     "direction disagrees": ("↘", "#E69F00"),
-    "not reproduced": ("✗", "#D55E00"),
+    "different": ("✗", "#D55E00"),
+    "inconclusive": ("?", "#CC79A7"),
     "not compared": ("·", ""),
     "pending": ("…", ""),
     "not testable here": ("–", ""),

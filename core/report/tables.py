@@ -15,7 +15,7 @@ from core.experiments.grid import Cell, TableSpec
 from core.experiments.lines import slug
 from core.experiments.profiles import Profile
 from core.report import style
-from core.report.verdict import WIDE, Judgement, judge
+from core.report.verdict import Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = ("paper", "laptop", "quick")
@@ -300,8 +300,7 @@ def _cell_html(row: pd.Series) -> str:
     if row["printed_text"] or pd.isna(
         row["measured"]
     ):  # where nothing is printed there is nothing to compare with
-        verdict = row["verdict"] + (f", {WIDE}" if row["reason"] == WIDE else "")
-        lines.append(f'<small><span aria-hidden="true">{sign}</span> {verdict}</small>')
+        lines.append(f'<small><span aria-hidden="true">{sign}</span> {row["verdict"]}</small>')
     return f'<div title="{_tooltip(row)}">{"<br>".join(lines)}</div>'
 
 

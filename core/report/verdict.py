@@ -1,20 +1,24 @@
 """The rule by which a measured number is compared with a printed one.
 
-At the paper's own budget (profile `paper`, no stand-in) with at least three seeds a value is
-**reproduced** when the printed number p lies within two sample standard deviations s of the
-measured mean m or within a fixed margin,
+At the paper's own budget (profile `paper`, no stand-in) with at least three seeds the mean is
+compared with print, with intervals over the seeds (`core.report.intervals`):
 
-    |p - m| <= max(2 s, margin),
+* **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
+* **different**: print is beyond the margin and outside the 95% prediction interval, which uses both
+  spreads;
+* **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
+  reason says how large a difference would be found, and how many seeds would decide;
+* **consistent**: the rest.
 
-and **not reproduced** otherwise. The margin is 2 points for percentages and 2 % of |p| for every
-other unit (MB, dB, pixel, score, auc). A value that needs the deviations is reproduced for the
-reason `WIDE`: seeds that differ very much are near everything. With fewer seeds it is **pending**.
+With fewer seeds a value is **pending**.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
-count: of the pairs of rows that the table compares, how many differ in the printed direction? A
-cell's **direction agrees** when more than half of the pairs that it belongs to do, and **direction
-disagrees** otherwise. A pair counts when both rows are measured and printed with different numbers.
-A cell that is measured but has no such pair, or no printed number, is **not compared**.
+count, by paired differences: a pair of rows is in the printed direction, or against it, when the
+90% interval of its differences, seed by seed, is on one side of 0. A cell's **direction agrees**
+when more of its pairs are in the printed direction than against it, **direction disagrees** in the
+opposite case, and is **inconclusive** when as many are, or none. A pair counts when both rows are
+measured and printed with different numbers. A cell that is measured but has no such pair, or no
+printed number, is **not compared**.
 
 What is not measured is **not testable here**, for a reason that the table's specification gives, or
 **pending**.
@@ -31,10 +35,10 @@ import attrs
 from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.grid import Cell
+from core.report.intervals import OUTCOMES, Comparison, paired
 
 VERDICTS = (
-    "reproduced",
-    "not reproduced",
+    *OUTCOMES,
     "direction agrees",
     "direction disagrees",
     "not compared",
@@ -43,10 +47,9 @@ VERDICTS = (
 )
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
-#: the margin for percentages, in points, and for other units, as a share of the printed value
-POINTS, SHARE = 2.0, 0.02
-#: why a value counts as reproduced that is farther from print than the margin
-WIDE = "wide spread"
+#: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
+MARGINS = {"percent": 2.0, "auc": 0.02}
+SHARE = 0.02
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
 #: kinds of content that are exchanged once, before training, and that a cost per round leaves out,
@@ -55,8 +58,6 @@ MB = 2**20
 ONCE = ("anchors", "averages")
 #: what one unit of a record's value is in the unit of print
 _SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
-#: the last digits of a float must not decide
-_SLACK = 1e-9
 
 
 @attrs.frozen
@@ -74,13 +75,14 @@ class Judgement:
     seeds: int = 0
     #: measured minus printed
     difference: float | None = None
-    #: pairs of rows in the printed direction, and pairs that could be compared; None where
-    #: directions do not count
-    pairs: tuple[int, int] | None = None
+    #: pairs of rows in the printed direction, pairs against it, and pairs that could be compared;
+    #: None where directions do not count
+    pairs: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
-        if self.pairs and self.pairs[1]:
-            return f"{self.verdict} ({self.pairs[0]}/{self.pairs[1]})"
+        if self.pairs and self.pairs[2]:
+            agree, against, total = self.pairs
+            return f"{self.verdict} ({agree} for, {against} against, of {total})"
         return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
 
 
@@ -116,46 +118,57 @@ def measured(record: Record, cell: Cell) -> float | None:
     return None if value is None else in_printed_unit(value, cell.unit)
 
 
-def values(cell: Cell, records: Mapping[str, Record]) -> list[float]:
-    """The measured values of a cell, one per seed that has a record, in the order of the seeds."""
-    found = (measured(records[run.id], cell) for run in cell.experiments if run.id in records)
-    return [value for value in found if value is not None]
+def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
+    """The measured values of a cell by seed, in the order of the seeds."""
+    found = {
+        run.seed: measured(records[run.id], cell) for run in cell.experiments if run.id in records
+    }
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
-def margin(printed: float, std: float, unit: str) -> float:
-    """How far the printed value may lie from the measured mean."""
-    return max(2 * std, POINTS if unit == "percent" else SHARE * abs(printed))
+def margin(printed: float, unit: str) -> float:
+    """How far the printed value may lie from the measured mean without mattering."""
+    return MARGINS.get(unit, SHARE * abs(printed))
 
 
 def agreement(
     printed: Mapping[str, float | None],
-    means: Mapping[str, float],
+    found: Mapping[str, Mapping[int, float]],
     pairs: Iterable[tuple[str, str]],
-) -> tuple[int, int]:
-    """Of the pairs of rows, how many are ordered as printed, and how many could be compared.
+) -> tuple[int, int, int]:
+    """Of the pairs of rows, how many are ordered as printed, how many the other way round, and how
+    many could be compared; `found` holds a row's values by seed.
 
-    Left out are pairs with a row that is not measured or not printed, and pairs printed with equal
-    numbers. A pair that is measured equal, or not as a number, does not agree.
+    Left out are pairs without a common seed or with a row that is not printed, and pairs printed
+    with equal numbers.
     """
-    agree = total = 0
+    agree = against = total = 0
     for a, b in pairs:
         p, q = printed.get(a), printed.get(b)
-        if p is None or q is None or p == q or a not in means or b not in means:
+        seeds = found.get(a, {}).keys() & found.get(b, {}).keys()
+        if p is None or q is None or p == q or not seeds:
             continue
+        sign = 1 if p > q else -1
+        _, low, high = paired(
+            [sign * found[a][seed] for seed in sorted(seeds)],
+            [sign * found[b][seed] for seed in sorted(seeds)],
+        )
         total += 1
-        agree += (means[a] - means[b]) * (p - q) > 0
-    return agree, total
+        agree += low > 0
+        against += high < 0
+    return agree, against, total
 
 
-def compare(printed: float, found: Sequence[float], unit: str) -> bool:
-    """Whether the printed value is reproduced by at least two measured values, one per seed.
-
-    Raises InputError for fewer than two: one value has no spread.
+def compare(
+    printed: float, found: Sequence[float], unit: str, printed_std: float | None = None
+) -> Comparison:
+    """At least two measured values, one per seed, beside the printed one. Raises InputError for
+    fewer.
     """
     if len(found) < 2:
         raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
-    mean, std = statistics.fmean(found), _std(found)
-    return abs(printed - mean) <= margin(printed, std, unit) + _SLACK
+    mean, std, near = statistics.fmean(found), _std(found), margin(printed, unit)
+    return Comparison(mean, std, len(found), printed, printed_std, near)
 
 
 def _std(found: Sequence[float]) -> float:
@@ -173,23 +186,20 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
     """
     found = {id(cell): values(cell, records) for cell in cells}
     printed: dict[tuple[str, str], dict[str, float | None]] = {}
-    means: dict[tuple[str, str], dict[str, float]] = {}
+    rows: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for cell in cells:
         key = (cell.column, cell.metric)
         printed.setdefault(key, {})[cell.row] = cell.published.value if cell.published else None
-        if found[id(cell)]:
-            means.setdefault(key, {})[cell.row] = statistics.fmean(found[id(cell)])
+        rows.setdefault(key, {})[cell.row] = found[id(cell)]
     judgements = []
     for cell in cells:
         key = (cell.column, cell.metric)
-        pairs = agreement(
-            printed[key], means.get(key, {}), [(cell.row, rival) for rival in cell.rivals]
-        )
-        judgements.append(_judge(cell, found[id(cell)], pairs))
+        pairs = agreement(printed[key], rows[key], [(cell.row, rival) for rival in cell.rivals])
+        judgements.append(_judge(cell, list(found[id(cell)].values()), pairs))
     return judgements
 
 
-def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
+def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judgement:
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
@@ -210,18 +220,25 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int]) -> Judgement:
     if cell.profile == "paper" and cell.stand_in is None:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
-        same, near = (compare(printed, each, cell.unit) for each in (found, [mean, mean]))
-        return attrs.evolve(
-            held,
-            verdict="reproduced" if same else "not reproduced",
-            reason=WIDE if same and not near else "",
-        )
-    agree, total = pairs
+        comparison = compare(printed, found, cell.unit, cell.published.std)  # type: ignore[union-attr]
+        outcome = str(comparison.outcome)
+        reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
+        return attrs.evolve(held, verdict=outcome, reason=reason)
+    agree, against, total = pairs
     if not total:
         return attrs.evolve(held, verdict="not compared", reason="one method only", pairs=pairs)
+    verdict = "direction agrees" if agree > against else "direction disagrees"
     return attrs.evolve(
         held,
-        verdict="direction agrees" if 2 * agree > total else "direction disagrees",
+        verdict="inconclusive" if agree == against else verdict,
         pairs=pairs,
-        reason=f"{agree} of {total} pairs of rows are ordered as printed",
+        reason=f"of {total} pairs of rows {agree} are ordered as printed, {against} the other way round",
+    )
+
+
+def _what_would_decide(comparison: Comparison) -> str:
+    seeds = comparison.seeds_to_decide()
+    return (
+        f"a difference of {float(comparison.detectable):.2g} would be found in four of five tries; "
+        + (f"{seeds} seeds would decide" if seeds else "print spreads too much to decide")
     )

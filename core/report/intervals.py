@@ -1,0 +1,179 @@
+"""The statistics behind the verdicts: what measured values, one per seed, say about a printed one.
+
+Everything is an interval, so that noise never counts in favour of a claim: seeds that differ much
+make a comparison *inconclusive*, not a number reproduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import pandas as pd
+
+from core.errors import InputError
+
+OUTCOMES = ("equivalent", "consistent", "different", "inconclusive")
+#: runs behind a printed deviation; the papers that say it say three
+PRINTED_SEEDS = 3
+#: a comparison that could miss a difference of so many margins is inconclusive
+RESOLUTION = 2.5
+#: power at which a difference counts as detectable
+POWER = 0.8
+#: seeds beyond which no experiment is proposed
+MOST_SEEDS = 100
+
+
+@attrs.frozen
+class Comparison:
+    """Measured means beside one printed value, all in its unit; numbers or arrays of one shape.
+
+    Args:
+        mean, std: of the values of `seeds` runs (at least two), the deviation with n - 1.
+        printed, printed_std: the deviation over `PRINTED_SEEDS` runs, or None: then print counts as
+            one more run that spreads as ours do.
+        margin: differences up to this do not matter.
+    """
+
+    mean: np.ndarray | float
+    std: np.ndarray | float
+    seeds: int
+    printed: float
+    printed_std: float | None
+    margin: float
+
+    def __attrs_post_init__(self) -> None:
+        if self.seeds < 2:
+            raise InputError(f"a comparison needs at least two seeds, not {self.seeds}")
+
+    @property
+    def error(self) -> tuple[np.ndarray, np.ndarray]:
+        """Standard error of measured minus printed, and its degrees of freedom (Welch 1947)."""
+        ours, own = np.square(self.std) / self.seeds, self.seeds - 1
+        if self.printed_std is None:
+            return np.asarray(self.std * np.sqrt(1 + 1 / self.seeds)), np.asarray(float(own))
+        theirs = self.printed_std**2 / PRINTED_SEEDS
+        both = ours + theirs
+        parts = np.square(ours) / own + theirs**2 / (PRINTED_SEEDS - 1)
+        freedom = np.where(parts > 0, np.square(both) / np.where(parts > 0, parts, 1), own)
+        return np.sqrt(both), freedom
+
+    @property
+    def detectable(self) -> np.ndarray:
+        """The smallest true difference that a two-sided test at 5% would find with `POWER`."""
+        error, freedom = self.error
+        return (_t(0.975, freedom) + _t(POWER, freedom)) * error
+
+    @property
+    def outcome(self) -> np.ndarray:
+        """Which of `OUTCOMES`, as text.
+
+        *equivalent*: the 90% interval of measured minus printed lies within the margin (two
+        one-sided tests at 5%). *different*: print is farther away than the margin and outside the
+        95% prediction interval, which uses both spreads. *inconclusive*: neither, and a difference
+        of `RESOLUTION` margins could have been missed. *consistent*: the rest.
+        """
+        away = np.abs(self.mean - self.printed)
+        half = _t(0.95, np.asarray(self.seeds - 1.0)) * self.std / np.sqrt(self.seeds)
+        error, freedom = self.error
+        beyond = np.maximum(_t(0.975, freedom) * error, self.margin)
+        slack = 1e-9  # the last digits of a float must not decide
+        return np.select(
+            [
+                away + half <= self.margin + slack,
+                ~(away <= beyond + slack),  # also where the mean is not a number
+                self.detectable > RESOLUTION * self.margin + slack,
+            ],
+            ["equivalent", "different", "inconclusive"],
+            "consistent",
+        )
+
+    def seeds_to_decide(self) -> int | None:
+        """The fewest seeds, at this spread, with which no difference of `RESOLUTION` margins would
+        be missed; None where none up to `MOST_SEEDS` suffice, since print has a spread too.
+        """
+        for seeds in range(2, MOST_SEEDS + 1):
+            if attrs.evolve(self, seeds=seeds).detectable <= RESOLUTION * self.margin:
+                return seeds
+        return None
+
+
+def paired(a: Sequence[float], b: Sequence[float], confidence: float = 0.9) -> tuple[float, ...]:
+    """The mean of a - b, seed by seed, and the two ends of its t interval.
+
+    Runs with the same seed share partition and initial network, so their differences spread less
+    than their values. With one seed the interval is the whole line. Raises InputError for lengths
+    that differ.
+    """
+    if len(a) != len(b) or not len(a):
+        raise InputError("paired differences need the same seeds on both sides, at least one")
+    gaps = np.subtract(a, b)
+    mean, half = float(gaps.mean()), math.inf
+    if len(gaps) > 1:
+        half = float(_t((1 + confidence) / 2, len(gaps) - 1) * gaps.std(ddof=1)) / len(gaps) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def kendall(
+    printed: Sequence[float], found: np.ndarray, noise: float = 0.0, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Kendall's tau between a printed and a measured order of rows: its mean over seeds and the
+    ends of its t interval.
+
+    Args:
+        printed: (R,); found: (seeds, R), paired by seed.
+        noise: pairs of rows that are printed at most so far apart do not count.
+
+    Returns nan where no pair counts; with one seed the interval is [-1, 1].
+    """
+    gaps = np.subtract.outer(printed, printed)
+    first, second = np.nonzero(np.triu(np.abs(gaps) > noise, 1))
+    if not len(first):
+        return math.nan, math.nan, math.nan
+    signs = np.sign(found[:, first] - found[:, second]) * np.sign(gaps[first, second])
+    taus = signs.mean(1)
+    mean, low, high = paired(taus, np.zeros_like(taus), confidence)
+    return mean, max(low, -1.0), min(high, 1.0)
+
+
+def expected_verdicts(
+    rng: np.random.Generator,
+    stds: Sequence[float] = (0.5, 2.0, 5.0, 10.0),
+    gaps: Sequence[float] = (0.0, 2.0, 5.0, 15.0),
+    seeds: Sequence[int] = (3, 5, 10),
+    margin: float = 2.0,
+    draws: int = 4000,
+) -> pd.DataFrame:
+    """How often the rule gives each of `OUTCOMES`, by simulation: a share per standard deviation,
+    true gap between the means and number of seeds.
+
+    Both sides are normal with the same deviation; print gives its deviation over `PRINTED_SEEDS`
+    runs.
+    """
+    rows = []
+    for std in stds:
+        for gap in gaps:
+            for n in seeds:
+                ours = rng.normal(gap, std, (draws, n))
+                theirs = rng.normal(0, std, (draws, PRINTED_SEEDS))
+                said = _against(ours, theirs, margin)
+                shares = {name: float((said == name).mean()) for name in OUTCOMES}
+                rows.append({"deviation": std, "true gap": gap, "seeds": n, **shares})
+    return pd.DataFrame(rows)
+
+
+def _against(ours: np.ndarray, theirs: np.ndarray, margin: float) -> np.ndarray:
+    """The outcomes of many experiments (draws, n), each beside its own print (draws, m)."""
+    spread = theirs.std(1, ddof=1)
+    # a comparison has one print; here each row has its own, moved to 0, and its own deviation
+    shifted = ours.mean(1) - theirs.mean(1)
+    return Comparison(shifted, ours.std(1, ddof=1), ours.shape[1], 0.0, spread, margin).outcome  # type: ignore[arg-type]
+
+
+def _t(quantile: float, freedom: np.ndarray | float) -> np.ndarray:
+    """Quantiles of Student's t."""
+    from scipy.stats import t
+
+    return t.ppf(quantile, freedom)

@@ -1,0 +1,163 @@
+"""Intervals behind the verdicts, against SciPy and by simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from core.errors import InputError
+from core.report.intervals import (
+    OUTCOMES,
+    PRINTED_SEEDS,
+    Comparison,
+    expected_verdicts,
+    kendall,
+    paired,
+)
+
+
+def compared(found, printed, printed_std=None, margin=2.0):
+    return Comparison(
+        np.mean(found), np.std(found, ddof=1), len(found), printed, printed_std, margin
+    )
+
+
+_found = st.lists(st.floats(0, 100).map(lambda x: round(x, 3)), min_size=2, max_size=8)
+
+
+@given(_found, st.floats(0, 100))
+def test_equivalent_is_the_two_one_sided_tests(found, printed):
+    if np.std(found) < 1e-2:
+        return
+    low = stats.ttest_1samp(found, printed - 2, alternative="greater").pvalue
+    high = stats.ttest_1samp(found, printed + 2, alternative="less").pvalue
+    worst = max(low, high)
+    if abs(worst - 0.05) > 1e-6:
+        assert (compared(found, printed).outcome == "equivalent") == (worst < 0.05)
+
+
+@given(_found, st.lists(st.floats(0, 100), min_size=3, max_size=3))
+def test_with_a_printed_deviation_different_is_welchs_test(found, theirs):
+    """Beyond the margin; print with three runs behind it is the second sample."""
+    both = np.std(found, ddof=1), np.std(theirs, ddof=1)
+    if min(both) < 1e-3 or len(theirs) != PRINTED_SEEDS:
+        return
+    p = stats.ttest_ind(found, theirs, equal_var=False).pvalue
+    here = compared(found, float(np.mean(theirs)), float(both[1]))
+    gap = abs(np.mean(found) - np.mean(theirs))
+    if abs(p - 0.05) > 1e-6 and abs(gap - 2) > 1e-6:
+        assert (here.outcome == "different") == (p < 0.05 and gap > 2)
+
+
+def test_without_a_printed_deviation_print_is_one_more_run():
+    """The 95% prediction interval of a new run after 60, 61, 62: 61 ± 4.303 * sqrt(4/3)."""
+    half = 4.30265 * math.sqrt(4 / 3)
+    for printed, said in ((61 + half - 0.01, "inconclusive"), (61 + half + 0.01, "different")):
+        assert compared([60, 61, 62], printed).outcome == said
+
+
+@pytest.mark.parametrize(
+    ("found", "printed", "std", "said"),
+    [
+        ([60, 60, 60], 62.0, None, "equivalent"),
+        ([60, 60, 60], 62.01, None, "different"),
+        ([60, 61, 62], 61.0, None, "equivalent"),  # 61 ± 1.69
+        ([60, 61, 62], 61.5, None, "inconclusive"),  # to miss 6.2 points is likely
+        ([60.2, 60.5, 60.8, 60.5, 60.5], 62.4, 0.5, "consistent"),
+        ([50, 60, 70], 61.0, 5.0, "inconclusive"),
+        ([50, 60, 70], 99.0, 1.0, "different"),
+        ([math.nan, 60, 60], 60.0, None, "different"),
+    ],
+)
+def test_outcomes_by_hand(found, printed, std, said):
+    assert compared(found, printed, std).outcome == said
+
+
+@given(_found, st.floats(0, 100), st.sampled_from([None, 0.0, 1.0, 5.0]), st.integers(-50, 50))
+def test_outcomes_do_not_change_when_everything_moves(found, printed, std, shift):
+    here = compared(found, printed, std)
+    moved = compared(np.add(found, shift), printed + shift, std)
+    near = abs(here.mean - printed)
+    assert here.outcome in OUTCOMES
+    if here.std > 1e-3 and abs(near - 2) > 1e-3:
+        mirrored = compared([2 * printed - x for x in found], printed, std)
+        assert mirrored.outcome == here.outcome == moved.outcome
+
+
+def test_a_wider_spread_never_makes_a_number_equivalent():
+    order = {"equivalent": 2, "consistent": 1, "inconclusive": 0}
+    for gap in (0.0, 0.5, 1.0, 1.9):
+        said = [Comparison(gap, std, 5, 0.0, None, 2.0).outcome for std in np.linspace(0, 9, 60)]
+        ranks = [order[str(one)] for one in said if one != "different"]
+        assert ranks == sorted(ranks, reverse=True) and "inconclusive" in said
+
+
+def test_the_detectable_difference_is_detected_as_often_as_it_says():
+    """At the detectable difference, Welch's test finds four of five."""
+    rng, n = np.random.default_rng(0), 10
+    here = Comparison(0.0, 1.0, n, 0.0, None, 2.0)
+    gap = float(here.detectable)
+    ours, new = rng.normal(0, 1, (20000, n)), rng.normal(gap, 1, 20000)
+    half = stats.t.ppf(0.975, n - 1) * ours.std(1, ddof=1) * math.sqrt(1 + 1 / n)
+    assert (np.abs(new - ours.mean(1)) > half).mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_seeds_to_decide():
+    here = Comparison(0.0, 4.0, 3, 0.0, 1.0, 2.0)
+    needed = here.seeds_to_decide()
+    assert needed is not None and needed > 3
+    assert Comparison(0.0, 4.0, needed, 0.0, 1.0, 2.0).detectable <= 5
+    assert Comparison(0.0, 4.0, needed - 1, 0.0, 1.0, 2.0).detectable > 5
+    assert Comparison(0.0, 4.0, 3, 0.0, 9.0, 2.0).seeds_to_decide() is None
+
+
+def test_one_seed_is_refused():
+    with pytest.raises(InputError, match="two seeds"):
+        Comparison(1.0, 0.0, 1, 1.0, None, 2.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=2, max_size=9))
+def test_paired_differences_as_scipy_has_them(pairs):
+    a, b = map(list, zip(*pairs, strict=True))
+    if np.std(np.subtract(a, b)) < 1e-2:
+        return
+    theirs = stats.ttest_rel(a, b).confidence_interval(0.9)
+    np.testing.assert_allclose(paired(a, b)[1:], theirs, rtol=1e-6, atol=1e-8)
+
+
+def test_one_pair_says_nothing_and_none_is_refused():
+    assert paired([3.0], [1.0]) == (2.0, -math.inf, math.inf)
+    with pytest.raises(InputError):
+        paired([1.0, 2.0], [1.0])
+
+
+@given(st.permutations(range(6)), st.permutations(range(6)), st.permutations(range(6)))
+def test_tau_as_scipy_has_it(printed, first, second):
+    tau, low, high = kendall(printed, np.array([first, second]))
+    each = [stats.kendalltau(printed, one).statistic for one in (first, second)]
+    assert tau == pytest.approx(np.mean(each)) and -1 <= low <= tau + 1e-9 and tau <= high + 1e-9
+
+
+def test_pairs_within_the_noise_of_print_do_not_count():
+    assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]), noise=1.0)[0] == 1.0
+    assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]))[0] == pytest.approx(1 / 3)
+    assert math.isnan(kendall([1.0, 1.5], np.array([[2.0, 1.0]]), noise=1.0)[0])
+    assert kendall([1.0, 5.0], np.array([[1.0, 2.0]]))[1:] == (-1.0, 1.0)
+
+
+def test_false_verdicts_are_rare():
+    """Noise is not rewarded: a true gap of 15 points with a deviation of 10 is hardly ever called
+    equivalent or consistent, and a true replication is called different in about one of twenty.
+    """
+    shares = expected_verdicts(np.random.default_rng(1), draws=2000)
+    assert np.allclose(shares[list(OUTCOMES)].sum(axis=1), 1)
+    same, far = shares[shares["true gap"] == 0], shares[shares["true gap"] == 15]
+    assert (same["different"] < 0.08).all()
+    noisy = far[far["deviation"] == 10]
+    assert (noisy["equivalent"] + noisy["consistent"] < 0.01).all()
+    assert (far[far["deviation"] == 0.5]["different"] > 0.99).all()
+    assert (same[same["deviation"] == 0.5]["equivalent"] > 0.9).all()
+    assert (shares[shares["true gap"] == 5]["equivalent"] < 0.06).all()
