@@ -69,7 +69,7 @@ def one_of(kind: str, *names: str) -> Callable:
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         if value not in names:
-            raise unknown(kind, value, names)
+            raise InputError(f"{attribute.name}: {unknown(kind, value, names)}")
 
     return check
 

@@ -114,6 +114,19 @@ def test_public_names_are_there(module):
     assert missing == []
 
 
+def named(text: str) -> set[str]:
+    """What a program names: whole texts and the modules that it imports from packages."""
+    nodes = list(ast.walk(ast.parse(text)))
+    return {node.value for node in nodes if isinstance(node, ast.Constant)} | {
+        alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+
+
+def test_a_part_of_a_word_names_nothing():
+    text = 'from a import dsa\nhold("dcgan", a.dc, ["dm"])  # dc\n"""dc and dm"""'
+    assert named(text) == {"dsa", "dcgan", "dm", "dc and dm"}
+
+
 def test_one_file_is_one_algorithm():
     folder = CORE / "algorithms"
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
@@ -124,7 +137,8 @@ def test_one_file_is_one_algorithm():
         for path in folder.rglob("*.py")
         if path.stem.startswith("_") and path.stem != "__init__"
     ]
-    tested = "\n".join(path.read_text() for path in (ROOT / "tests/algorithms").glob("test_*.py"))
+    tests = (ROOT / "tests/algorithms").glob("test_*.py")
+    tested = set().union(*(named(path.read_text()) for path in tests))
     for name in algorithms.names():
         found = algorithms.find(name)
         assert issubclass(found, Algorithm) and found.__module__ == f"core.algorithms.{name}"

@@ -13,11 +13,13 @@ from torch import nn
 from core.federation import (
     Algorithm,
     Client,
+    Field,
     Ledger,
     LocalTraining,
     Message,
     State,
     Task,
+    check_upload,
     pack,
     supervised,
     train,
@@ -44,12 +46,23 @@ class Centralized(Algorithm):
         """A fresh model; no data yet."""
         return State(task, pack(task.new_model(rng.at("model"))), {"received": []})
 
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """All images of a client, and their labels."""
+        data = state.task.dataset
+        most = len(data.train)
+        return {
+            "images": Field((None, *data.train.images.shape[1:]), torch.uint8, most=most),
+            "labels": Field((None,), torch.int64, low=0, high=data.num_classes - 1, most=most),
+        }, {}
+
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Collect the data that are not here yet, then train."""
         received = set(state.meta["received"])
+        form = self.upload_format(state)[0]
         for client in clients:
             if client.id not in received:
-                ledger.count("up", Message({"images": client.images, "labels": client.labels}))
+                upload = Message({"images": client.images, "labels": client.labels})
+                ledger.count("up", check_upload(upload, form, {}, client.id))
         with ledger.timed("server"):
             model = self.model(state)
             images = torch.cat([client.images for client in clients])

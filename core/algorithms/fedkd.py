@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.checks import number, one_of, whole
+from core.checks import number, on_or_off, one_of, whole
 from core.distillation import class_input_importance, ensemble_logits
 from core.errors import InputError
 from core.families import public_images as public
@@ -90,7 +90,7 @@ class Settings(public.PublicData, LocalTraining):
     #: scale of the Laplace noise on the ensemble's logits
     noise_scale: float = attrs.field(default=1.0, validator=number(0))
     #: draw that noise anew in every batch: it then averages out over the passes
-    fresh_noise: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    fresh_noise: bool = attrs.field(default=False, validator=on_or_off)
     distill_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
     distill_batch: int = attrs.field(default=512, validator=whole(1))
     #: passes over the answered images in each round from the answers on
@@ -99,7 +99,7 @@ class Settings(public.PublicData, LocalTraining):
     distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
 
     # differential privacy (FedIOD, Table 5)
-    private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    private: bool = attrs.field(default=False, validator=on_or_off)
     delta: float = attrs.field(default=1e-5, validator=_delta)
     #: what all answers together would spend; it sets the noise
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))

@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from core.families.one_shot import OneShot, OneShotSettings
-from core.federation import Client, Ledger, Message, State
+from core.federation import Client, Field, Ledger, Message, State, check_upload
 from core.rng import Rng
 
 
@@ -38,8 +38,13 @@ class RandomSelection(OneShot):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
+            form = {"counts": Field((state.task.dataset.num_classes,), torch.int64, low=0)}
             counts = [
-                ledger.count("up", Message({"counts": client.class_counts})) for client in clients
+                ledger.count(
+                    "up",
+                    check_upload(Message({"counts": client.class_counts}), form, {}, client.id),
+                )
+                for client in clients
             ]
             shares = quotas(
                 torch.stack([message.tensors["counts"].cpu() for message in counts]),

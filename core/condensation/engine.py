@@ -32,7 +32,10 @@ def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(
             f"{attribute.name} must be a text such as 'color_flip' or 'none', not {value!r}"
         )
-    parts_of(value)
+    try:
+        parts_of(value)
+    except InputError as error:
+        raise InputError(f"{attribute.name}: {error}") from None
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -103,6 +103,6 @@ def unpack_optimiser(
         }
         # Adam counts its steps on the CPU
         optimiser.state[parameter] = {
-            quantity: value.cpu() if quantity == "step" else value.clone()
+            quantity: value.clone().cpu() if quantity == "step" else value.clone()
             for quantity, value in kept.items()
         }

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import attrs
 
-from core.checks import number, one_of, whole
+from core.checks import number, on_or_off, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
@@ -110,7 +110,7 @@ class Settings(LocalTraining):
     )
 
     #: whether all that leaves a client in a step is clipped and noised
-    private: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    private: bool = attrs.field(default=False, validator=on_or_off)
     delta: float = attrs.field(default=1e-5, validator=number(0, 1, above=True))
     #: what all steps together would spend; it fixes the noise
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))

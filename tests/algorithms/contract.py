@@ -1,0 +1,564 @@
+"""What every algorithm promises, whatever it learns.
+
+A promise is a function of a `Subject`, an algorithm with tiny settings; it raises AssertionError
+where it is broken. Most of them read what one watched run left behind. A new algorithm needs no
+line here: it gets the values of `SMALL` that it has settings for. `VARIANTS` adds settings that
+lead through other parts of an algorithm.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import json
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+import numpy as np
+import torch
+
+from core import algorithms, data
+from core.errors import InputError
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    Message,
+    RoundResult,
+    Runtime,
+    Schedule,
+    State,
+    Task,
+    UploadError,
+    check_upload,
+    rounds,
+)
+
+#: small values of settings, by name: an algorithm gets those that it has
+SMALL: dict[str, Any] = {
+    "local_steps": 2,
+    "initial_steps": 2,
+    "batch_size": 16,
+    "iterations": 2,
+    "inner_steps": 2,
+    "images_per_class": 2,
+    "ipc": 2,
+    "min_images": 2,
+    "real_batch": 4,
+    "augmentation": "color_crop_cutout_flip_scale_rotate",
+    "matches": 2,
+    "network_steps": 2,
+    "encoder_width": 4,
+    "encoder_depth": 2,
+    "server_steps": 2,
+    "server_batch": 16,
+    "pool": 12,
+    "alignment": 12,
+    "align_batch": 8,
+    "student_epochs": 1,
+    "distill_steps": 3,
+    "distill_batch": 8,
+    "patience": 2,
+    "noise": 4,
+    "generator_width": 4,
+    "generator_hidden": 8,
+    "generator_steps": 2,
+    "generator_batch": 8,
+    "discriminator_width": 4,
+    "scored_images": 8,
+    "synthetic": 8,
+    "projection": 6,
+}
+#: other ways through an algorithm, each a subject of its own; the empty one is the first where it
+#: is there
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "dc": [{"init": "real"}],
+    "desa": [{}, {"estimator": "expectation"}],
+    "dm": [{}, {"init": "real"}],
+    "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],
+    "feddm": [{}, {"estimator": "expectation"}],
+    "fediod": [{}, {"importance": "class_ratio", "private": True, "pretrain_steps": 1}],
+    "fedkd": [{}, {"private": True, "local_rounds": 2}],
+    "fedmd": [{}, {"tested": "clients"}],
+    "fedmk": [{"compare_size": 1} if importlib.util.find_spec("ot") else {}],
+    "fedvck": [
+        {"candidates": 7, "statistics": "running", "clip_norm": 0.5, "warm_start": True},
+        {"estimator": "expectation", "batches": "sliding", "keep_rounds": 2, "wire": "float32"},
+        {"estimator": "feature_bank", "first_model": "own", "wo_latent": True},
+    ],
+    "gddfl": [{}, {"shift_layer": 1, "shift": "as_printed", "shift_probability": 1.0}],
+}
+#: these send images of their clients: that is what they are compared for
+SEND_IMAGES = ("centralized", "random_selection")
+
+ROUNDS, ACTIVE, EMPTY, NOBODYS, SEED = 3, 3, 2, 9, 7
+
+
+@attrs.frozen(eq=False)
+class Subject:
+    """An algorithm with tiny settings."""
+
+    name: str
+    kind: type[Algorithm]
+    settings: Any
+
+    def new(self) -> Algorithm:
+        """The algorithm, with nothing that was kept from before."""
+        return self.kind(
+            self.settings, Schedule(clients=5, active=ACTIVE, rounds=ROUNDS, evaluate_every=ROUNDS)
+        )
+
+    def run(self, clients: list[Client], seed: int = SEED, **more: Any) -> Iterator[RoundResult]:
+        """Its rounds with these clients."""
+        return rounds(self.new(), task(), clients, seed, **more)
+
+
+def tiny(kind: type[Algorithm], more: Mapping[str, Any]) -> Any:
+    """Settings of an algorithm: those of `SMALL` that it has, and more."""
+    defaults = {field.name: field.default for field in attrs.fields(kind.Settings)}
+    small = {
+        name: value
+        for name, value in SMALL.items()
+        if name in defaults and isinstance(defaults[name], (type(value), type(None)))
+    }
+    return kind.Settings(**small | more)
+
+
+def subjects() -> dict[str, Subject]:
+    """Every registered algorithm with its variants, by a name for people."""
+    return {
+        " ".join([name, *(f"{key}={value}" for key, value in more.items())]): Subject(
+            name, algorithms.find(name), tiny(algorithms.find(name), more)
+        )
+        for name in algorithms.names()
+        for more in VARIANTS.get(name, [{}])
+    }
+
+
+@functools.cache
+def task() -> Task:
+    """Digits and a narrow network."""
+    return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
+
+
+def crowd() -> list[Client]:
+    """Clients 0 and 4 are as usual, 1 has one image, 2 none, 3 one class; nobody has a 9."""
+    train = task().dataset.train
+    rows = train.labels.ne(NOBODYS).nonzero().flatten()
+    threes = rows[train.labels[rows] == 3]
+    parts = [rows[:30], rows[30:31], rows[:0], threes[-8:], rows[31:61]]
+    return [
+        Client(id_, task(), train.images[part], train.labels[part])
+        for id_, part in enumerate(parts)
+    ]
+
+
+# what is seen in a run
+
+
+def contents(thing: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values in states, messages and clients (but not their memories), by
+    name.
+    """
+    if isinstance(thing, (State, Message)):
+        yield from contents(thing.tensors, f"{at}tensors/")
+        yield from contents(thing.meta, f"{at}meta/")
+    elif isinstance(thing, Client):
+        yield from contents({"images": thing.images, "labels": thing.labels}, f"{at}{thing.id}/")
+    elif isinstance(thing, Mapping):
+        for name, value in thing.items():
+            yield from contents(value, f"{at}{name}/")
+    elif isinstance(thing, (list, tuple)):
+        for number, value in enumerate(thing):
+            yield from contents(value, f"{at}{number}/")
+    elif thing is None or isinstance(thing, (torch.Tensor, str, int, float)):
+        yield at.rstrip("/"), thing
+
+
+def differences(one: Any, other: Any) -> list[str]:
+    """Where two of them differ, bit for bit."""
+    one, other = dict(contents(one)), dict(contents(other))
+    return sorted(one.keys() ^ other.keys()) + [
+        name
+        for name in one.keys() & other.keys()
+        if not (
+            one[name].dtype == other[name].dtype and torch.equal(one[name], other[name])
+            if isinstance(one[name], torch.Tensor)
+            else one[name] == other[name]
+        )
+    ]
+
+
+def pieces(tensors: Mapping[str, torch.Tensor]) -> set[bytes]:
+    """What stands in tensors, row by row; without what is too little to be recognised."""
+    return {
+        row.tobytes()
+        for tensor in tensors.values()
+        for row in (tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(1, -1)).numpy()
+        if row.nbytes >= 16 and (row != row[0]).any()
+    }
+
+
+@attrs.define
+class Watched:
+    """What was seen in a run."""
+
+    results: list[RoundResult]
+    clients: list[Client]
+    #: (ledger, round from 0, direction, message, times)
+    counted: list[tuple[Ledger, int, str, Message, int]] = attrs.field(factory=list)
+    #: what clients got and answered, where a batched program serves them
+    served: list[tuple[str, Message]] = attrs.field(factory=list)
+    #: (message, its tensors' form, its meta's form, client)
+    checked: list[tuple[Message, Mapping, Mapping, int]] = attrs.field(factory=list)
+    #: (client, memory and answer among others, memory and answer alone)
+    alone: list[tuple[int, dict, dict]] = attrs.field(factory=list)
+    changed: list[str] = attrs.field(factory=list)
+    leaked: list[str] = attrs.field(factory=list)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.results[-1].ledger
+
+
+GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "measures")
+
+
+@functools.cache
+def watch(subject: Subject) -> Watched:
+    """A run under eyes that change nothing."""
+    algorithm, seen = subject.new(), Watched([], crowd())
+    _watch_clients(algorithm, subject, seen)
+    for name in GUARDED:
+        _guard(algorithm, name, seen)
+    with ExitStack() as patches:
+        _watch_network(seen, patches)
+        for result in rounds(algorithm, task(), seen.clients, SEED):
+            # a later round must not reach into it
+            kept = copy.deepcopy(dict(contents(result.state.tensors)))
+            seen.results.append(
+                attrs.evolve(result, state=attrs.evolve(result.state, tensors=kept))
+            )
+    return seen
+
+
+def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
+    """Note what a method changes of what it is given."""
+    plain = getattr(algorithm, name)
+
+    def guarded(*given: Any) -> Any:
+        before = copy.deepcopy(dict(contents(given)))
+        result = plain(*given)
+        seen.changed += [f"{name} changes {what}" for what in differences(before, given)]
+        return result
+
+    setattr(algorithm, name, guarded)
+
+
+def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
+    """Ask every client for its answer by itself, before it is served among the others."""
+    plain, has_own = algorithm.clients_update, subject.kind.client_update
+
+    def clients_update(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
+        twins = [
+            attrs.evolve(client, memory={k: v.clone() for k, v in client.memory.items()})
+            for client in clients
+        ]
+        alone = {
+            twin.id: subject.new().client_update(twin, messages[twin.id], rng.at("client", twin.id))
+            for twin in reversed(twins)
+            if has_own is not Algorithm.client_update
+        }
+        answers = plain(clients, messages, rng)
+        for client, twin in zip(clients, twins, strict=True):
+            seen.served += [("down", messages[client.id]), ("up", answers[client.id])]
+            if alone:
+                both = [answers[client.id], client.memory], [alone[client.id], twin.memory]
+                # a later round may add to a memory
+                seen.alone.append(
+                    (client.id, *copy.deepcopy([dict(contents(one)) for one in both]))
+                )
+        return answers
+
+    algorithm.clients_update = clients_update  # type: ignore[method-assign]
+
+
+def _watch_network(seen: Watched, patches: ExitStack) -> None:
+    """Note all messages that are counted or checked, and what they give away."""
+    count, check, crossed = Ledger.count, check_upload, set[bytes]()
+
+    def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
+        seen.counted.append((ledger, len(seen.results), direction, message, times))
+        found = pieces(message.tensors)
+        for client in seen.clients:
+            own = {"images": client.images} | (client.memory if direction == "down" else {})
+            if found & (pieces(own) - crossed):
+                seen.leaked.append(f"{sorted(message.tensors)} going {direction}")
+        crossed.update(found)
+        return count(ledger, direction, message, times)
+
+    def checking(message: Message, tensors: Mapping, meta: Mapping, id_: int) -> Message:
+        seen.checked.append((message, tensors, meta, id_))
+        return check(message, tensors, meta, id_)
+
+    patches.enter_context(patch.object(Ledger, "count", counting))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("core") and getattr(module, "check_upload", None) is check:
+            patches.enter_context(patch.object(module, "check_upload", checking))
+
+
+# promises about a run
+
+
+def outcome(results: list[RoundResult], clients: list[Client]) -> dict[str, Any]:
+    """All that must be the same in another run: but for the time it took."""
+    last = results[-1]
+    rows = [result.row() | {"seconds": None} for result in results]
+    traffic = [{way: entry[way] for way in ("up", "down")} for entry in last.ledger.rounds]
+    memories = {str(client.id): dict(client.memory) for client in clients}
+    return dict(contents({"rows": rows, "traffic": traffic, "memory": memories})) | dict(
+        contents(last.state)
+    )
+
+
+def resumes_bit_for_bit(subject: Subject) -> None:
+    """Killed after every round, it goes on from the file alone as if nothing had happened."""
+    whole = watch(subject)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(1, ROUNDS + 1):
+            clients = crowd()
+            running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
+            found = [next(running) for _ in range(number)]
+            running.close()
+    assert not differences(outcome(whole.results, whole.clients), outcome(found, clients))
+
+
+def one_seed_is_one_result(subject: Subject) -> None:
+    """All numbers come from the seed: the global generators are neither read nor moved."""
+    whole, clients = watch(subject), crowd()
+    torch.manual_seed(1)
+    random.seed(1)
+    before = torch.random.get_rng_state(), random.getstate()
+    again = list(subject.run(clients))
+    after = torch.random.get_rng_state(), random.getstate()
+    assert torch.equal(before[0], after[0]), "torch's global generator was used"
+    assert before[1] == after[1], "Python's global generator was used"
+    assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
+    other = next(subject.run(crowd(), seed=SEED + 1))
+    assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
+
+
+def an_empty_client_takes_no_part(subject: Subject) -> None:
+    """Without it all goes as with it, and nobody hears of it."""
+    whole, others = watch(subject), [client for client in crowd() if len(client)]
+    without = list(subject.run(others))
+    with_ = [client for client in whole.clients if client.id != EMPTY]
+    assert not differences(outcome(whole.results, with_), outcome(without, others))
+    assert not whole.clients[EMPTY].memory
+    assert EMPTY not in {id_ for *_, id_ in whole.checked}
+
+
+def hard_clients_are_served(subject: Subject) -> None:
+    """One image, one class, a class that nobody has: all stays finite, and nobody claims a 9."""
+    seen = watch(subject)
+    for name, value in seen.results[-1].state.tensors.items():
+        assert value.isfinite().all(), name
+    assert all(map(math.isfinite, seen.results[-1].metrics.values()))
+    for _, _, direction, message, _ in seen.counted:
+        for name, value in message.tensors.items():
+            if direction == "up" and name.endswith(("labels", "classes")) and value.dim() == 1:
+                assert not (value == NOBODYS).any(), name
+            if direction == "up" and name.endswith(("counts", "samples")) and len(value) == 10:
+                assert value[NOBODYS] == 0, name
+
+
+def alone_equals_batched(subject: Subject) -> None:
+    """A client answers the same by itself and in one program with others, and in whatever order.
+
+    8-bit images within one grey level, and nearly all equal; the rest as close as sums of float32
+    in another order are.
+    """
+    pairs = watch(subject).alone
+    assert pairs or subject.kind.client_update is Algorithm.client_update
+    for id_, batched, alone in pairs:
+        assert batched.keys() == alone.keys(), id_
+        for name, one in batched.items():
+            other = alone[name]
+            if not isinstance(one, torch.Tensor):
+                assert one == other, (id_, name)
+            elif one.dtype == torch.uint8 and one.dim() > 2:
+                apart = (one.int() - other.int()).abs()
+                assert (apart <= 1).all() and (apart > 0).sum() <= 0.02 * apart.numel(), (id_, name)
+            else:
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, msg=f"{id_} {name}")
+
+
+def nothing_given_is_changed(subject: Subject) -> None:
+    """States, messages, images: no method changes in place what it is given."""
+    assert not watch(subject).changed
+
+
+def bytes_are_those_of_the_tensors(subject: Subject) -> None:
+    """The ledger has the sizes of what crossed, all of it, and once."""
+    seen = watch(subject)
+    wanted = [{"up": 0, "down": 0} for _ in range(ROUNDS)]
+    for ledger, number, direction, message, times in seen.counted:
+        if ledger is seen.ledger:
+            arrays = [np.ascontiguousarray(value.numpy()) for value in message.tensors.values()]
+            text = json.dumps(message.meta) if message.meta else ""
+            wanted[number][direction] += (sum(a.nbytes for a in arrays) + len(text)) * times
+    assert [{"up": result.up, "down": result.down} for result in seen.results] == wanted
+    for direction, message in seen.served:
+        entries = [way for *_, way, one, _ in seen.counted if one is message]
+        assert entries == [direction], f"{sorted(message.tensors)} was counted {entries}"
+
+
+def nothing_private_is_sent(subject: Subject) -> None:
+    """No message down holds what only a client's memory held; no image of a client goes up.
+
+    Condensed images that start from real ones may still be near them: nothing is said of those.
+    """
+    if subject.name not in SEND_IMAGES and getattr(subject.settings, "init", "") != "real":
+        assert not watch(subject).leaked
+
+
+# hostile uploads
+
+
+def _with(message: Message, name: str, value: Any) -> Message:
+    return Message({**message.tensors, name: value}, message.meta)
+
+
+def _first(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """A tensor whose first number is another one."""
+    spoilt = tensor.clone(memory_format=torch.contiguous_format)
+    spoilt.view(-1)[0] = value
+    return spoilt
+
+
+def _longer(shape: list[int], axis: int, by: int = 1) -> list[int]:
+    return [length + by * (axis == number) for number, length in enumerate(shape)]
+
+
+def hostile_tensors(name: str, tensor: torch.Tensor, field: Field) -> Iterator[tuple[str, Any]]:
+    """Spoilt copies of a tensor, with a word for each."""
+    shape = list(tensor.shape)
+    yield "another dtype", tensor.to(torch.int64 if tensor.is_floating_point() else torch.float32)
+    yield "a wider dtype", tensor.to(torch.float64)
+    yield "one dimension more", tensor[None]
+    for axis, length in enumerate(field.shape):
+        rows = (
+            _longer(shape, axis)
+            if length is not None
+            else [field.most + 1 if axis == number else n for number, n in enumerate(shape)]
+        )
+        yield f"too long along {axis}", tensor.new_zeros(()).expand(rows)
+        if length:
+            yield f"too short along {axis}", tensor.new_zeros(_longer(shape, axis, -1))
+    if not tensor.numel():
+        return
+    if tensor.is_floating_point():
+        for value in (math.nan, math.inf, -math.inf):
+            yield f"{value}", _first(tensor, value)
+    for bound, step in ((field.low, -1), (field.high, 1)):
+        if math.isfinite(bound) and (tensor.is_floating_point() or tensor.dtype != torch.uint8):
+            yield f"{bound + step}", _first(tensor, bound + step)
+    if tensor.dtype == torch.int64:  # a number of samples or a label
+        yield "-1", _first(tensor, -1)
+    if name.endswith(("labels", "classes")) and field.shape == (None,):
+        yield "no class", _first(tensor, 10)
+
+
+def hostile_numbers(field: Field) -> list[Any]:
+    """Values of `meta` that no field allows, and those beyond its bounds."""
+    beyond = [b + s for b, s in ((field.low, -1), (field.high, 1)) if math.isfinite(b)]
+    return [math.nan, math.inf, "12", None, True, [1], *beyond]
+
+
+def hostile(message: Message, tensors: Mapping, meta: Mapping) -> Iterator[tuple[str, str, Any]]:
+    """What is wrong, the name that the refusal must say, and the spoilt message."""
+    for name, field in tensors.items():
+        rest = {key: value for key, value in message.tensors.items() if key != name}
+        yield "missing", name, Message(rest, message.meta)
+        for word, value in hostile_tensors(name, message.tensors[name], field):
+            yield word, name, _with(message, name, value)
+    yield "extra", "more", _with(message, "more", torch.zeros(1))
+    for name, field in meta.items():
+        rest = {key: value for key, value in message.meta.items() if key != name}
+        yield "missing", name, Message(message.tensors, rest)
+        for value in hostile_numbers(field):
+            yield repr(value), name, Message(message.tensors, message.meta | {name: value})
+    yield "extra", "more", Message(message.tensors, message.meta | {"more": 1})
+
+
+def hostile_uploads_are_refused(subject: Subject) -> None:
+    """All that goes up is checked first; the check names the client and what is wrong."""
+    seen, forms = watch(subject), {}
+    known = {id(message) for message, *_ in seen.checked} | {
+        value.data_ptr() for message, *_ in seen.checked for value in message.tensors.values()
+    }
+    for _, _, direction, message, _ in seen.counted:
+        if direction == "up" and id(message) not in known:
+            for name, value in message.tensors.items():
+                assert value.data_ptr() in known, f"{name} goes up unchecked"
+    for message, tensors, meta, id_ in seen.checked:
+        forms.setdefault(tuple(sorted({**tensors, **meta})), (message, tensors, meta, id_))
+    for message, tensors, meta, id_ in forms.values():
+        for word, name, spoilt in hostile(message, tensors, meta):
+            try:
+                check_upload(spoilt, tensors, meta, id_)
+            except UploadError as error:
+                assert f"client {id_} " in str(error) and repr(name) in str(error), (word, error)
+            else:
+                raise AssertionError(f"{name}, {word}: accepted")
+
+
+# bad settings
+
+#: no setting allows the first two of these, and few the others
+NONSENSE: tuple[Any, ...] = (math.nan, object(), math.inf, "nonsense", None, [], {}, -1, 1.5, True)
+#: settings for which a negative number has a meaning
+SIGNED = {"b"}
+
+
+def bad_settings_are_answered(subject: Subject) -> None:
+    """A value that a setting does not allow is answered with one sentence that names the setting."""
+    for field in attrs.fields(subject.kind.Settings):
+        refused = []
+        for value in NONSENSE:
+            try:
+                attrs.evolve(subject.settings, **{field.name: value})
+            except InputError as error:
+                assert field.name in str(error) and "\n" not in str(error), f"{value!r}: {error}"
+                refused.append(value)
+        assert refused[:2] == list(NONSENSE[:2]), f"{field.name} takes nan or any object"
+        number = isinstance(field.default, (int, float)) and not isinstance(field.default, bool)
+        if number and field.name not in SIGNED:
+            assert -1 in refused and math.inf in refused, f"{field.name} takes -1 or inf"
+
+
+PROMISES: dict[str, Callable[[Subject], None]] = {
+    promise.__name__: promise
+    for promise in (
+        resumes_bit_for_bit,
+        one_seed_is_one_result,
+        an_empty_client_takes_no_part,
+        hard_clients_are_served,
+        alone_equals_batched,
+        nothing_given_is_changed,
+        bytes_are_those_of_the_tensors,
+        nothing_private_is_sent,
+        hostile_uploads_are_refused,
+        bad_settings_are_answered,
+    )
+}

@@ -1,0 +1,237 @@
+"""Every registered algorithm keeps every promise, and every promise can be broken."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import torch
+
+from core import algorithms
+from core.algorithms import fedavg, fedprox, fedvck, moon
+from core.errors import InputError
+from core.federation import Message, check_upload, loop
+
+pytest.register_assert_rewrite("tests.algorithms.contract")
+
+from tests.algorithms.contract import PROMISES, Subject, subjects, tiny  # noqa: E402
+
+SUBJECTS = subjects()
+
+
+@pytest.mark.parametrize("promise", PROMISES.values(), ids=PROMISES)
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
+def test_it_keeps_its_promise(subject, promise):
+    promise(subject)
+
+
+def test_every_registered_algorithm_is_a_subject():
+    assert {subject.name for subject in SUBJECTS.values()} == set(algorithms.names())
+
+
+# algorithms that break a promise
+
+
+class Forgetful(fedavg.FedAvg):
+    """Keeps on itself what belongs into the state."""
+
+    rounds_so_far = 0
+
+    def server_update(self, state, uploads, rng):
+        self.rounds_so_far += 1
+        new = super().server_update(state, uploads, rng)
+        return attrs.evolve(new, meta={"rounds": self.rounds_so_far})
+
+
+class Amnesiac(moon.MOON):
+    """Keeps what a client remembers where no checkpoint finds it."""
+
+    def client_update(self, client, message, rng):
+        self.kept = getattr(self, "kept", {})
+        client.memory = self.kept.get(client.id, {})
+        answer = super().client_update(client, message, rng)
+        self.kept[client.id], client.memory = client.memory, {}
+        return answer
+
+
+class Global(fedavg.FedAvg):
+    """Draws from torch's global generator."""
+
+    def server_update(self, state, uploads, rng):
+        new = super().server_update(state, uploads, rng)
+        return attrs.evolve(new, meta={"luck": float(torch.rand(()))})
+
+
+class Seedless(fedavg.FedAvg):
+    """Draws the same whatever the seed is."""
+
+    def initialise(self, task, rng):
+        return super().initialise(task, type(rng)(0))
+
+    def client_update(self, client, message, rng):
+        return super().client_update(client, message, type(rng)(0))
+
+
+class Sociable(fedavg.FedAvg):
+    """A client's answer depends on who else is there."""
+
+    def clients_update(self, clients, messages, rng):
+        answers = super().clients_update(clients, messages, rng)
+        for answer in answers.values():
+            answer.tensors["parameters/classifier.bias"].add_(len(clients))
+        return answers
+
+
+class Disorderly(fedavg.FedAvg):
+    """A client's answer depends on who answered before it."""
+
+    answered = 0
+
+    def client_update(self, client, message, rng):
+        self.answered += 1
+        return super().client_update(client, message, rng.at(self.answered))
+
+
+class Reckless(fedavg.FedAvg):
+    """Divides by the number of samples of a class."""
+
+    def server_update(self, state, uploads, rng):
+        new = super().server_update(state, uploads, rng)
+        return attrs.evolve(new, tensors=new.tensors | {"share": torch.ones(10) / torch.arange(10)})
+
+
+class Boastful(fedvck.FedVCK):
+    """Calls its images what nobody has."""
+
+    def clients_update(self, clients, messages, rng):
+        answers = super().clients_update(clients, messages, rng)
+        for answer in answers.values():
+            answer.tensors["labels"].fill_(9)
+        return answers
+
+
+class InPlace(fedavg.FedAvg):
+    """Averages into the tensors of the state that it was given."""
+
+    def server_update(self, state, uploads, rng):
+        new = super().server_update(state, uploads, rng)
+        for name, value in new.tensors.items():
+            state.tensors[name].copy_(value)
+        return state
+
+
+class InMessage(fedavg.FedAvg):
+    """Trains in the tensors that the server sent to all."""
+
+    def client_update(self, client, message, rng):
+        answer = super().client_update(client, message, rng)
+        message.tensors["parameters/classifier.bias"].add_(1)
+        return answer
+
+
+class Secretive(fedavg.FedAvg):
+    """Sends the model past the ledger."""
+
+    def round(self, state, clients, ledger, rng):
+        messages = {client.id: self.broadcast(state, client.id) for client in clients}
+        answers = self.clients_update(clients, messages, rng)
+        form = self.upload_format(state)
+        for id_, answer in answers.items():
+            ledger.count("up", check_upload(answer, *form, id_))
+        return self.server_update(state, answers, rng)
+
+
+class Thrifty(fedavg.FedAvg):
+    """Enters a half of what crosses."""
+
+    def round(self, state, clients, ledger, rng):
+        new = super().round(state, clients, ledger, rng)
+        for entry in ledger.rounds[-1]["up"], ledger.rounds[-1]["down"]:
+            entry["parameters"] //= 2
+        return new
+
+
+class Gossip(moon.MOON):
+    """Tells everybody what one client remembers of itself."""
+
+    def client_update(self, client, message, rng):
+        answer = super().client_update(client, message, rng)
+        client.memory["secret"] = client.memory["previous/parameters/classifier.weight"] * 2
+        self.heard = client.memory["secret"]
+        return answer
+
+    def broadcast(self, state, client_id):
+        message = super().broadcast(state, client_id)
+        heard = {"heard": self.heard} if hasattr(self, "heard") else {}
+        return Message(message.tensors | heard)
+
+
+class Naive(fedvck.FedVCK):
+    """Sends real images for condensed ones."""
+
+    def clients_update(self, clients, messages, rng):
+        answers = super().clients_update(clients, messages, rng)
+        for client in clients:
+            images = answers[client.id].tensors["images"]
+            images[:1] = client.images[:1]
+        return answers
+
+
+class Trusting(fedavg.FedAvg):
+    """Takes what comes."""
+
+    def round(self, state, clients, ledger, rng):
+        messages = {c.id: ledger.count("down", self.broadcast(state, c.id)) for c in clients}
+        answers = self.clients_update(clients, messages, rng)
+        uploads = {id_: ledger.count("up", answer) for id_, answer in answers.items()}
+        return self.server_update(state, uploads, rng)
+
+
+class Lenient(fedvck.FedVCK):
+    """Asks for labels without a bound."""
+
+    def upload_format(self, state):
+        tensors, meta = super().upload_format(state)
+        return tensors | {"labels": attrs.evolve(tensors["labels"], high=255)}, meta
+
+
+class Unchecked(fedprox.FedProx):
+    """Takes any value of mu."""
+
+    @attrs.frozen(kw_only=True)
+    class Settings(fedavg.Settings):
+        mu: float = 0.01
+
+
+BROKEN = {
+    Forgetful: "resumes_bit_for_bit",
+    Amnesiac: "resumes_bit_for_bit",
+    Global: "one_seed_is_one_result",
+    Seedless: "one_seed_is_one_result",
+    Reckless: "hard_clients_are_served",
+    Boastful: "hard_clients_are_served",
+    Sociable: "alone_equals_batched",
+    Disorderly: "alone_equals_batched",
+    InPlace: "nothing_given_is_changed",
+    InMessage: "nothing_given_is_changed",
+    Secretive: "bytes_are_those_of_the_tensors",
+    Thrifty: "bytes_are_those_of_the_tensors",
+    Gossip: "nothing_private_is_sent",
+    Naive: "nothing_private_is_sent",
+    Trusting: "hostile_uploads_are_refused",
+    Lenient: "hostile_uploads_are_refused",
+    Unchecked: "bad_settings_are_answered",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_broken_promise_is_found(kind):
+    with pytest.raises((AssertionError, InputError)):
+        PROMISES[BROKEN[kind]](Subject(kind.__name__, kind, tiny(kind, {})))
+
+
+def test_an_empty_client_that_takes_part_is_found(monkeypatch):
+    monkeypatch.setattr(loop, "select", lambda clients, active, rng: list(clients))
+    with pytest.raises((AssertionError, InputError)):
+        PROMISES["an_empty_client_takes_no_part"](
+            Subject("fedavg", fedavg.FedAvg, tiny(fedavg.FedAvg, {}))
+        )
