@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from core.checks import number, one_of, whole
 from core.errors import InputError
 from core.rng import Rng
-from core.server.contrastive import FORMS, SIMILARITIES, Projector, relational_contrastive_loss
+from core.server.contrastive import Projector, relational_contrastive_loss
 from core.training import sgd, train
 
 #: a function of a batch of images (N, C, H, W)
@@ -63,7 +63,7 @@ class Contrast:
     prototypes: torch.Tensor
     #: (C, k) from `hard_negatives`
     negatives: torch.Tensor
-    temperature: float = attrs.field(validator=number(0, above=True))
+    temperature: float
     #: (C,) bool, classes that have a prototype
     present: torch.Tensor | None = None
     #: factor of L_rc in Eq. 16: 1 as printed
@@ -71,13 +71,9 @@ class Contrast:
     #: what the weight is multiplied by half way through the round. The released code has 0.1 and
     #: never restores the weight, so its round r (from 0) starts with `weight * 0.1**r`
     fade: float = attrs.field(default=1.0, validator=number(0))
-    #: see `relational_contrastive_loss`
-    form: str = attrs.field(
-        default="printed", validator=one_of("form of the contrastive loss", *FORMS)
-    )
-    similarity: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(one_of("similarity", *SIMILARITIES))
-    )
+    #: see `relational_contrastive_loss`, which checks them and the temperature
+    form: str = "printed"
+    similarity: str | None = None
     #: "together": by the model's SGD; "accumulated": as released, by an Adam of its own with
     #: learning rate 0.01, whose gradients are never set back to zero within a round, so that each
     #: step follows the sum of all gradients so far

@@ -316,11 +316,8 @@ def test_released_settings_with_classes_that_are_missing_stay_finite_and_lower_t
         (ServerTraining, "steps", 0),
         (ServerTraining, "decay", 0),
         (ServerTraining, "weight_decay", -1),
-        (Contrast, "temperature", 0),
         (Contrast, "weight", -1),
         (Contrast, "fade", float("nan")),
-        (Contrast, "form", "print"),
-        (Contrast, "similarity", "l1"),
         (Contrast, "projector_training", "alone"),
     ],
 )
