@@ -199,12 +199,13 @@ def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatc
 
 def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
     """Eq. 10: the classifier recognises the labels of generated features better than before."""
-    from core.algorithms.fedmk import draw_pseudo, new_generator
+    from core.algorithms.fedmk import draw_pseudo
+    from core.families.generative import feature_generator
 
     algorithm = fedmk(generator_steps=100, generator_lr=0.01)
     model = task.model_from(after_one_round.tensors)
     labels = torch.arange(10).repeat(30)
-    generator = new_generator(task, model.feature_size, Rng(0))
+    generator = feature_generator(task, model.feature_size, Rng(0))
     right = []
     for _ in range(2):
         features, classes = draw_pseudo(generator, labels, 300, Rng(1))
