@@ -10,7 +10,7 @@ settings switch parts off, for the paper's ablations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -121,6 +121,15 @@ class Settings(condensing.ServerSide, Condensation):
     keep_rounds: int = attrs.field(default=1, validator=whole(1))
     #: siamese augmentation of what the server's cross-entropy sees
     server_augmentation: str = attrs.field(default="none", validator=strategy)
+    #: its parameters are drawn for a "batch", or for every "image"; its kind always for a batch
+    server_draws: str = attrs.field(
+        default="batch", validator=one_of("unit of a draw", "batch", "image")
+    )
+    #: with it the server embeds the plain images too, which moves running statistics: where Eq. 15
+    #: needs them ("contrast"), or "always", also in round 0
+    plain_pass: str = attrs.field(
+        default="contrast", validator=one_of("time of the plain pass", "contrast", "always")
+    )
     #: the wire: one byte a pixel, or the float32 of the released code's memory
     wire: str = attrs.field(default="uint8", validator=one_of("wire format", "uint8", "float32"))
 
@@ -154,6 +163,8 @@ class Settings(condensing.ServerSide, Condensation):
             fading_contrast=True,
             keep_rounds=10,
             server_augmentation=AUGMENTATION,
+            server_draws="image",
+            plain_pass="always",
             wire="float32",
         )
 
@@ -321,13 +332,21 @@ class FedVCK(Condensing):
             settings,
             rng,
             contrast,
-            settings.server_augmentation,
+            self._augmenter(task, rng),
+            settings.plain_pass == "always",
         )
         tensors = pack(model) | knowledge.tensors()
         if contrast is not None:
             tensors |= pack(contrast.projector, "projector/")
         fade = FADE if settings.fading_contrast else 1.0
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
+
+    def _augmenter(self, task: Task, rng: Rng) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """What the server's cross-entropy sees in place of the images."""
+        settings, device = self.settings, task.runtime.device
+        return condensing.augmenter(
+            settings.server_augmentation, task.dataset.size, rng, device, settings.server_draws
+        )
 
     @torch.no_grad()
     def _contrast(

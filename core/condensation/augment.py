@@ -125,13 +125,17 @@ def draw_augmentation(
     size: int,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
+    one_kind: bool = False,
 ) -> Augmentation:
-    """`draws` independent draws of a strategy, for images of size x size pixels.
+    """`draws` independent draws of a strategy, for images of size x size pixels; with `one_kind` all
+    pick the same transform, with parameters of their own.
 
     The numbers are drawn where the generator is, then moved to `device`: a CPU generator gives the
     same draws for every device. Raises InputError for an unknown transform.
     """
     uniform = torch.rand(draws, UNIFORMS, generator=generator, device=generator.device)
+    if one_kind:
+        uniform[:, 0] = uniform[0, 0].clone()
     return Augmentation.of(uniform.to(device), strategy, size)
 
 

@@ -222,14 +222,19 @@ class Knowledge:
 
 
 def augmenter(
-    strategy: str, size: int, rng: Rng, device: torch.device
+    strategy: str, size: int, rng: Rng, device: torch.device, draws: str = "batch"
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """A function that gives every batch one augmentation of its own; None for "none"."""
+    """A function that gives every batch one augmentation of its own, or one kind of it with other
+    parameters for every "image"; None for the strategy "none".
+    """
     if strategy == "none":
         return None
     generator = rng.at("augment").generator(device)
 
     def transform(batch: torch.Tensor) -> torch.Tensor:
+        if draws == "image":
+            each = draw_augmentation(strategy, len(batch), size, generator, device, one_kind=True)
+            return augment(batch, each, torch.arange(len(batch), device=device))
         drawn = draw_augmentation(strategy, 1, size, generator, device)
         return augment(batch, drawn, torch.zeros(len(batch), dtype=torch.int64, device=device))
 
@@ -243,7 +248,8 @@ def learn(
     settings: ServerSide,
     rng: Rng,
     contrast: server.Contrast | None = None,
-    augmentation: str = "none",
+    augment: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    plain_pass: bool = False,
 ) -> nn.Module:
     """The global model of `state`, trained on condensed images (Eq. 16 of FedVCK)."""
     model = task.model_from(state.tensors)
@@ -257,6 +263,7 @@ def learn(
         autocast=task.runtime.autocast,
         loss=task.loss,
         contrast=contrast,
-        augment=augmenter(augmentation, task.dataset.size, rng, task.runtime.device),
+        augment=augment,
+        plain_pass=plain_pass,
     )
     return model

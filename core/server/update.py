@@ -119,6 +119,7 @@ def update_model(
     loss: Loss = cross_entropy,
     augment: Transform | None = None,
     contrast: Contrast | None = None,
+    plain_pass: bool = False,
 ) -> None:
     """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce
     + L_rc (Eq. 16).
@@ -139,6 +140,9 @@ def update_model(
             contrastive term then embeds the images a second time, without augmentation; else both
             terms share one pass.
         contrast: the contrastive term; without it this is FedDM's update.
+        plain_pass: with `augment`, embed the images without augmentation also where no contrastive
+            term needs it. The released code does: such a pass moves the running statistics of batch
+            normalisation, and nothing else.
 
     Raises InputError when there are no images.
     """
@@ -161,7 +165,7 @@ def update_model(
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with autocast():
             logits, projected = _outputs(
-                model, images if prepare is None else prepare(images), augment, contrast
+                model, images if prepare is None else prepare(images), augment, contrast, plain_pass
             )
         total = loss(logits, labels)
         return total if contrast is None else total + weight * contrast.loss(projected, labels)
@@ -188,12 +192,19 @@ def _projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.
 
 
 def _outputs(
-    model: nn.Module, inputs: torch.Tensor, augment: Transform | None, contrast: Contrast | None
+    model: nn.Module,
+    inputs: torch.Tensor,
+    augment: Transform | None,
+    contrast: Contrast | None,
+    plain_pass: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits (N, C) for the loss and projected features (N, D) for the contrast (without one, an
     empty tensor).
     """
     if contrast is None:
+        if plain_pass and augment is not None:
+            with torch.no_grad():
+                model.embed(inputs)  # type: ignore[operator]
         return model(inputs if augment is None else augment(inputs)), inputs.new_empty(0)
     features = model.embed(inputs)  # type: ignore[operator]
     logits = model.classifier(features) if augment is None else model(augment(inputs))  # type: ignore[operator]

@@ -82,8 +82,12 @@ SWITCHES = {
     "fading_contrast": True,
     "keep_rounds": 10,
     "server_augmentation": AUGMENTATION,
+    "server_draws": "image",
+    "plain_pass": "always",
     "wire": "float32",
 }
+#: settings of the server's augmentation
+AUGMENTED = {"server_draws", "plain_pass"}
 SELECTION = {"b", "alpha", "blend", "selection", "wo_pw"}
 #: round 1 has no contrastive term, so the projector of round 2 is new in any case: only round 3 can
 #: tell
@@ -121,6 +125,8 @@ def test_every_setting_has_a_test_and_released_changes_every_difference():
 @pytest.mark.parametrize("name", sorted(SWITCHES))
 def test_each_switch_alone_changes_the_result(task, name):
     more = TRAINED if name in SELECTION else {}
+    if name in AUGMENTED:
+        more = {"server_augmentation": AUGMENTATION}
     plain, changed = (
         weights_after(task, **more),
         weights_after(task, **more, **{name: SWITCHES[name]}),

@@ -152,6 +152,26 @@ def test_a_draw_picks_one_transform_and_all_are_as_likely():
     assert stats.chisquare(counts.numpy(), expected.numpy(), sum_check=False).pvalue > 1e-3
 
 
+def test_draws_of_one_kind_share_the_transform_but_not_its_parameters():
+    """As released: what a batch does is drawn once, how far is drawn for every image."""
+    kinds = set()
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        drawn = draw_augmentation("color_cutout_rotate", 50, 16, generator, one_kind=True)
+        coloured = (drawn.colour != torch.tensor([0.0, 1.0, 1.0])).any(1)
+        cut = drawn.cutout[:, 1] >= drawn.cutout[:, 0]
+        each = torch.stack([coloured, cut, drawn.moved])
+        assert (each.all(1) | ~each.any(1)).all() and each.any(1).sum() == 1
+        kinds.add(int(each[:, 0].nonzero()))
+        parameters = (
+            drawn.colour[:, 0],
+            drawn.cutout.float() @ torch.arange(1.0, 5.0),
+            drawn.affine[:, 0, 0],
+        )
+        assert len(parameters[int(each[:, 0].nonzero())].unique()) > 10
+    assert kinds == {0, 1, 2}
+
+
 def test_parameters_fill_their_ranges():
     many = {name: drawn(name, 4000, 32) for name in ("color", "crop", "cutout", "scale", "rotate")}
     low, high = many["color"].colour.amin(0), many["color"].colour.amax(0)

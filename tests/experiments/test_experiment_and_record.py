@@ -201,3 +201,18 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     assert str(first) == "RuntimeError: out of memory: tried to allocate"
     assert str(second) == "MemoryError" and isinstance(second, InputError)
     assert third.status == "complete"
+
+
+def test_every_record_of_the_book_stands_for_what_it_ran():
+    """A record's experiment gives the settings that the record holds, also where `released()` has
+    changed since; a setting that is newer than the record has its default.
+    """
+    for one in records().values():
+        settings = one.experiment.new_algorithm().settings
+        now = json.loads(json.dumps(attrs.asdict(settings)))
+        newer = {
+            field.name: field.default
+            for field in attrs.fields(type(settings))
+            if field.name not in one.settings
+        }
+        assert now == one.settings | newer, one.experiment.id

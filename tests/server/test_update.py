@@ -2,6 +2,7 @@
 finite differences.
 """
 
+import copy
 from contextlib import nullcontext
 
 import numpy as np
@@ -304,6 +305,74 @@ def test_released_settings_with_classes_that_are_missing_stay_finite_and_lower_t
     )
     after = terms()
     assert after[0] < before[0] and after[1] < before[1]
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+def test_the_released_step_written_out(contrastive):
+    """Ten full batches of the released server by hand: both passes in train mode, plain images
+    first, so that both move the running statistics; cross-entropy of the second, contrast of the
+    first, Adam for the projector with gradients that add up.
+    """
+    draw, rate, tau, steps = torch.Generator().manual_seed(0), 0.05, 0.5, 10
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    images = torch.randn(7, 1, 8, 8, generator=draw, dtype=torch.float64)
+    model = models.build("convnet", 1, 8, 3, Rng(0), width=4).double()
+    projector = Projector(model.feature_size, Rng(1)).double()
+    prototypes = F.normalize(torch.randn(3, model.feature_size, generator=draw).double(), dim=1)
+    hand, head = copy.deepcopy(model).train(), copy.deepcopy(projector).train()
+    velocity = {name: torch.zeros_like(value) for name, value in hand.named_parameters()}
+    kept = [torch.zeros_like(value) for value in head.parameters()]
+    first, second = ([torch.zeros_like(value) for value in kept] for _ in range(2))
+    for step in range(1, steps + 1):
+        lr = 1.0 if step <= steps // 2 else 0.1
+        features = hand.embed(images)
+        loss = F.cross_entropy(hand.classifier(hand.embed(images.flip(3))), labels)
+        if contrastive:
+            z = F.normalize(head(features), dim=1)
+            near = (z @ prototypes[labels].T / tau).exp()
+            mine = (labels[:, None] == labels[None]).double()
+            # the hard negatives of each class are all classes, so that every image is compared
+            loss = loss - 0.3 * ((mine * near).sum(1) / near.sum(1)).log().mean()
+        slopes = torch.autograd.grad(
+            loss, [*hand.parameters(), *(head.parameters() if contrastive else ())]
+        )
+        with torch.no_grad():
+            for (name, weight), slope in zip(hand.named_parameters(), slopes, strict=False):
+                velocity[name] = 0.9 * velocity[name] + slope
+                weight -= lr * rate * velocity[name]
+            for i, (weight, slope) in enumerate(
+                zip(head.parameters(), slopes[len(velocity) :], strict=False)
+            ):
+                kept[i] += slope
+                first[i] = 0.9 * first[i] + 0.1 * kept[i]
+                second[i] = 0.999 * second[i] + 0.001 * kept[i] ** 2
+                scale = (second[i] / (1 - 0.999**step)).sqrt() + 1e-8
+                weight -= lr * 0.01 * first[i] / (1 - 0.9**step) / scale
+    contrast = Contrast(
+        projector=projector,
+        prototypes=prototypes,
+        temperature=tau,
+        weight=0.3,
+        negatives=torch.tensor([[0, 1, 2]] * 3),
+        form="released",
+        projector_training="accumulated",
+    )
+    update_model(
+        model,
+        images,
+        labels,
+        ServerTraining(lr=rate, batch_size=7, steps=steps, decay=0.1, weight_decay=0.0),
+        Rng(2),
+        loss=F.cross_entropy,
+        augment=lambda x: x.flip(3),
+        contrast=contrast if contrastive else None,
+        plain_pass=True,
+    )
+    for name, value in hand.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-7, atol=1e-9)
+    if contrastive:
+        for name, value in head.state_dict().items():
+            torch.testing.assert_close(projector.state_dict()[name], value, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize(
