@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from core.errors import unknown
+from core.errors import InputError, unknown
 from core.experiments import Record, records
 from core.experiments.grid import Cell, TableSpec
 from core.experiments.lines import slug
 from core.experiments.profiles import Profile
 from core.report import style
-from core.report.verdict import Judgement, judge
+from core.report.verdict import MB, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = ("paper", "laptop", "quick")
@@ -115,6 +115,36 @@ def metrics_frame(
         [dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
         columns=[*index, *sorted(set().union(*runs.values()))],
     )
+
+
+def runs_frame(
+    paper: str, table: str | int, column: str, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """One row for each measured run of a column: `method` (the row's name), `profile`, `seed`,
+    `accuracy` in percent and `MB sent` (2^20 bytes, both directions, all clients).
+
+    Raises InputError for an unknown paper, table or column, and where nothing is measured.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    if column not in {one.name for one in spec.columns}:
+        raise unknown("column of the table", column, {one.name for one in spec.columns})
+    rows = {
+        run.id: {
+            "method": cell.row,
+            "profile": cell.profile,
+            "seed": run.seed,
+            "accuracy": 100 * known[run.id].metrics["accuracy"],
+            "MB sent": sum(sum(way.values()) for way in known[run.id].bytes.values()) / MB,
+        }
+        for cell in best_cells(spec, known)
+        if cell.column == column
+        for run in cell.experiments
+        if run.id in known
+    }
+    if not rows:
+        raise InputError(f"no run of {paper}/{table}/{column} is measured")
+    return pd.DataFrame(list(rows.values()))
 
 
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:

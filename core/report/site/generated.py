@@ -7,8 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from core.report import notebooks
-
-PAPERS = {"fedvck": "FedVCK", "fediod": "FedIOD", "gddfl": "GDD-FL", "fedmk": "FedMK"}
+from core.report.claims import PAPERS
 
 
 def fragments(executed: list[Path]) -> dict[str, str]:

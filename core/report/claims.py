@@ -1,0 +1,355 @@
+"""What the papers claim beyond single numbers, judged as claims.
+
+The claims stand in `book/claims/<paper>.yaml`. A claim that one row leads others is computed from
+records, by paired differences over seeds in every column that is measured: it **holds** where the
+90% interval of the lead is above 0 in all columns, it **does not hold** where it is below 0 in one,
+else it is **unclear**. Other claims are **tested** (a test of this repository fails if it is not
+so), agree or disagree with the paper's own numbers, are examined on a page, or are open.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pandas as pd
+
+from core.errors import InputError
+from core.experiments import Record, TableSpec, records
+from core.experiments.grid import Cell
+from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
+from core.report import style
+from core.report.figures import blank
+from core.report.intervals import paired
+from core.report.tables import best_cells
+from core.report.verdict import values
+
+CLAIMS = TABLES.parent / "claims"
+#: the papers in the order of the book, and their names
+PAPERS = {"fedvck": "FedVCK", "fedmk": "FedMK", "gddfl": "GDD-FL", "fediod": "FedIOD"}
+#: how a claim may be judged, and what is said of one that is judged so without records
+KINDS = {
+    "ahead": "not measured",
+    "test": "holds in a test",
+    "print": "",
+    "shown": "examined on its page",
+    "open": "open",
+    "not_testable": "not testable here",
+}
+VERDICTS = (
+    "holds",
+    "does not hold",
+    "unclear",
+    "not measured",
+    "holds in a test",
+    "agrees with its own numbers",
+    "contradicts its own numbers",
+    "examined on its page",
+    "open",
+    "not testable here",
+)
+#: a sign and a colour for each verdict
+SIGNS = {
+    "holds": ("✓", "#009E73"),
+    "does not hold": ("✗", "#D55E00"),
+    "unclear": ("~", "#E69F00"),
+    "not measured": ("…", "#A6A6A6"),
+    "holds in a test": ("✓", "#56B4E9"),
+    "agrees with its own numbers": ("=", "#0072B2"),
+    "contradicts its own numbers": ("≠", "#CC79A7"),
+    "examined on its page": ("→", "#8C8C8C"),
+    "open": ("…", "#C9C9C8"),
+    "not testable here": ("–", "#E4E4E3"),
+}
+_KEYS = ("claim", "where", "page", "main", "ours")
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """One claim, in our words, and how it is judged."""
+
+    paper: str
+    number: int
+    text: str
+    #: where the paper makes it
+    where: str
+    #: one of `KINDS`, and what stands below it
+    kind: str
+    detail: Any
+    #: the page that has the evidence
+    page: str | None = None
+    #: whether the paper rests on it
+    main: bool = False
+    #: whether this book asks it, and not the paper
+    ours: bool = False
+
+
+@attrs.frozen
+class Lead:
+    """By how much one row leads another in a column, in the unit of print; above 0 is better."""
+
+    table: str
+    column: str
+    profile: str
+    row: str
+    rival: str
+    mean: float
+    #: the ends of its 90% interval over seeds
+    low: float
+    high: float
+    seeds: int
+    #: which data stand in for those of the paper, if any
+    stand_in: str | None = None
+
+
+@attrs.frozen
+class Finding:
+    """What came out for a claim."""
+
+    verdict: str
+    effect: str = ""
+    leads: tuple[Lead, ...] = ()
+
+    @property
+    def budget(self) -> str:
+        """Whether the numbers behind it were run as the paper ran its own; "" without numbers."""
+        if not self.leads:
+            return ""
+        full = all(one.profile == "paper" and not one.stand_in for one in self.leads)
+        return "the paper's" if full else "smaller, or other data"
+
+
+def claims(paper: str, root: Path | None = None) -> list[Claim]:
+    """A paper's claims, in the order of its file. Raises InputError for a file that is not well
+    formed.
+    """
+    path = (root or CLAIMS) / f"{paper}.yaml"
+    found = []
+    for number, entry in enumerate(as_list(read_yaml(path).get("claims"), short(path)), 1):
+        where = f"{short(path)}, claim {number}"
+        given = as_mapping(entry, where)
+        check_keys(given, (*_KEYS, *KINDS), where)
+        kinds = [kind for kind in KINDS if kind in given]
+        if len(kinds) != 1 or not isinstance(given.get("claim"), str):
+            raise InputError(f"{where} needs a 'claim' and one of {', '.join(KINDS)}")
+        (kind,) = kinds
+        found.append(
+            Claim(
+                paper=paper,
+                number=number,
+                text=given["claim"],
+                where=str(given.get("where", "")),
+                kind=kind,
+                detail=given[kind],
+                page=given["shown"] if kind == "shown" else given.get("page"),
+                main=bool(given.get("main")),
+                ours=bool(given.get("ours")),
+            )
+        )
+    return found
+
+
+def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding:
+    """The verdict on a claim; `measured` are complete records by experiment id, by default the
+    book's. Raises InputError for a row, column or metric that its tables do not have.
+    """
+    if claim.kind == "print":
+        agrees, because = claim.detail["agrees"], claim.detail["because"]
+        verb = "agrees with" if agrees else "contradicts"
+        return Finding(f"{verb} its own numbers", because)
+    if claim.kind != "ahead":
+        effect = str(claim.detail) if claim.kind in ("test", "open", "not_testable") else ""
+        return Finding(KINDS[claim.kind], effect)
+    found = tuple(leads(claim, records() if measured is None else measured))
+    if not found:
+        return Finding(KINDS["ahead"])
+    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
+    verdict = "holds" if ahead == len(found) else "does not hold" if behind else "unclear"
+    return Finding(verdict, _effect(found, ahead, behind), found)
+
+
+def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
+    """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured.
+
+    Two cells that the same runs fill are one comparison.
+    """
+    asked = as_mapping(claim.detail, f"claim {claim.number} of {claim.paper}")
+    check_keys(
+        asked,
+        ("tables", "metric", "columns", "row", "against", "pairs"),
+        f"a claim of {claim.paper}",
+    )
+    found: dict[tuple[str, ...], Lead] = {}
+    for table in asked["tables"]:
+        spec = TableSpec.find(claim.paper, table)
+        metric = asked.get("metric", spec.metric)
+        columns: dict[str, dict[str, Cell]] = {}
+        for cell in best_cells(spec, measured):
+            if cell.metric == metric and cell.column in asked.get("columns", [cell.column]):
+                columns.setdefault(cell.column, {})[cell.row] = cell
+        for cells in columns.values():
+            for lead in _in_column(asked, cells, measured):
+                runs = [*cells[lead.row].experiments, *cells[lead.rival].experiments]
+                found.setdefault(tuple(run.id for run in runs), lead)
+    return list(found.values())
+
+
+def _in_column(
+    asked: Mapping[str, Any], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+) -> list[Lead]:
+    """The comparisons of one column: pairs as stated, or a row with the best of the others."""
+    known = {row: of for row, cell in cells.items() if (of := values(cell, measured))}
+    better = -1 if _lower_is_better(cells) else 1
+    pairs = [tuple(pair) for pair in asked.get("pairs", ())]
+    if row := asked.get("row"):
+        rivals = [one for one in asked.get("against", known) if one in known and one != row]
+        best = max(
+            rivals, key=lambda one: better * statistics.fmean(known[one].values()), default=""
+        )
+        pairs.append((row, best))
+    compared = []
+    for row, rival in pairs:
+        seeds = sorted(known.get(row, {}).keys() & known.get(rival, {}).keys())
+        if seeds:
+            a, b = ([better * known[name][seed] for seed in seeds] for name in (row, rival))
+            cell = cells[row]
+            mean, low, high = paired(a, b)
+            where = (cell.table, cell.column, cell.profile, row, rival)
+            compared.append(Lead(*where, mean, low, high, len(seeds), cell.stand_in))
+    return compared
+
+
+def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
+    printed = [cell.published for cell in cells.values() if cell.published]
+    if printed:
+        return printed[0].better == "lower"
+    return next(iter(cells.values())).metric.startswith("upload")
+
+
+def _effect(found: Sequence[Lead], ahead: int, behind: int) -> str:
+    """A sentence on all comparisons of a claim."""
+    budget = ", ".join(dict.fromkeys(one.profile for one in found))
+    if len(found) == 1:
+        (one,) = found
+        return (
+            f"{one.row} leads {one.rival} by {one.mean:+.1f} [{one.low:.1f}, {one.high:.1f}] "
+            f"({one.column}, {one.seeds} seeds, {budget})"
+        )
+    means = sorted(one.mean for one in found)
+    return (
+        f"ahead in {ahead}, behind in {behind} of {len(found)} comparisons; lead from "
+        f"{means[0]:+.1f} to {means[-1]:+.1f}, median {statistics.median(means):+.1f} ({budget})"
+    )
+
+
+@functools.cache
+def papers() -> tuple[str, ...]:
+    """The papers that have claims, in the order of the book."""
+    found = {path.stem for path in CLAIMS.glob("*.yaml")}
+    return tuple(paper for paper in PAPERS if paper in found)
+
+
+def claims_frame(
+    paper: str, measured: Mapping[str, Record] | None = None, main: bool = False
+) -> pd.DataFrame:
+    """A paper's claims with their verdicts: `number`, `claim`, `where`, `verdict`, `effect`,
+    `budget`, `page`, `main`, `ours`; with `main` only those that the paper rests on.
+    """
+    rows = []
+    for claim in claims(paper):
+        if claim.main or not main:
+            found = judge(claim, measured)
+            rows.append(
+                {
+                    "number": claim.number,
+                    "claim": claim.text,
+                    "where": claim.where,
+                    "verdict": found.verdict,
+                    "effect": found.effect,
+                    "budget": found.budget,
+                    "page": claim.page or "",
+                    "main": claim.main,
+                    "ours": claim.ours,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def claims_table(paper: str, main: bool = False) -> Any:
+    """`claims_frame` as a page shows it, each claim with a link to its evidence."""
+    from pandas.io.formats.style import Styler
+
+    frame = claims_frame(paper, main=main)
+    shown = pd.DataFrame(
+        {
+            "claim": [
+                f"{escape(text)} <small>({escape(where)})</small>"
+                for text, where in zip(frame["claim"], frame["where"], strict=True)
+            ],
+            "verdict": [_verdict_html(word) for word in frame["verdict"]],
+            "what it rests on": [escape(text) for text in frame["effect"]],
+            "budget": frame["budget"],
+            "page": [f'<a href="{page}.html">{page}</a>' if page else "" for page in frame["page"]],
+        }
+    )
+    css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;text-align:left;"}]
+    kind = "main" if main else "all"
+    return (
+        Styler(
+            shown,
+            uuid=f"claims-{paper}-{kind}",
+            table_attributes='class="dataframe core-table"',
+        )
+        .set_table_styles(css)
+        .hide(axis="index")
+    )
+
+
+def _verdict_html(word: str) -> str:
+    sign, colour = SIGNS[word]
+    edge = f"border-left:3px solid {colour};padding-left:.4em"
+    return f'<span style="{edge}"><span aria-hidden="true">{sign}</span> {word}</span>'
+
+
+def claims_count(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """How many claims of each paper have each verdict; the book's own questions are left out."""
+    known = records() if measured is None else measured
+    counts = {}
+    for paper in papers():
+        frame = claims_frame(paper, known)
+        counts[paper] = frame[~frame["ours"]]["verdict"].value_counts()
+    return pd.DataFrame(counts).reindex(VERDICTS).fillna(0).astype(int).T
+
+
+def claims_figure(counts: pd.DataFrame | None = None) -> Any:
+    """`claims_count` as one bar for each paper. Returns a `matplotlib.figure.Figure` whose label
+    describes it.
+    """
+    from matplotlib import rc_context
+
+    counts = (claims_count() if counts is None else counts).rename(index=PAPERS)
+    shown = [name for name in VERDICTS if counts[name].any()]
+    with rc_context(style.rc()):
+        figure = blank(7.2, 3.4)
+        axes = figure.subplots()
+        left = pd.Series(0, index=counts.index)
+        for name in shown:
+            _, colour = SIGNS[name]
+            bars = axes.barh(counts.index, counts[name], left=left, label=name, color=colour)
+            axes.bar_label(bars, [n or "" for n in counts[name]], label_type="center")
+            left = left + counts[name]
+        axes.invert_yaxis()
+        axes.set(xlabel="claims")
+        axes.grid(visible=False)
+        figure.legend(loc="outside lower center", ncols=3)
+    said = [
+        f"{paper}: " + ", ".join(f"{row[name]} {name}" for name in shown if row[name])
+        for paper, row in counts.iterrows()
+    ]
+    figure.set_label("Claims by paper and verdict. " + "; ".join(said) + ".")
+    return figure

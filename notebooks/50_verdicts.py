@@ -1,0 +1,153 @@
+# %% [markdown]
+# # Verdicts
+#
+# *Question:* what do the four papers claim, and what is left of it when it is tested?\
+# *Time:* seconds: this page only reads records. *Data:* none.
+#
+# A table of a paper has hundreds of numbers; a claim is what the reader should take from them. Here every claim is
+# judged on its own: is the method the best, does each part help, does it cost less? A single number that misses its
+# printed value does not refute a claim, and a hundred that meet theirs do not prove one.
+
+# %% tags=["parameters"]
+table_number = 11
+column = "cifar10-0.05"
+
+# %%
+import pandas as pd
+from IPython.display import Markdown
+
+from core.report import scatter, show
+from core.report.claims import (
+    claims_count,
+    claims_figure,
+    claims_frame,
+    claims_table,
+    papers,
+)
+from core.report.tables import runs_frame
+
+# %%
+counts = claims_count()
+show(claims_figure(counts))
+
+# %% [markdown]
+# ## The rule
+#
+# A claim that one method leads others is computed from records. Runs with the same seed share split and first network,
+# so the lead is taken seed by seed, with its 90% interval. The claim **holds** when the interval lies above zero in
+# every column that is measured, it **does not hold** when the interval lies below zero in one of them, and else it is
+# **unclear**. Each verdict says with which budget: at a smaller one than the paper's, or on data that stand in for the
+# paper's, it is a verdict on the method at that budget and no more.
+#
+# A claim about the method itself *holds in a test* when a test of this repository would fail otherwise. Some claims
+# can be held against the paper's own numbers: they *agree* or *contradict*; the [errata](../book/errata) has the
+# details. What is *examined on its page* has no single number. The rest is *open*, with what would have to be run, or
+# *not testable here*, with the reason.
+#
+# ## The main claims
+
+# %%
+main = pd.concat(claims_frame(paper, main=True) for paper in papers())
+said = main["verdict"].value_counts()
+full = main[main["budget"] == "the paper's"]["verdict"].value_counts()
+Markdown(
+    f"The papers rest on {len(main)} claims of the list below: "
+    + ", ".join(f"{count} {word}" for word, count in said.items())
+    + ". At the paper's own budget and data: "
+    + (", ".join(f"{count} {word}" for word, count in full.items()) or "none")
+    + "."
+)
+
+# %% [markdown]
+# ### FedVCK
+
+# %%
+claims_table("fedvck", main=True)
+
+# %% [markdown]
+# ### FedMK
+
+# %%
+claims_table("fedmk", main=True)
+
+# %% [markdown]
+# ### GDD-FL
+
+# %%
+claims_table("gddfl", main=True)
+
+# %% [markdown]
+# ### FedIOD
+
+# %%
+claims_table("fediod", main=True)
+
+# %% [markdown]
+# ## Accuracy, and what it costs
+#
+# All methods of one table on the same data, at the fullest budget that is measured: each point is a run. Bytes count
+# both directions and all clients.
+
+# %%
+runs = runs_frame("fedvck", table_number, column)
+figure = scatter(
+    runs,
+    x="MB sent",
+    y="accuracy",
+    by="method",
+    xlabel="MB sent, both directions",
+    ylabel="accuracy (%)",
+    title=f"{column}, profile {runs['profile'].iloc[0]}",
+)
+figure.axes[0].set_xscale("log")
+show(figure)
+
+# %% [markdown]
+# ## All claims
+#
+# In the order of each paper. Questions that this book asks and no paper does are marked in the column of places.
+#
+# ### FedVCK
+
+# %% tags=["hide-output"]
+claims_table("fedvck")
+
+# %% [markdown]
+# ### FedMK
+
+# %% tags=["hide-output"]
+claims_table("fedmk")
+
+# %% [markdown]
+# ### GDD-FL
+
+# %% tags=["hide-output"]
+claims_table("gddfl")
+
+# %% [markdown]
+# ### FedIOD
+
+# %% tags=["hide-output"]
+claims_table("fediod")
+
+# %% [markdown]
+# ## Take away
+#
+# - Judge the claim, not the cell: the lead over the best rival, seed by seed, with its interval.
+# - A rival that was not tuned is no rival. One row of FedMK's list shows what tuning does to a lead.
+# - *Unclear* is a result. It says that more seeds or a larger budget are needed, not that both methods are equal.
+#
+# ```{exercise} A claim of your own
+# :label: ex-verdicts-own
+#
+# Add a claim to `book/claims/fedmk.yaml`: with class-balanced weights FedMK has a smaller spread over seeds than with
+# dynamic ones. Which of the ways to judge fits it, and what is missing?
+# ```
+#
+# ```{solution} ex-verdicts-own
+# :class: dropdown
+#
+# None fits as it is: `ahead` compares means, not spreads. The values are there (`values` of the two rows, Table 6), so
+# a ratio of variances with its F interval would do. With three seeds that interval reaches over more than a factor of
+# thirty, so the honest entry today is `open`, with the number of seeds that it needs.
+# ```

@@ -1,0 +1,138 @@
+"""Claims of the papers: the files, the rule by hand, and that the tests they name exist."""
+
+import ast
+import re
+
+import attrs
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from core.errors import InputError
+from core.experiments import TableSpec
+from core.experiments.record import REPOSITORY
+from core.report.claims import (
+    VERDICTS,
+    Claim,
+    claims,
+    claims_count,
+    claims_figure,
+    claims_table,
+    judge,
+    papers,
+)
+from core.report.tables import runs_frame
+
+ALL = [claim for paper in papers() for claim in claims(paper)]
+
+
+def test_all_claims_of_the_papers_are_there():
+    theirs = {paper: sum(not claim.ours for claim in claims(paper)) for paper in papers()}
+    assert theirs == {"fedvck": 45, "fedmk": 28, "gddfl": 20, "fediod": 27}
+    for paper, number in theirs.items():
+        listed = REPOSITORY.parent / "shared" / "published" / f"{paper}_claims.md"
+        if listed.exists():
+            assert len(re.findall(r"^\d+\. ", listed.read_text(), re.M)) == number
+    assert all(claim.where for claim in ALL)
+
+
+@pytest.mark.parametrize("claim", [one for one in ALL if one.kind == "test"], ids=lambda c: c.text)
+def test_the_tests_that_claims_rest_on_exist(claim):
+    path, _, name = claim.detail.partition("::")
+    tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_pages_that_claims_name_exist():
+    for claim in ALL:
+        assert not claim.page or (REPOSITORY / "notebooks" / f"{claim.page}.py").exists(), claim
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """Two rows of FedMK's Table 6 on one column, with the runs of three seeds each."""
+    cells = TableSpec.find("fedmk", 6).cells("paper")
+    return [cell for cell in cells if cell.column == cells[0].column]
+
+
+def measured(cells, values):
+    """Records by id with these accuracies, one list per row."""
+    from core.experiments import records
+
+    some = next(iter(records().values()))
+    return {
+        run.id: attrs.evolve(some, experiment=run, metrics={"accuracy": value})
+        for cell, of in zip(cells, values, strict=True)
+        for run, value in zip(cell.experiments, of, strict=False)
+    }
+
+
+def leading(row, rival):
+    detail = {"tables": [6], "pairs": [[row, rival]]}
+    return Claim(paper="fedmk", number=1, text="", where="", kind="ahead", detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ([0.90, 0.91, 0.92], [0.80, 0.81, 0.82], "holds"),
+        ([0.80, 0.81, 0.82], [0.90, 0.91, 0.92], "does not hold"),
+        ([0.90, 0.50, 0.70], [0.80, 0.60, 0.69], "unclear"),
+        ([0.90], [0.10], "unclear"),  # one seed says nothing about its spread
+        ([], [0.5, 0.5, 0.5], "not measured"),
+    ],
+)
+def test_the_rule_by_hand(cells, first, second, verdict):
+    found = judge(leading(cells[0].row, cells[1].row), measured(cells, [first, second]))
+    assert found.verdict == verdict
+
+
+def test_the_interval_is_students_over_paired_seeds(cells):
+    first, second = [0.93, 0.90, 0.96], [0.80, 0.85, 0.81]
+    (lead,) = judge(leading(cells[0].row, cells[1].row), measured(cells, [first, second])).leads
+    gaps = 100 * (np.array(first) - second)
+    low, high = t.interval(0.9, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
+    assert (lead.mean, lead.low, lead.high) == pytest.approx((gaps.mean(), low, high))
+    assert lead.seeds == 3 and lead.profile == "paper"
+
+
+def test_runs_that_fill_two_columns_are_one_comparison():
+    """Table 14 has columns of 10 and of 100 rounds, which a profile of 10 rounds fills with the
+    same runs."""
+    claim = next(
+        one
+        for one in claims("fedvck")
+        if one.detail == {"tables": [14], "pairs": [["w.o. L_rc + P_w", "w.o. all"]]}
+    )
+    found = judge(claim).leads
+    assert len({(lead.column.rsplit("-", 2)[0], lead.profile) for lead in found}) == len(found)
+
+
+def test_every_verdict_is_counted_once_and_drawn():
+    counts = claims_count()
+    assert counts.loc["fedvck"].sum() == 45 and tuple(counts.columns) == VERDICTS
+    label = claims_figure(counts).get_label()
+    assert all(name in label for name in ("FedVCK", "FedMK", "GDD-FL", "FedIOD", "holds in a test"))
+
+
+def test_a_table_shows_its_claims_with_links():
+    html = claims_table("gddfl", main=True).to_html()
+    assert html.count('<a href="30_gddfl.html">') == 3 and "<script" not in html
+
+
+@pytest.mark.parametrize(
+    "text", ["claims: 3", "claims: [{claim: x}]", "claims: [{claim: x, open: a, shown: b}]"]
+)
+def test_malformed_files_are_refused(tmp_path, text):
+    (tmp_path / "p.yaml").write_text(f"claims: {text}")
+    with pytest.raises(InputError, match=r"p\.yaml"):
+        claims("p", tmp_path)
+
+
+def test_runs_of_a_column():
+    frame = runs_frame("reference", 1, "mnist-0.05")
+    assert {"FedAvg", "Centralized"} <= set(frame["method"]) and frame["accuracy"].between(
+        0, 100
+    ).all()
+    with pytest.raises(InputError, match="column of the table"):
+        runs_frame("reference", 1, "mnist")
