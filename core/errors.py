@@ -57,7 +57,7 @@ class _Brief(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Python refuses to print a number of more than 4,300 digits."""
         size = x.bit_length() * 30103 // 100000
-        return f"a number of {size} digits" if size > 40 else repr(x)
+        return f"a number of about {size} digits" if size > 40 else repr(x)
 
 
 _BRIEF = _Brief()

@@ -19,7 +19,6 @@ from core.federation import (
     Message,
     State,
     Task,
-    check_upload,
     pack,
     supervised,
     train,
@@ -58,11 +57,12 @@ class Centralized(Algorithm):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Collect the data that are not here yet, then train."""
         received = set(state.meta["received"])
-        form = self.upload_format(state)[0]
-        for client in clients:
-            if client.id not in received:
-                upload = Message({"images": client.images, "labels": client.labels})
-                ledger.count("up", check_upload(upload, form, {}, client.id))
+        new = [client for client in clients if client.id not in received]
+        answers = {
+            client.id: Message({"images": client.images, "labels": client.labels}) for client in new
+        }
+        if new:
+            self.admit(answers, self.upload_format(state), new, ledger)
         with ledger.timed("server"):
             model = self.model(state)
             images = torch.cat([client.images for client in clients])

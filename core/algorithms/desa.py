@@ -54,7 +54,6 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    check_upload,
     pack,
     train,
 )
@@ -229,12 +228,9 @@ class DESA(fedavg.FedAvg):
             with ledger.timed("clients"):
                 answers = self._anchors(new, rng.at("anchors"))
             form = anchors_format(state)
-            uploads = {
-                id_: ledger.count("up", check_upload(answer, form, {}, id_))
-                for id_, answer in answers.items()
-            }
+            uploads = self.admit(answers, (form, {}), new, ledger)
             state = attrs.evolve(state, tensors=collect(state, uploads))
-            owners = sorted({*owners, *answers})
+            owners = sorted({*owners, *uploads})
         present = anchors(state)
         for client in clients:
             if sent.get(str(client.id)) != len(owners):

@@ -139,7 +139,9 @@ class DFRD(fedavg.FedAvg):
         """
         tensors, meta = super().upload_format(state)
         return tensors | {
-            "labels/counts": Field((state.task.dataset.num_classes,), torch.int64, low=0)
+            "labels/counts": Field(
+                (state.task.dataset.num_classes,), torch.int64, low=0, total=self.settings.views
+            )
         }, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:

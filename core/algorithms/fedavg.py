@@ -6,7 +6,6 @@ from Decentralized Data. AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import attrs
@@ -21,6 +20,7 @@ from core.federation import (
     Message,
     State,
     Task,
+    as_announced,
     pack,
     supervised,
     train,
@@ -64,10 +64,10 @@ class FedAvg(Algorithm):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model of the same form, and the number of samples behind it."""
         tensors = {
-            name: Field(tuple(value.shape), value.dtype)
+            name: Field(tuple(value.shape), value.dtype, near=value)
             for name, value in weights(state.tensors).items()
         }
-        return tensors, {"samples": Field((), torch.int64, low=1, high=math.inf)}
+        return tensors, {"samples": Field((), torch.int64, low=1, total=as_announced)}
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """What a client minimises in this round: the mean loss F_k(w) of its own data.

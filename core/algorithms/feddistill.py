@@ -24,7 +24,6 @@ and `absent` do that. It also counts one sample too many of every class, which i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -105,8 +104,12 @@ class FedDistill(fedavg.FedAvg):
         classes = state.task.dataset.num_classes
         return tensors | {
             "logits/mean": Field((classes, classes), torch.float32),
-            "logits/samples": Field((classes,), torch.int64, low=0, high=math.inf),
+            "logits/samples": Field((classes,), torch.int64, low=0, total=self._views),
         }, meta
+
+    def _views(self, samples: int) -> int:
+        """How often a client with so many samples has seen one, in all rounds so far or in one."""
+        return self.schedule.rounds * self.settings.views(samples)
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """A round of FedAvg. With `sharing: logits` the clients' models come to stand in the state

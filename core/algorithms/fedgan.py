@@ -91,7 +91,8 @@ class FedGAN(fedavg.FedAvg):
         """Classifier, generator and discriminator, and the number of samples behind them."""
         _, meta = super().upload_format(state)
         return {
-            name: Field(tuple(value.shape), value.dtype) for name, value in state.tensors.items()
+            name: Field(tuple(value.shape), value.dtype, near=value)
+            for name, value in state.tensors.items()
         }, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:

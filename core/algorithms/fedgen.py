@@ -22,7 +22,6 @@ those of their batches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import attrs
@@ -34,7 +33,7 @@ from core.algorithms import fedavg
 from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, pack
+from core.federation import Client, Field, Message, State, Task, as_announced, pack
 from core.federation.tensors import put, take, unpack, weights
 from core.federation.training import Objective
 from core.models import FeatureGenerator
@@ -146,7 +145,7 @@ class FedGen(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and that of each class."""
         tensors, meta = super().upload_format(state)
-        counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, high=math.inf)
+        counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, total=as_announced)
         return tensors | {"labels/counts": counts}, meta
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:

@@ -41,6 +41,7 @@ from core.federation import (
     Message,
     State,
     Task,
+    as_announced,
     pack,
     supervised,
     train,
@@ -175,7 +176,7 @@ class FedKD(Algorithm):
         shape, levels = (state.meta["queries"], classes), self.settings.levels
         if self.settings.private:
             return {"votes/noisy": Field(shape, torch.float32)}, {}
-        counts = {"samples/classes": Field((classes,), torch.int64, low=0)}
+        counts = {"samples/classes": Field((classes,), torch.int64, low=0, total=as_announced)}
         if levels:
             return counts | {
                 "answers/levels": Field(shape, torch.int8, low=-levels, high=levels),

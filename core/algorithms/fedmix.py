@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from core.algorithms import fedavg
 from core.checks import number, whole
-from core.federation import Client, Field, Ledger, Message, State, Task, UploadError, check_upload
+from core.federation import Client, Field, Ledger, Message, State, Task
 from core.federation.training import Objective
 from core.models.batchnorm import quicken
 from core.rng import Rng
@@ -80,18 +80,13 @@ class FedMix(fedavg.FedAvg):
         come down.
         """
         form = averages_format(state)
+        new = [client for client in clients if client.id not in state.meta["averaged"]]
         with ledger.timed("clients"):
             answers = {
                 client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
-                for client in clients
-                if client.id not in state.meta["averaged"]
+                for client in new
             }
-        for id_, answer in answers.items():
-            ledger.count("up", check_upload(answer, form, {}, id_))
-            if len({len(value) for value in answer.tensors.values()}) > 1:
-                raise UploadError(
-                    f"the upload of client {id_} was refused: it has not as many labels as averages"
-                )
+        answers = self.admit(answers, (form, {}), new, ledger) if new else {}
         pool = {
             name: torch.cat(
                 [state.tensors[name], *(answer.tensors[name] for answer in answers.values())]

@@ -31,7 +31,7 @@ from core.condensation.engine import (
 )
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Message, State, Task, pack
+from core.federation import Client, Field, Message, State, Task, as_announced, pack
 from core.federation.tensors import take, unpack, weights
 from core.models import Classifier, at_once
 from core.rng import Rng
@@ -204,7 +204,7 @@ class FedVCK(Condensing):
         classes = state.task.dataset.num_classes
         return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
-            "prototypes/samples": Field((classes,), torch.int64, low=0),
+            "prototypes/samples": Field((classes,), torch.int64, low=0, total=as_announced),
         }, {}
 
     def serve(

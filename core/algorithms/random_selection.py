@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from core.families.one_shot import OneShot, OneShotSettings
-from core.federation import Client, Field, Ledger, Message, State, check_upload
+from core.federation import Client, Field, Ledger, Message, State, as_announced
 from core.rng import Rng
 
 
@@ -38,24 +38,18 @@ class RandomSelection(OneShot):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
-            form = {"counts": Field((state.task.dataset.num_classes,), torch.int64, low=0)}
-            counts = [
-                ledger.count(
-                    "up",
-                    check_upload(Message({"counts": client.class_counts}), form, {}, client.id),
-                )
-                for client in clients
-            ]
+            classes = state.task.dataset.num_classes
+            form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
+            answers = {client.id: Message({"counts": client.class_counts}) for client in clients}
+            uploads = self.admit(answers, (form, {}), clients, ledger)
             shares = quotas(
-                torch.stack([message.tensors["counts"].cpu() for message in counts]),
+                torch.stack([upload.tensors["counts"].cpu() for upload in uploads.values()]),
                 self.settings.images_per_class,
                 rng.at("quotas"),
             )
-            wanted = {
-                str(client.id): share
-                for client, share in zip(clients, shares.tolist(), strict=True)
-            }
+            wanted = {str(id_): share for id_, share in zip(uploads, shares.tolist(), strict=True)}
             state = attrs.evolve(state, meta=state.meta | {"wanted": wanted})
+            clients = [client for client in clients if client.id in uploads]
         return super().round(state, clients, ledger, rng)
 
     def serve(

@@ -56,7 +56,11 @@ class SCAFFOLD(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model and the change of a control variate, which has the form of its parameters."""
         tensors, meta = super().upload_format(state)
-        return tensors | put("control/", take("parameters/", tensors)), meta
+        control = {
+            name: attrs.evolve(field, near=None)
+            for name, field in take("parameters/", tensors).items()
+        }
+        return tensors | put("control/", control), meta
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """f_i(y) + <c - c_i, y>, whose gradient is g_i(y) - c_i + c."""

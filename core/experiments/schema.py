@@ -55,7 +55,9 @@ def _rounds(record: Record) -> None:
     _need(len(rounds) <= most, "rounds", f"at most {most}, as its experiment has", len(rounds))
     for number, row in enumerate(rounds, 1):
         where = f"round {number}"
-        _need(isinstance(row, dict) and set(row) == ROW, where, "a row of a round", row)
+        _need(
+            isinstance(row, dict) and set(row) - {"refused"} == ROW, where, "a row of a round", row
+        )
         _need(row["round"] == number, where, "numbered in order", row["round"])
         _mapping(row["metrics"], f"{where}, metrics", is_number)
         tested = number % experiment.evaluate_every == 0 or number == experiment.rounds
@@ -66,6 +68,7 @@ def _rounds(record: Record) -> None:
             _need(fine, f"{where}, {name}", "a share from 0 to 1" if share else "positive", value)
         for way in ("up", "down"):
             _need(_is_bytes(row[way]), f"{where}, {way}", "a number of bytes", row[way])
+        _mapping(row.get("refused", {}), f"{where}, refused", _plain)
         _mapping(row["seconds"], f"{where}, seconds", lambda one: is_number(one) and one >= 0)
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from core.federation.client import Client
-from core.federation.message import Field, Ledger, Message, check_upload
+from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
 from core.federation.task import Task
+from core.federation.uploads import Field, admit, announce
 from core.rng import Rng
 
 
@@ -79,13 +80,32 @@ class Algorithm:
         }
         with ledger.timed("clients"):
             answers = self.clients_update(clients, messages, rng)
-        tensors, meta = self.upload_format(state)
-        uploads = {
-            id_: ledger.count("up", check_upload(answer, tensors, meta, id_))
-            for id_, answer in answers.items()
-        }
+        uploads = self.admit(answers, self.upload_format(state), clients, ledger)
         with ledger.timed("server"):
             return self.server_update(state, uploads, rng.at("server"))
+
+    def admit(
+        self,
+        answers: Mapping[int, Message],
+        form: tuple[Mapping[str, Field], Mapping[str, Field]],
+        clients: Sequence[Client],
+        ledger: Ledger,
+    ) -> dict[int, Message]:
+        """The answers of these clients that have the form, counted; see `uploads.admit`.
+
+        Every upload of every algorithm comes by here before anything is computed from it.
+        """
+        return admit(
+            answers.items(),
+            form,
+            {
+                client.id: announce(client.id, len(client), len(client.task.dataset.train))
+                for client in clients
+            },
+            ledger,
+            refused=self.schedule.refused,
+            update_norm=self.schedule.update_norm,
+        )
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """What is tested: one model, or a list with one model per client."""

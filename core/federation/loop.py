@@ -34,6 +34,8 @@ class RoundResult:
     seconds: dict[str, float]
     state: State
     ledger: Ledger
+    #: reasons by client, of the uploads that were refused
+    refused: dict[str, str] = attrs.field(factory=dict)
 
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
@@ -43,6 +45,7 @@ class RoundResult:
             "up": self.up,
             "down": self.down,
             "seconds": {phase: round(time, 4) for phase, time in self.seconds.items()},
+            **({"refused": self.refused} if self.refused else {}),
         }
 
 
@@ -99,6 +102,7 @@ def rounds(
             ledger.rounds[-1]["seconds"],
             state,
             ledger,
+            ledger.rounds[-1].get("refused", {}),
         )
         history.append(result.row())
         if checkpoint:

@@ -6,10 +6,13 @@ from typing import Any
 
 import attrs
 
-from core.checks import one_of, whole
+from core.checks import number, one_of, whole
 from core.errors import InputError
 
 SPLITS = ("test", "val")
+ENDS = ("end", "leave_out")
+#: no sound training moves a network further in one round
+UPDATE_NORM = 1e4
 
 
 def _active(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -36,6 +39,11 @@ class Schedule:
     evaluate_on: str = attrs.field(
         default="test", validator=one_of("split to evaluate on", *SPLITS)
     )
+    #: what an upload that is refused does: "end" the round, and the run with it; "leave_out": the
+    #: round goes on with the others
+    refused: str = attrs.field(default="end", validator=one_of("answer to a refused upload", *ENDS))
+    #: the largest Euclidean norm of a client's update of a network
+    update_norm: float = attrs.field(default=UPDATE_NORM, validator=number(0, above=True))
 
     def tests(self, number: int) -> bool:
         """Whether the model is tested after this round, counted from 1."""

@@ -39,6 +39,10 @@ class LocalTraining:
         """Batches that a client with so many samples takes in a round."""
         return self.local_steps or self.local_epochs * -(-samples // self.batch_size)
 
+    def views(self, samples: int) -> int:
+        """How often such a client sees a sample in a round, at most."""
+        return self.steps(samples) * min(self.batch_size, samples)
+
 
 def supervised(task: Task) -> Objective:
     """The plain objective: the task's loss of the model's outputs, computed in the runtime's

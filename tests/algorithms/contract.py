@@ -307,9 +307,11 @@ def _watch_network(seen: Watched, patches: ExitStack) -> None:
         crossed.update(found)
         return count(ledger, direction, message, times)
 
-    def checking(message: Message, tensors: Mapping, meta: Mapping, id_: int) -> Message:
+    def checking(
+        message: Message, tensors: Mapping, meta: Mapping, id_: int, **more: Any
+    ) -> Message:
         seen.checked.append((message, tensors, meta, id_))
-        return check(message, tensors, meta, id_)
+        return check(message, tensors, meta, id_, **more)
 
     patches.enter_context(patch.object(Ledger, "count", counting))
     for name, module in list(sys.modules.items()):

@@ -11,7 +11,7 @@ from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime
-from core.federation.message import UploadError, check_upload
+from core.federation.uploads import UploadError, check_upload
 from core.rng import Rng
 
 CONDENSING = ["gddfl", "dm", "dc", "dsa"]

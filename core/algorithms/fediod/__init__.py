@@ -58,6 +58,7 @@ from core.federation import (
     Message,
     State,
     Task,
+    as_announced,
     check_upload,
     pack,
 )
@@ -134,11 +135,12 @@ class FedIOD(Algorithm):
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
         classes = state.task.dataset.num_classes
-        for client in clients:
-            if f"counts/{client.id}" not in tensors:
-                form = {"counts": Field((classes,), torch.int64, low=0)}
-                upload = check_upload(Message({"counts": client.class_counts}), form, {}, client.id)
-                tensors[f"counts/{client.id}"] = ledger.count("up", upload).tensors["counts"]
+        new = [client for client in clients if f"counts/{client.id}" not in tensors]
+        if new:
+            form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
+            answers = {client.id: Message({"counts": client.class_counts}) for client in new}
+            for id_, upload in self.admit(answers, (form, {}), new, ledger).items():
+                tensors[f"counts/{id_}"] = upload.tensors["counts"]
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
         for share in (counts.sum(1) / counts.sum()).tolist():
             ledger.count("down", Message({}, {"weight": share}))
@@ -324,8 +326,8 @@ def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tens
 def _check_forms(
     messages: Sequence[Exchange], clients: Sequence[Client], fields: Mapping[str, Field]
 ) -> None:
-    """Check the uploads of a round's first step as any upload is checked; the later ones are looked
-    at as a whole.
+    """Check the uploads of a round's first step as any upload is checked. The values of every step
+    are looked at on the device (`Locals.check`); nothing that was computed from them is kept before.
     """
     for message in (message for message in messages if message.direction == "up"):
         for position, client in enumerate(clients):

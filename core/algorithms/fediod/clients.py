@@ -18,6 +18,7 @@ from core.errors import InputError
 from core.families import generative
 from core.federation import Client, Task, UploadError, pack, supervised, train
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
+from core.federation.uploads import LARGEST
 from core.models import Stacked, at_once
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
@@ -243,9 +244,11 @@ class Locals:
         private.
         """
         logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
-        self.bad |= ~torch.isfinite(logits).flatten(1).all(1)
+        self._look(logits, LARGEST)
         if generated is None or real is None or not self.settings.sends_judgements:
             return Answers(logits)
+        self._look(generated, 1)
+        self._look(real, 1)
         return Answers(logits, generated.detach(), real.detach())
 
     def pull_back(self, graph: Graph, pull: Pull, step: int) -> torch.Tensor | None:
@@ -274,7 +277,7 @@ class Locals:
             outputs, directions = zip(*wanted, strict=True)
             (gradients,) = torch.autograd.grad(outputs, graph.images, directions)
             gradients = self._private(gradients, self.settings.clip_norm, ("gradients", step))
-            self.bad |= ~torch.isfinite(gradients).flatten(1).all(1)
+            self._look(gradients, LARGEST)
         # update D_k by descending its stochastic gradient
         for parameter, slope in zip(parameters, slopes, strict=True):
             parameter.grad = slope
@@ -314,6 +317,12 @@ class Locals:
                 1,
             )
 
+    def _look(self, values: torch.Tensor, most: float) -> None:
+        """Note, on the device, the clients that sent something beyond a bound: (K, ...); what is no
+        number is beyond any.
+        """
+        self.bad |= ~(values.detach().abs() <= most).reshape(len(values), -1).all(1)
+
     def check(self) -> None:
         """Look once at what was gathered on the device; raise UploadError for a client whose values
         are no numbers.
@@ -321,8 +330,8 @@ class Locals:
         if bool(self.bad.any()):
             first = self.clients[int(self.bad.int().argmax())]
             raise UploadError(
-                f"the upload of client {first.id} was refused: its logits or gradients hold values that "
-                "are not finite (did its teacher or the distillation diverge?)"
+                f"the upload of client {first.id} was refused: its answers hold values that are "
+                "not finite or out of range (did its teacher or the distillation diverge?)"
             )
 
     def remember(self) -> None:

@@ -1,0 +1,243 @@
+"""What a server takes from its clients, and what it does not."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core.experiments import Experiment, Record
+from core.experiments.running import make_clients, make_task, rounds, run
+from core.federation import Field, Ledger, Message, Runtime, UploadError, admit, as_announced
+from core.federation.algorithm import Algorithm
+
+MODEL = torch.ones(2, 3)
+FORM = (
+    {
+        "images": Field((None, 1, 2, 2), torch.uint8, most=6),
+        "labels": Field((None,), torch.uint8, low=0, high=9, most=6),
+        "parameters/w": Field((2, 3), torch.float32, near=MODEL),
+        "counts": Field((10,), torch.int64, low=0, total=as_announced),
+    },
+    {"samples": Field((), torch.int64, low=1, total=as_announced)},
+)
+ANNOUNCED = {0: 12, 1: 20, 2: 7}
+
+
+def good(rows: int = 3, samples: int = 5) -> Message:
+    return Message(
+        {
+            "images": torch.zeros(rows, 1, 2, 2, dtype=torch.uint8),
+            "labels": torch.arange(rows).byte(),
+            "parameters/w": MODEL + 1,
+            "counts": torch.tensor([samples] + 9 * [0]),
+        },
+        {"samples": samples},
+    )
+
+
+def opened() -> Ledger:
+    ledger = Ledger()
+    ledger.open_round()
+    return ledger
+
+
+def spoilt(name, value) -> Message:
+    """A good upload with one tensor or entry in the place of another."""
+    upload = good()
+    part = upload.meta if name in upload.meta else upload.tensors
+    if value is None:
+        del part[name]
+    else:
+        part[name] = value
+    return upload
+
+
+class Odd(torch.Tensor):
+    """A subclass may do anything in any operation."""
+
+
+w = "parameters/w"
+REFUSED = {
+    "not a message": ({"labels": 3}, "no message"),
+    "no answer at all": (None, "no message"),
+    "tensors that are a list": (Message([torch.ones(1)]), "mappings"),
+    "names that are numbers": (Message({3: torch.ones(1)}), "mappings"),
+    "entries that are a text": (Message({}, "samples"), "mappings"),
+    "one label less than images": (
+        spoilt("labels", torch.zeros(2).byte()),
+        "2 rows, but 'images' has 3",
+    ),
+    "no labels": (spoilt("labels", torch.zeros(0).byte()), "0 rows, but"),
+    "one label more": (spoilt("labels", torch.zeros(4).byte()), "4 rows, but"),
+    "too many rows": (good(7), "7 rows where at most 6"),
+    "a class that is none": (spoilt("labels", torch.tensor([0, 1, 10]).byte()), "out of range"),
+    "an image missing": (spoilt("images", None), "missing"),
+    "a list for a tensor": (spoilt(w, [1.0]), "no tensor but list"),
+    "a text for a tensor": (spoilt(w, "x"), "no tensor but str"),
+    "a number for a tensor": (spoilt(w, 3), "no tensor but int"),
+    "an array for a tensor": (spoilt(w, np.ones((2, 3))), "no tensor but ndarray"),
+    "a subclass of tensors": (spoilt(w, torch.ones(2, 3).as_subclass(Odd)), "no tensor but Odd"),
+    "a parameter": (spoilt(w, torch.nn.Parameter(torch.ones(2, 3))), "no tensor but Parameter"),
+    "a sparse tensor": (spoilt(w, torch.ones(2, 3).to_sparse()), "without plain values"),
+    "a tensor without values": (spoilt(w, torch.ones(2, 3, device="meta")), "without plain values"),
+    "a graph": (spoilt(w, torch.ones(2, 3, requires_grad=True)), "graph"),
+    "one value shown as many": (spoilt(w, torch.ones(1, 3).expand(2, 3)), "shown as many"),
+    "another dtype": (spoilt(w, torch.ones(2, 3).double()), "float64 and not"),
+    "another shape": (spoilt(w, torch.ones(3, 2)), "has shape"),
+    "NaN": (spoilt(w, torch.full((2, 3), torch.nan)), "not finite"),
+    "infinity": (spoilt(w, torch.full((2, 3), -torch.inf)), "not finite"),
+    "1e30": (spoilt(w, torch.full((2, 3), 1e30)), "out of range"),
+    "3.4e38": (spoilt(w, torch.full((2, 3), 3.4e38)), "out of range"),
+    "a step of 1e5": (spoilt(w, torch.full((2, 3), 1e5)), "update has the norm"),
+    "counts of 2^62": (spoilt("counts", torch.full((10,), 2**62)), "sums to"),
+    "counts below zero": (spoilt("counts", torch.full((10,), -1)), "out of range"),
+    "counts above the samples": (spoilt("counts", torch.full((10,), 2)), "announced 12 samples"),
+    "no samples": (spoilt("samples", 0), "is 0, outside 1 .. 12"),
+    "more samples than announced": (spoilt("samples", 13), "is 13, outside 1 .. 12"),
+    "10^18 samples": (spoilt("samples", 10**18), "outside"),
+    "10^400 samples": (spoilt("samples", 10**400), "not a number: a number of about 400 digits"),
+    "1e308 samples": (spoilt("samples", 1e308), "not a whole number"),
+    "2.5 samples": (spoilt("samples", 2.5), "not a whole number"),
+    "NaN samples": (spoilt("samples", float("nan")), "not a number"),
+    "true samples": (spoilt("samples", True), "not a number"),
+    "samples in words": (spoilt("samples", "7" * 5000), "not a number"),
+    "a name of a million letters": (spoilt("x" * 10**6, torch.ones(1)), "not asked for"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("refused", ["end", "leave_out"])
+def test_a_bad_upload_is_refused_in_one_line(name, refused):
+    bad, reason = REFUSED[name]
+    ledger, answers = opened(), [(0, bad), (1, good()), (2, good())]
+    if refused == "end":
+        with pytest.raises(UploadError) as error:
+            admit(answers, FORM, ANNOUNCED, ledger)
+        line = str(error.value)
+        assert ledger.rounds[0]["up"] == {}
+    else:
+        uploads = admit(answers, FORM, ANNOUNCED, ledger, refused=refused)
+        assert uploads == {1: answers[1][1], 2: answers[2][1]}
+        line = ledger.rounds[0]["refused"]["0"]
+        assert ledger.nbytes("up") == 2 * good().nbytes
+    assert "upload of client 0 was refused" in line and reason in line
+    assert "\n" not in line and len(line) < 300
+
+
+STRANGERS = {
+    "a client of another round": 3,
+    "a client that nobody has": 99,
+    "a negative client": -1,
+    "a client in words": "1",
+    "a million words": "x" * 10**6,
+    "a true client": True,
+    "half a client": 1.5,
+    "no client": None,
+    "a tensor": torch.ones(3),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_only_the_clients_of_the_round_are_heard(name):
+    answers = [*((one, good()) for one in ANNOUNCED), (STRANGERS[name], good())]
+    with pytest.raises(UploadError, match="no client of this round") as error:
+        admit(answers, FORM, ANNOUNCED, opened())
+    assert len(str(error.value)) < 300
+    ledger = opened()
+    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == set(ANNOUNCED)
+    assert len(ledger.rounds[0]["refused"]) == 1
+
+
+def test_who_answers_twice_is_not_heard_at_all():
+    """Nobody can tell which of the answers is the client's; a third one does not help."""
+    answers = [(0, good()), (1, good()), (2, good()), (1, good()), (1, good())]
+    with pytest.raises(UploadError, match="client 1 was refused: it answered twice"):
+        admit(answers, FORM, ANNOUNCED, opened())
+    assert set(admit(answers, FORM, ANNOUNCED, opened(), refused="leave_out")) == {0, 2}
+
+
+def test_a_client_that_does_not_answer_is_named():
+    answers = [(0, good()), (2, good())]
+    with pytest.raises(UploadError, match="client 1 sent no upload"):
+        admit(answers, FORM, ANNOUNCED, opened())
+    ledger = opened()
+    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
+    assert "no upload" in ledger.rounds[0]["refused"]["1"]
+
+
+def test_a_round_without_a_sound_upload_ends():
+    with pytest.raises(UploadError, match="no upload of the round can be used"):
+        admit([(0, None)], FORM, ANNOUNCED, opened(), refused="leave_out")
+
+
+def test_the_bound_of_the_norm_is_a_setting():
+    """The update is 1 in each of six numbers."""
+    answers = [(one, good()) for one in ANNOUNCED]
+    admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 + 1e-6)
+    with pytest.raises(UploadError, match="update_norm"):
+        admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 - 1e-6)
+
+
+# whole rounds
+
+TRUE_ADMIT = Algorithm.admit
+
+TINY = Experiment(
+    algorithm="random_selection",
+    dataset="digits",
+    clients=4,
+    rounds=1,
+    settings={"images_per_class": 2, "server_steps": 2},
+    model_options={"width": 4},
+    profile="quick",
+)
+
+
+@pytest.fixture
+def fewer_labels(monkeypatch):
+    """Client 1 leaves one label out, which moved the labels of all clients behind it."""
+
+    def hostile(self, answers, *rest):
+        bad = answers[1]
+        if "labels" not in bad.tensors:  # they say first how many they have
+            return TRUE_ADMIT(self, answers, *rest)
+        labels = bad.tensors["labels"][1:]
+        return TRUE_ADMIT(
+            self, {**answers, 1: Message(bad.tensors | {"labels": labels}, bad.meta)}, *rest
+        )
+
+    monkeypatch.setattr(Algorithm, "admit", hostile)
+
+
+def test_labels_of_others_cannot_be_moved(fewer_labels):
+    with pytest.raises(
+        UploadError, match="client 1 was refused: 'labels' has 6 rows, but 'images' has 7"
+    ):
+        list(rounds(TINY))
+
+
+def test_a_round_goes_on_without_what_it_refused_and_says_so(fewer_labels, monkeypatch, tmp_path):
+    """As if the client had not been there; the record names it."""
+    lenient = attrs.evolve(TINY, refused="leave_out")
+    record = run(lenient, runtime=Runtime(), record=tmp_path / "r.json")
+    assert record.status == "complete"
+    assert list(record.rounds[0]["refused"]) == ["1"]
+    assert Record.load(tmp_path / "r.json") == record
+    task = make_task(TINY, Runtime())
+    (result,) = rounds(lenient, task=task, clients=make_clients(TINY, task))
+
+    def without_1(self, answers, form, clients, ledger):
+        if "labels" in form[0]:
+            answers = {one: sent for one, sent in answers.items() if one != 1}
+            clients = [client for client in clients if client.id != 1]
+        return TRUE_ADMIT(self, answers, form, clients, ledger)
+
+    monkeypatch.setattr(Algorithm, "admit", without_1)
+    (without,) = rounds(TINY, task=task, clients=make_clients(TINY, task))
+    assert all(torch.equal(a, without.state.tensors[n]) for n, a in result.state.tensors.items())
+
+
+def test_neither_setting_renames_an_experiment():
+    assert TINY.id == attrs.evolve(TINY, refused="end", update_norm=1e4).id
+    assert TINY.id != attrs.evolve(TINY, refused="leave_out").id
+    assert TINY.id != attrs.evolve(TINY, update_norm=1.0).id
