@@ -190,7 +190,7 @@ client = max(members, key=len)
 
 def source_of(client, state):
     """A client's data, the weights of its samples and its start, as in a round."""
-    return algorithm.source(
+    return algorithm.problem(
         client,
         algorithm.broadcast(state, client.id),
         task.model_from(state.tensors),

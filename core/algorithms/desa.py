@@ -57,7 +57,7 @@ from core.federation import (
     pack,
     train,
 )
-from core.federation.training import Objective
+from core.federation.local_training import Objective
 from core.rng import Rng
 
 

@@ -25,8 +25,8 @@ from core.federation import (
     supervised,
     train,
 )
+from core.federation.local_training import Objective
 from core.federation.tensors import weights
-from core.federation.training import Objective
 from core.rng import Rng
 from core.server import weighted_average
 

@@ -34,8 +34,8 @@ from core.algorithms import fedavg
 from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
+from core.federation.local_training import Objective
 from core.federation.tensors import put, put_each, take, take_each, weights
-from core.federation.training import Objective
 from core.rng import Rng
 
 

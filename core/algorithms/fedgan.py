@@ -40,8 +40,8 @@ from core.algorithms import fedavg
 from core.checks import number, whole
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, pack, train
+from core.federation.local_training import batches
 from core.federation.tensors import unpack
-from core.federation.training import batches
 from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
 from core.server import weighted_average

@@ -34,8 +34,8 @@ from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
+from core.federation.local_training import Objective
 from core.federation.tensors import put, take, unpack, weights
-from core.federation.training import Objective
 from core.models import FeatureGenerator
 from core.rng import Rng
 from core.server.generator import ENSEMBLES, NOISES

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Field, Ledger, Message, State, Task
-from core.federation.training import Objective
+from core.federation.local_training import Objective
 from core.models.batchnorm import quicken
 from core.rng import Rng
 

@@ -35,7 +35,13 @@ from torch.nn import functional as F
 
 from core import server
 from core.checks import number, on_or_off, one_of, part, whole
-from core.condensation import Extraction, Source, class_balanced_weights, dynamic_weights, extract
+from core.condensation import (
+    Extraction,
+    ExtractionProblem,
+    class_balanced_weights,
+    dynamic_weights,
+    extract,
+)
 from core.families import condensing, generative
 from core.federation import (
     Client,
@@ -172,19 +178,21 @@ class FedMK(condensing.Condensing):
         task = clients[0].task
         # w^c <- W_G, the same for all
         model = task.model_from(messages[clients[0].id].tensors)
-        sources = [
-            self.source(client, messages[client.id], model, rng)
+        problems = [
+            self.problem(client, messages[client.id], model, rng)
             for client, rng in zip(clients, rngs, strict=True)
         ]
-        found, _ = extract(model, sources, self.settings, task.inputs)
+        found, _ = extract(model, problems, self.settings, task.inputs)
         return {
             client.id: Message(
-                {"images": images, "labels": source.knowledge_labels.to(torch.uint8)}
+                {"images": images, "labels": problem.knowledge_labels.to(torch.uint8)}
             )
-            for client, source, images in zip(clients, sources, found, strict=True)
+            for client, problem, images in zip(clients, problems, found, strict=True)
         }
 
-    def source(self, client: Client, message: Message, model: Classifier, rng: Rng) -> Source:
+    def problem(
+        self, client: Client, message: Message, model: Classifier, rng: Rng
+    ) -> ExtractionProblem:
         """A client's data, the weights of its samples, and the knowledge that it starts from."""
         data = client.task.dataset
         made = torch.arange(data.num_classes, device=client.labels.device)
@@ -211,7 +219,7 @@ class FedMK(condensing.Condensing):
             start[torch.isin(labels, theirs)] = message.tensors["images"][
                 torch.isin(theirs, labels)
             ]
-        return Source(
+        return ExtractionProblem(
             client.images, client.labels, self._weights(client, model), start, labels, rng
         )
 

@@ -13,7 +13,7 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number
 from core.federation import Client, Message
-from core.federation.training import Objective
+from core.federation.local_training import Objective
 from core.rng import Rng
 
 

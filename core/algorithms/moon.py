@@ -30,8 +30,8 @@ from core import models
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Message, State, Task, pack
+from core.federation.local_training import Objective
 from core.federation.tensors import put, take, unpack
-from core.federation.training import Objective
 from core.models import Classifier
 from core.rng import Rng
 

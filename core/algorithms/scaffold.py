@@ -15,8 +15,8 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number
 from core.federation import Client, Field, Message, State, Task
+from core.federation.local_training import Objective
 from core.federation.tensors import put, take
-from core.federation.training import Objective
 from core.rng import Rng
 from core.server import weighted_average
 

@@ -253,7 +253,7 @@ class Extraction:
 
 
 @attrs.frozen(eq=False)
-class Source:
+class ExtractionProblem:
     """One client: its real images (N, C, H, W) uint8 with labels (N,) and weights phi (N,), the
     knowledge (M, C, H, W) float32 that it starts from with labels (M,), and the stream that its
     batches are drawn from.
@@ -269,7 +269,7 @@ class Source:
 
 def extract(
     model: Classifier,
-    sources: Sequence[Source],
+    problems: Sequence[ExtractionProblem],
     settings: Extraction,
     prepare: Callable[[torch.Tensor], torch.Tensor],
     batched: bool | None = None,
@@ -288,9 +288,9 @@ def extract(
     """
     network = KnowledgeNetwork(model)
     inner, outer = network_losses(network, settings.statistics)
-    real, made = _batches(sources, settings)
+    real, made = _batches(problems, settings)
     images, labels, phi, knowledge, knowledge_labels = (
-        torch.cat([getattr(source, name) for source in sources])
+        torch.cat([getattr(problem, name) for problem in problems])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
     )
     losses = []
@@ -320,10 +320,14 @@ def extract(
         )
         losses.append(step.loss)
         weights, shared = step.weights, False
-    return list(knowledge.split([len(source.knowledge) for source in sources])), torch.stack(losses)
+    return list(knowledge.split([len(problem.knowledge) for problem in problems])), torch.stack(
+        losses
+    )
 
 
-def _batches(sources: Sequence[Source], settings: Extraction) -> tuple[torch.Tensor, torch.Tensor]:
+def _batches(
+    problems: Sequence[ExtractionProblem], settings: Extraction
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all
     clients.
     """
@@ -333,16 +337,16 @@ def _batches(sources: Sequence[Source], settings: Extraction) -> tuple[torch.Ten
         ("knowledge", settings.inner_batch, "knowledge_labels"),
     ):
         first, rows = 0, []
-        for source in sources:
-            number_ = len(getattr(source, tensor))
-            draws = source.rng.at(purpose).generator()
+        for problem in problems:
+            count = len(getattr(problem, tensor))
+            draws = problem.rng.at(purpose).generator()
             order = torch.cat(
                 [
-                    torch.randperm(number_, generator=draws)
-                    for _ in range(-(-settings.iterations * size // number_))
+                    torch.randperm(count, generator=draws)
+                    for _ in range(-(-settings.iterations * size // count))
                 ]
             )
             rows.append(first + order[: settings.iterations * size].view(settings.iterations, size))
-            first += number_
-        found.append(torch.stack(rows).to(sources[0].labels.device))
+            first += count
+        found.append(torch.stack(rows).to(problems[0].labels.device))
     return found[0], found[1]

@@ -2,13 +2,13 @@
 
 from core.federation.algorithm import Algorithm, State
 from core.federation.client import Client, distribute
+from core.federation.local_training import LocalTraining, supervised, train
 from core.federation.loop import RoundResult, rounds, select
 from core.federation.message import Ledger, Message
 from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import Task
 from core.federation.tensors import pack
-from core.federation.training import LocalTraining, supervised, train
 from core.federation.uploads import Field, UploadError, admit, announce, as_announced, check_upload
 
 __all__ = [

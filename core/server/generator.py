@@ -142,12 +142,12 @@ def draw_noise(kind: str, shape: Sequence[int], draws: torch.Generator) -> torch
     return draw(*shape, generator=draws, device=draws.device)
 
 
-def draw_labels(distribution: torch.Tensor, number_: int, draws: torch.Generator) -> torch.Tensor:
-    """Labels (number_,) int64 from y ~ p(y); `distribution` (C,) need not be normalised.
+def draw_labels(distribution: torch.Tensor, count: int, draws: torch.Generator) -> torch.Tensor:
+    """Labels (count,) int64 from y ~ p(y); `distribution` (C,) need not be normalised.
 
     Raises RuntimeError when it has no positive entry.
     """
-    return torch.multinomial(distribution, number_, replacement=True, generator=draws)
+    return torch.multinomial(distribution, count, replacement=True, generator=draws)
 
 
 def train_generator(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from core import models
 from core.condensation import (
     Extraction,
+    ExtractionProblem,
     KnowledgeNetwork,
     LatentEncoder,
-    Source,
     bilevel_step,
     class_balanced_weights,
     descend,
@@ -169,13 +169,13 @@ def test_class_balanced_weights_make_classes_equal(labels):
 # -------------------------------------------------------------------------------------------
 
 
-def source(seed, real=20, knowledge=6, classes=3):
+def problem(seed, real=20, knowledge=6, classes=3):
     draw = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, classes, (real,), generator=draw)
     # a bright stripe says which class an image has
     images = torch.randint(0, 60, (real, 1, 8, 8), generator=draw, dtype=torch.uint8)
     images[torch.arange(real), :, 2 * labels] = 255
-    return Source(
+    return ExtractionProblem(
         images,
         labels,
         torch.ones(real),
@@ -194,25 +194,25 @@ def test_a_client_extracts_the_same_alone_and_in_company():
     them.
     """
     model = lenet(dtype=torch.float32)
-    sources = [
-        source(0),
-        source(1, real=3),
-        source(2, real=1, knowledge=1),
-        source(3, real=40, knowledge=12),
+    problems = [
+        problem(0),
+        problem(1, real=3),
+        problem(2, real=1, knowledge=1),
+        problem(3, real=40, knowledge=12),
     ]
-    together, losses = extract(model, sources, SHORT, prepare, batched=False)
+    together, losses = extract(model, problems, SHORT, prepare, batched=False)
     assert losses.shape == (3, 4) and [len(one) for one in together] == [6, 6, 1, 12]
-    for one, mine, loss in zip(sources, together, losses.unbind(1), strict=True):
+    for one, mine, loss in zip(problems, together, losses.unbind(1), strict=True):
         (alone,), apart = extract(model, [one], SHORT, prepare, batched=False)
         assert torch.equal(alone, mine) and torch.equal(apart[:, 0], loss)
         assert not torch.equal(mine, one.knowledge)
-    vmapped, _ = extract(model, sources, SHORT, prepare, batched=True)
+    vmapped, _ = extract(model, problems, SHORT, prepare, batched=True)
     for a, b in zip(vmapped, together, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
 def test_the_start_and_the_model_are_left_as_they_were():
-    model, one = lenet(dtype=torch.float32), source(0)
+    model, one = lenet(dtype=torch.float32), problem(0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     start = one.knowledge.clone()
     extract(model, [one], SHORT, prepare)
@@ -224,7 +224,7 @@ def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
     """One image in an inner batch of four: the step is that of the loss in which all four are the
     same image.
     """
-    model, one = lenet(), source(4, real=3, knowledge=1)
+    model, one = lenet(), problem(4, real=3, knowledge=1)
     one = attrs.evolve(one, knowledge=one.knowledge.double(), weights=one.weights.double())
     settings_ = Extraction(iterations=1, image_lr=2.0, inner_batch=4, real_batch=3, inner_lr=0.5)
     (moved,), _ = extract(model, [one], settings_, lambda images: prepare(images).double())
@@ -246,7 +246,7 @@ def test_inner_steps_go_on_until_the_horizon():
     """Without a step of the knowledge, t iterations of one inner step are one iteration of t
     steps.
     """
-    model, one = lenet(dtype=torch.float32), source(0)
+    model, one = lenet(dtype=torch.float32), problem(0)
     still = Extraction(iterations=4, image_lr=1e-30, inner_batch=6, real_batch=20)
     deep = [
         float(
@@ -270,7 +270,7 @@ def test_knowledge_teaches_the_real_labels(horizon):
     """One inner step on extracted knowledge helps on real images; one on the noise that it started
     as does not.
     """
-    model, one = lenet(dtype=torch.float32), source(0, real=60, knowledge=12)
+    model, one = lenet(dtype=torch.float32), problem(0, real=60, knowledge=12)
     long = Extraction(
         iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, horizon=horizon
     )

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from core.condensation import Extraction, Source, extract
+from core.condensation import Extraction, ExtractionProblem, extract
 from core.experiments.bench.timing import ceiling, random_task, seconds, spread
 from core.federation import Runtime, Task
 from core.rng import Rng
@@ -28,7 +28,7 @@ ITERATIONS, PAIRS = 5, 5
 SETTINGS = Extraction(iterations=ITERATIONS, inner_batch=64, real_batch=64)
 
 
-def sources(task: Task) -> list[Source]:
+def problems(task: Task) -> list[ExtractionProblem]:
     """Random clients of MNIST's size in FedMK: 1,500 images, and knowledge of 20 per class."""
     device, found = task.runtime.device, []
     labels = torch.arange(CLASSES, device=device).repeat_interleave(PER_CLASS)
@@ -43,7 +43,7 @@ def sources(task: Task) -> list[Source]:
         rows = slice(number * REAL, (number + 1) * REAL)
         train = task.dataset.train
         found.append(
-            Source(
+            ExtractionProblem(
                 train.images[rows].to(device),
                 train.labels[rows].to(device),
                 torch.ones(REAL, device=device),
@@ -55,7 +55,7 @@ def sources(task: Task) -> list[Source]:
     return found
 
 
-def plain_round(task: Task, clients: list[Source]) -> None:
+def plain_round(task: Task, clients: list[ExtractionProblem]) -> None:
     """A round as most code writes it: client by client, a graph of the inner step, training mode, a
     loss printed.
     """
@@ -96,7 +96,7 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     plain loop; the default, which normalises them by the knowledge, is the last row.
     """
     task = attrs.evolve(random_task(runtime, CLIENTS * REAL, 1, 28, CLASSES), model="lenet")
-    clients, model = sources(task), task.new_model(Rng(0))
+    clients, model = problems(task), task.new_model(Rng(0))
     same = attrs.evolve(SETTINGS, statistics="batch")
     work = {
         "plain": lambda: plain_round(task, clients),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InputError
-from core.federation.training import LocalTraining, batches, train
+from core.federation.local_training import LocalTraining, batches, train
 from core.rng import Rng
 
 CPU = torch.device("cpu")
