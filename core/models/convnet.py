@@ -7,6 +7,7 @@ from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least, one_of
+from core.models.convolution import convolve
 from core.models.fused import activate
 
 NORMS = ("batch", "instance", "none")
@@ -81,4 +82,4 @@ class Block(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The block's output maps."""
-        return activate(self.conv(maps), self.norm, pool=2)
+        return activate(convolve(self.conv, maps), self.norm, pool=2)

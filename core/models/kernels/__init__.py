@@ -231,6 +231,17 @@ def backward(
     return dx, dz
 
 
+def gather(taps: torch.Tensor, size: tuple[int, int], padding: int) -> torch.Tensor:
+    """A convolution's gradient for its images, (N, C, h, w) float32 of the given size, from its taps
+    (N, H, W, side, side, C): what each output pixel has for each pixel that it was made of.
+    """
+    n, h, w, side, _, c = taps.shape
+    images = torch.zeros(n, *size, c)
+    shape = (ctypes.c_int64 * 4)(n, h, w, c)
+    _call("gather", taps, images, shape, *size, side, padding)
+    return images.permute(0, 3, 1, 2)
+
+
 def _shape(x: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
     n, c, h, w = x.shape
     return (ctypes.c_int64 * 4)(n, h, w, c)

@@ -168,9 +168,34 @@ void any_backward(const T *x, const T *shortcut, const T *dy, const float *scale
          threads);
 }
 
+// A convolution's gradient for its images, from its taps (N, H, W, side, side, C): what every
+// output pixel has for each of the pixels that it was made of; images are (N, h, w, C).
+template <class T>
+void gather(const T *taps, float *images, Shape out, int64_t height, int64_t width, int64_t side,
+            int64_t padding, int threads) {
+    const int64_t C = out.channels;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t n = 0; n < out.images; ++n)
+        for (int64_t y = 0; y < height; ++y)
+            for (int64_t i = 0; i < side; ++i) {
+                const int64_t h = y + padding - i;
+                if (h < 0 || h >= out.height) continue;
+                for (int64_t x = 0; x < width; ++x) {
+                    float *to = images + ((n * height + y) * width + x) * C;
+                    for (int64_t j = 0; j < side; ++j) {
+                        const int64_t w = x + padding - j;
+                        if (w < 0 || w >= out.width) continue;
+                        const int64_t at = ((n * out.height + h) * out.width + w) * side * side;
+                        for (int64_t c = 0; c < C; ++c)
+                            to[c] += load(taps[(at + i * side + j) * C + c]);
+                    }
+                }
+            }
+}
+
 }  // namespace
 
-// the four passes for a type, without and with pooling, without and with a shortcut
+// the passes for a type, without and with pooling, without and with a shortcut
 #define CHOOSE(pass, T) \
     (pool == 2 ? (shortcut ? pass<T, 2, true> : pass<T, 2, false>) \
                : (shortcut ? pass<T, 1, true> : pass<T, 1, false>))
@@ -200,6 +225,11 @@ void any_backward(const T *x, const T *shortcut, const T *dy, const float *scale
         CHOOSE(any_backward, T)(x, shortcut, dy, scale, shift, slant, offset, dx, dz, \
                                 Shape{s[0], s[1], s[2], s[3]}, stride, slant_stride, slope, \
                                 threads); \
+    } \
+    extern "C" void gather_##name(const T *taps, float *images, const int64_t *s, int64_t height, \
+                                  int64_t width, int64_t side, int64_t padding, int64_t threads) { \
+        gather<T>(taps, images, Shape{s[0], s[1], s[2], s[3]}, height, width, side, padding, \
+                  threads); \
     }
 PASSES(float, float32)
 PASSES(bfloat16, bfloat16)
