@@ -256,6 +256,6 @@ def test_each_beats_chance_on_digits(name, more):
     assert last.metrics["accuracy"] > 0.3  # chance is 0.10
 
 
-def test_images_that_are_not_finite_are_not_sent(task):
+def test_images_far_from_any_image_are_not_sent(task):
     with pytest.raises(InputError, match="condensation has diverged"):
         list(rounds(attrs.evolve(TINY, settings=settings_of("dm", image_lr=1e38)), task=task))

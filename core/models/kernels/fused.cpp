@@ -75,7 +75,7 @@ void forward(const T *x, const T *shortcut, const float *scale, const float *shi
                             const int64_t k = at + (i * s.width + j) * C + c;
                             float z = a[c] * load(x[k]) + b[c];
                             if (SHORTCUT) z += load(shortcut[k]);
-                            total += z > 0 ? z : slope * z;
+                            total += z <= 0 ? slope * z : z;
                         }
                     store(to[c], total * (1.f / (POOL * POOL)));
                 }
@@ -106,7 +106,7 @@ void sums(const T *x, const T *shortcut, const T *dy, const float *scale, const 
                             const float v = load(x[k]);
                             float z = a[c] * v + b[c];
                             if (SHORTCUT) z += load(shortcut[k]);
-                            const float d = z > 0 ? g : slope * g;
+                            const float d = z <= 0 ? slope * g : g;
                             one += d;
                             two += d * (v - m[c]);
                         }
@@ -150,7 +150,7 @@ void backward(const T *x, const T *shortcut, const T *dy, const float *scale, co
                             const float g = load(from[c]) * (1.f / (POOL * POOL));
                             float z = a[c] * v + b[c];
                             if (SHORTCUT) z += load(shortcut[k + c]);
-                            const float d = z > 0 ? g : slope * g;
+                            const float d = z <= 0 ? slope * g : g;
                             if (SHORTCUT) store(dz[k + c], d);
                             store(dx[k + c], CENTRED ? a[c] * d + (e[c] * v + f[c]) : a[c] * d);
                         }
