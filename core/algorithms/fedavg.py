@@ -6,7 +6,7 @@ from Decentralized Data. AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
@@ -28,12 +28,12 @@ from core.federation import (
 from core.federation.local_training import Objective
 from core.federation.tensors import weights
 from core.rng import Rng
-from core.server import weighted_average
+from core.server import Aggregation, combined
 
 
 @attrs.frozen(kw_only=True)
-class Settings(LocalTraining):
-    """FedAvg has the hyper-parameters of local training and no other."""
+class Settings(Aggregation, LocalTraining):
+    """FedAvg has the hyper-parameters of local training; its average may be a robust one."""
 
 
 class FedAvg(Algorithm):
@@ -95,10 +95,16 @@ class FedAvg(Algorithm):
         stays.
         """
         samples = [upload.whole("samples") for upload in uploads.values()]
-        average = weighted_average(
-            [weights(upload.tensors) for upload in uploads.values()], samples
+        average = self.combined(
+            [weights(upload.tensors) for upload in uploads.values()], samples, state
         )
         return attrs.evolve(state, tensors=state.tensors | average)
+
+    def combined(
+        self, uploads: Sequence[Mapping[str, torch.Tensor]], samples: Sequence[int], state: State
+    ) -> dict[str, torch.Tensor]:
+        """The clients' tensors as one, by the rule that the settings name."""
+        return combined(uploads, samples, state.tensors, self.settings)
 
     def model(self, state: State) -> nn.Module:
         """The global model."""

@@ -44,7 +44,6 @@ from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
-from core.server import weighted_average
 
 #: images that are drawn at once
 CHUNK = 500
@@ -129,7 +128,7 @@ class FedGAN(fedavg.FedAvg):
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_n = sum_j p_j w_n^j and theta_n = sum_j p_j theta_n^j; the classifiers likewise."""
         samples = [upload.whole("samples") for upload in uploads.values()]
-        average = weighted_average([upload.tensors for upload in uploads.values()], samples)
+        average = self.combined([upload.tensors for upload in uploads.values()], samples, state)
         return State(state.task, average, {"round": state.meta["round"] + 1})
 
     def generator(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> ImageGenerator:

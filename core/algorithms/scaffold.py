@@ -16,9 +16,8 @@ from core.algorithms import fedavg
 from core.checks import number
 from core.federation import Client, Field, Message, State, Task
 from core.federation.local_training import Objective
-from core.federation.tensors import put, take
+from core.federation.tensors import put, take, weights
 from core.rng import Rng
-from core.server import weighted_average
 
 
 @attrs.frozen(kw_only=True)
@@ -88,8 +87,10 @@ class SCAFFOLD(fedavg.FedAvg):
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """x <- x + eta_g / |S| sum_i (y_i - x), c <- c + 1 / N sum_i (c_i^+ - c_i)."""
-        average = weighted_average(
-            [upload.tensors for upload in uploads.values()], [1] * len(uploads)
+        # what goes up of a control variate is a change, so it starts from 0
+        start = attrs.evolve(state, tensors=weights(state.tensors))
+        average = self.combined(
+            [upload.tensors for upload in uploads.values()], [1] * len(uploads), start
         )
         new, share = dict(state.tensors), len(uploads) / self.schedule.clients
         for name, value in average.items():

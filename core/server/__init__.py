@@ -18,15 +18,18 @@ from core.server.prototypes import (
     hard_negatives,
     logit_prototypes,
 )
+from core.server.robust import Aggregation, combined
 from core.server.update import Contrast, ServerTraining, update_model
 
 __all__ = [
+    "Aggregation",
     "Contrast",
     "GeneratorTraining",
     "Heads",
     "Projector",
     "ServerTraining",
     "aggregate_prototypes",
+    "combined",
     "diversity",
     "draw_labels",
     "draw_noise",

@@ -1,0 +1,88 @@
+"""Robust averages against NumPy in float64, and against a poisoner."""
+
+import numpy as np
+import pytest
+import torch
+
+from core.errors import InputError
+from core.rng import Rng
+from core.server import Aggregation, combined, weighted_average
+
+
+def models(clients: int) -> list[dict[str, torch.Tensor]]:
+    draw = Rng(0).at("robust").numpy()
+    shapes = {"parameters/w": (3, 4), "buffers/mean": (5,)}
+    return [
+        {name: torch.tensor(draw.standard_normal(shape)) for name, shape in shapes.items()}
+        for _ in range(clients)
+    ]
+
+
+def rule(name: str, **more) -> Aggregation:
+    return Aggregation(aggregation=name, **more)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5, 8])
+def test_the_median_and_the_trimmed_mean_of_each_number(clients):
+    uploads = models(clients)
+    for name in uploads[0]:
+        values = np.sort([upload[name].numpy() for upload in uploads], axis=0)
+        median = combined(uploads, [1] * clients, {}, rule("median"))[name]
+        np.testing.assert_allclose(median, np.median(values, axis=0), rtol=1e-12)
+        cut = int(0.25 * clients)
+        trimmed = combined(uploads, [1] * clients, {}, rule("trimmed_mean", trim=0.25))[name]
+        expected = values[cut : clients - cut].mean(0)
+        np.testing.assert_allclose(trimmed, expected, rtol=1e-12)
+
+
+def test_the_plain_mean_is_that_of_fedavg():
+    uploads, samples = models(4), [1, 2, 3, 4]
+    plain, average = (
+        combined(uploads, samples, {}, Aggregation()),
+        weighted_average(uploads, samples),
+    )
+    assert all(torch.equal(plain[name], average[name]) for name in average)
+
+
+def test_clipping_shortens_long_updates_to_the_median_one():
+    """Three updates of lengths 1, 2 and 100 in orthogonal directions: the last comes down to 2."""
+    start = {"w": torch.tensor([5.0, 5.0, 5.0], dtype=torch.float64)}
+    moves = torch.diag(torch.tensor([1.0, 2.0, 100.0], dtype=torch.float64))
+    uploads = [{"w": start["w"] + move} for move in moves]
+    found = combined(uploads, [1, 1, 1], start, rule("norm_clipping"))["w"]
+    torch.testing.assert_close(found - start["w"], torch.tensor([1.0, 2.0, 2.0]).double() / 3)
+
+
+def test_clipping_takes_all_tensors_together_and_zeros_where_there_is_no_start():
+    uploads = [{"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}] + 2 * [
+        {"a": torch.tensor([0.6]), "b": torch.tensor([0.8])}
+    ]
+    found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
+    torch.testing.assert_close(found["a"], torch.tensor([0.6]))
+    torch.testing.assert_close(found["b"], torch.tensor([0.8]))
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed_mean", "norm_clipping"])
+def test_one_of_ten_cannot_carry_the_result_away(name):
+    """However far it goes, the result stays within the honest clients' reach; the mean does not."""
+    honest = models(9)
+    start = {name: torch.zeros_like(value) for name, value in honest[0].items()}
+    reach = max(value.abs().max() for upload in honest for value in upload.values())
+    poison = {name: torch.full_like(value, 1e4) for name, value in start.items()}
+    found = combined([*honest, poison], [1] * 10, start, rule(name))
+    assert all(value.abs().max() <= reach for value in found.values())
+    carried = combined([*honest, poison], [1] * 10, start, Aggregation())
+    assert min(value.min() for value in carried.values()) > 100 * reach
+
+
+def test_nobody_moves():
+    start = models(1)[0]
+    for name in ("mean", "median", "trimmed_mean", "norm_clipping"):
+        found = combined([start, start, start], [1, 1, 1], start, rule(name))
+        assert all(torch.allclose(found[key], start[key], rtol=1e-15) for key in start)
+
+
+@pytest.mark.parametrize("bad", [{"aggregation": "best"}, {"trim": 0.5}, {"trim": -0.1}])
+def test_bad_settings_are_named(bad):
+    with pytest.raises(InputError):
+        Aggregation(**bad)
