@@ -18,6 +18,7 @@ import torch
 
 from core.checks import number, one_of, whole
 from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
+from core.condensation.descent import OPTIMISERS, Descent
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
 from core.condensation.selection import draw
@@ -70,6 +71,14 @@ class Condensation:
     clip_norm: float | None = attrs.field(
         default=None, validator=attrs.validators.optional(number(0, above=True))
     )
+    #: who moves the images: "sgd" as printed; see `core.condensation.descent`
+    image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
+    #: a client's images stay as they are once its loss has fallen by this factor; None: never
+    stop_factor: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(number(1, above=True))
+    )
+    #: iterations after which each draw of the pool is replaced by a new one; None: never
+    refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
 
     def __attrs_post_init__(self) -> None:
         if self.estimator == "expectation" and self.kernel == "gaussian":
@@ -201,7 +210,10 @@ class Problem:
         """The number of the augmentation and of the disturbance of a step: a new one, or one of
         those stored.
         """
-        return step if self.settings.estimator == "minibatch" else step % self.entries
+        if self.settings.estimator == "minibatch":
+            return step
+        renewed = step // self.settings.refresh if self.settings.refresh else 0
+        return renewed * self.entries + step % self.entries
 
     def augmented(self, entry: int) -> Augmentation | None:
         """One siamese augmentation per group, or None."""
@@ -326,14 +338,31 @@ def _embed_all(
     return torch.cat(parts), statistics, augmentation
 
 
+class _Pool:
+    """What is stored of the real side, by the step: made when it is first asked for, and anew where
+    the draw is another one.
+    """
+
+    def __init__(self, problem: Problem, make: Callable[[int], Any]) -> None:
+        self.problem, self.make = problem, make
+        self.kept: dict[int, tuple[int, Any]] = {}
+
+    def __getitem__(self, step: int) -> Any:
+        entry = self.problem.entry(step)
+        place = entry % self.problem.entries
+        if place not in self.kept or self.kept[place][0] != entry:
+            self.kept[place] = entry, self.make(entry)
+        return self.kept[place][1]
+
+
 def _feature_bank(problem: Problem) -> RealSide:
     """Batches of stored features: the encoder is frozen, so an image's features need not be
     computed twice.
     """
-    bank = [_embed_all(problem, entry) for entry in range(problem.entries)]
+    bank = _Pool(problem, lambda entry: _embed_all(problem, entry))
 
     def side(step: int) -> tuple[Target, Augmentation | None]:
-        features, statistics, augmentation = bank[problem.entry(step)]
+        features, statistics, augmentation = bank[step]
         return Target(features[problem.rows("batch", step)], statistics), augmentation
 
     return side
@@ -343,13 +372,15 @@ def _expectation(problem: Problem) -> RealSide:
     """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches
     estimate.
     """
-    real, targets = problem.real, []
-    for entry in range(problem.entries):
+    real = problem.real
+
+    def expected(entry: int) -> tuple[Target, Augmentation | None]:
         features, statistics, augmentation = _embed_all(problem, entry)
         mean = features.new_zeros(real.groups, features.shape[1])
         mean.index_add_(0, real.group, features * real.probabilities[:, None])
-        targets.append((Target(mean[:, None], statistics), augmentation))
-    return lambda step: targets[problem.entry(step)]
+        return Target(mean[:, None], statistics), augmentation
+
+    return _Pool(problem, expected).__getitem__
 
 
 REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
@@ -381,11 +412,12 @@ def condense(
         start: (M, C, H, W) initial images as network inputs; group: (M,) ascending, their groups.
         watch: called with the step and the images before every step, for pictures and films.
 
-    Returns: the images (M, C, H, W) and the loss of every step and group, (iterations, G).
+    Returns: the images (M, C, H, W) and the loss of every step and group, (steps, G), which are
+        fewer than the iterations where all clients have stopped.
     """
     settings, real = problem.settings, problem.real
     images, owner = start.clone(), real.owner[group]
-    optimiser = torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
+    descent = Descent(images, group, owner, settings)
     blocks = _blocks(problem, group)
     real_side = REAL_SIDES[settings.estimator](problem)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
@@ -405,7 +437,9 @@ def condense(
             )
         if settings.clip_norm is not None:
             _clip(images.grad, owner, problem.clients, settings.clip_norm)
-        optimiser.step()
+        descent.step()
+        if descent.over(trace[: step + 1], real.owner):
+            return images, trace[: step + 1]
     return images, trace
 
 

@@ -490,3 +490,35 @@ def test_condensed_counts_of_the_paper():
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
         Condensation(**settings)
+
+
+def test_a_pool_that_is_renewed_holds_new_augmentations_after_so_many_steps():
+    drawn = [
+        make(estimator="expectation", augmentation=AUGMENTATION, pool=2, refresh=4).entry(step)
+        for step in range(10)
+    ]
+    assert drawn == [0, 1, 0, 1, 2, 3, 2, 3, 4, 5]
+    problem = make(estimator="expectation", augmentation=AUGMENTATION, pool=2, refresh=4)
+    side = REAL_SIDES["expectation"](problem)
+    features = [side(step)[0].features for step in range(6)]
+    assert torch.equal(features[0], features[2]) and not torch.equal(features[0], features[4])
+
+
+@pytest.mark.parametrize("kind", ["scaled", "adam"])
+def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
+    changes = {
+        "estimator": "expectation",
+        "iterations": 60,
+        "image_lr": 0.05,
+        "stop_factor": 1.3,
+        "image_optimiser": kind,
+    }
+    both = make(**changes)
+    images, trace = condense(both, noise(), GROUP)
+    assert len(trace) < 60 and len(trace) % 10 == 0
+    first = trace[:, :2].sum(1)
+    assert first[-10:].mean() < first[:10].mean() / 1.3
+    other, mine = noise(), both.real.owner[GROUP] == 0
+    other[~mine] *= 0.1
+    beside, _ = condense(make(**changes), other, GROUP)
+    torch.testing.assert_close(beside[mine], images[mine], rtol=0, atol=1e-5)

@@ -1,0 +1,56 @@
+"""How images move and when they stop: closed forms of one step, and losses made up."""
+
+import attrs
+import pytest
+import torch
+
+from core.condensation.descent import LOOK, Descent
+from core.condensation.engine import Condensation
+from core.errors import InputError
+from core.rng import Rng
+
+#: three groups of two clients
+GROUP, OWNER = torch.tensor([0, 0, 1, 2, 2, 2]), torch.tensor([0, 0, 0, 1, 1, 1])
+
+
+def start(**settings):
+    generator = Rng(0).generator()
+    images = torch.randn(6, 1, 2, 2, generator=generator)
+    images.grad = torch.randn(6, 1, 2, 2, generator=generator)
+    settings = {"image_lr": 0.5, "image_momentum": 0.0} | settings
+    return images, Descent(images, GROUP, OWNER, Condensation(**settings))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "scaled", "adam"])
+def test_the_first_step(kind):
+    images, descent = start(image_optimiser=kind)
+    before, slope = images.clone(), images.grad.clone()
+    descent.step()
+    moved = {
+        "sgd": 0.5 * slope,
+        "scaled": 0.5 * torch.tensor([2, 2, 1, 3, 3, 3]).view(-1, 1, 1, 1) * slope,
+        "adam": 0.5 * slope.sign(),  # both moments are those of one gradient
+    }[kind]
+    torch.testing.assert_close(before - images, moved, rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_stops_where_its_own_loss_has_fallen():
+    images, descent = start(stop_factor=4.0, image_momentum=0.9)
+    groups = torch.tensor([0, 0, 1])
+    trace = torch.full((3 * LOOK, 3), 8.0)
+    trace[LOOK:, :2] = 1.9  # both groups of the first client
+    trace[2 * LOOK :, 2] = 2.1  # not quite
+    assert not descent.over(trace[: LOOK - 1], groups) and descent.still is None
+    assert not descent.over(trace[: 2 * LOOK], groups)
+    assert descent.still.tolist() == [True] * 3 + [False] * 3
+    before = images.clone()
+    descent.step()
+    assert torch.equal(images[:3], before[:3]) and not torch.equal(images[3:], before[3:])
+    assert not descent.over(trace, groups)
+    assert descent.over(torch.cat([trace, torch.full((LOOK, 3), 2.0)]), groups)
+
+
+def test_bad_settings_are_refused():
+    for bad in ({"image_optimiser": "adm"}, {"stop_factor": 1.0}, {"refresh": 0}):
+        with pytest.raises(InputError):
+            attrs.evolve(Condensation(), **bad)
