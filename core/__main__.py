@@ -26,7 +26,7 @@ Profile = Annotated[
     str,
     typer.Option(
         help="How much is computed: quick (seconds), laptop (a minute or two), "
-        "paper (the paper's own budget)."
+        "converged (hours; what decides), paper (the paper's own budget)."
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

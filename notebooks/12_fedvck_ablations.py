@@ -136,6 +136,15 @@ table("fedvck", 13, best)
 table("fedvck", "estimators", best)
 
 # %% [markdown]
+# ## A ladder of budgets
+#
+# Does the printed lead of FedVCK appear, and at which budget? Each method with a quarter, a half and all of the budget
+# of the profile `converged`:
+
+# %%
+table("fedvck", "ladder", best)
+
+# %% [markdown]
 # ## Quick runs
 #
 # The four arms on digits.

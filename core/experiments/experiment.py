@@ -14,7 +14,7 @@ from core.checks import number, one_of, whole
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Schedule
 
-PROFILES = ("quick", "laptop", "paper")
+PROFILES = ("quick", "laptop", "converged", "paper")
 VARIANTS = ("printed", "released")
 
 

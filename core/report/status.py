@@ -113,7 +113,7 @@ def headline(covered: pd.DataFrame | None = None) -> str:
     if not total["measured"]:
         return text
     return (
-        f"{text} At the papers' own budget {total['equivalent']:,} are equivalent to print, "
+        f"{text} At the papers' own or a converged budget {total['equivalent']:,} are equivalent to print, "
         f"{total['consistent']:,} consistent with it and {total['different']:,} different; at a "
         f"reduced budget {total['direction agrees']:,} agree in direction and "
         f"{total['direction disagrees']:,} do not. Inconclusive: {total['inconclusive']:,}."

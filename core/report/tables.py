@@ -18,7 +18,7 @@ from core.report import style
 from core.report.verdict import MB, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
-BEST_FIRST = ("paper", "laptop", "quick")
+BEST_FIRST = ("paper", "converged", "laptop", "quick")
 COLUMNS = (
     "paper",
     "table",
@@ -63,7 +63,7 @@ def table_frame(
     Args:
         paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
         table: number of the table.
-        profile: "quick", "laptop" or "paper"; None: for each column the fullest of them at which it
+        profile: one of `core.experiments.PROFILES`; None: for each column the fullest of them at which it
             is measured.
         measured: complete records by experiment id; by default the book's.
 

@@ -1,7 +1,7 @@
 """The rule by which a measured number is compared with a printed one.
 
-At the paper's own budget (profile `paper`, no stand-in) with at least three seeds the mean is
-compared with print, with intervals over the seeds (`core.report.intervals`):
+At the paper's own budget, or one that has converged (`DECIDING`, no stand-in), with at least three
+seeds the mean is compared with print, with intervals over the seeds (`core.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
 * **different**: print is beyond the margin and outside the 95% prediction interval, which uses both
@@ -45,6 +45,8 @@ VERDICTS = (
     "pending",
     "not testable here",
 )
+#: profiles at which values are compared with print
+DECIDING = ("paper", "converged")
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
@@ -217,7 +219,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
-    if cell.profile == "paper" and cell.stand_in is None:
+    if cell.profile in DECIDING and cell.stand_in is None:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
         comparison = compare(printed, found, cell.unit, cell.published.std)  # type: ignore[union-attr]

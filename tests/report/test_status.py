@@ -96,7 +96,7 @@ def test_the_headline_counts_printed_numbers_and_measured_cells(unmeasured):
         3,
         2,
     ]  # its figures' grids do not count
-    assert "own budget 14 are equivalent" in headline(
+    assert "converged budget 14 are equivalent" in headline(
         covered
     )  # two in each of FedMK's seven tables
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, TableSpec
+from core.experiments import PROFILES, Experiment, Record, TableSpec
 from core.report.verdict import (
     MB,
     VERDICTS,
@@ -262,7 +262,7 @@ def test_columns_without_printed_numbers(spec):
 
 def test_every_verdict_is_listed(spec):
     given = {"A": [0.6, 0.6, 0.6], "B": [0.1, 0.1, 0.1], "D": [0.2]}
-    for profile in ("quick", "laptop", "paper"):
+    for profile in PROFILES:
         assert {one.verdict for one in verdicts(spec, profile, given).values()} <= set(VERDICTS)
 
 
