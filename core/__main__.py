@@ -96,6 +96,19 @@ def _summary(record: Any, path: Path) -> str:
     return "\n".join([*lines, f"record: {path}"])
 
 
+def _in_table(record: Any, cell: Any) -> str:
+    """What a run says of each metric of its cell, in the unit of print, beside what is printed."""
+    from core.report.tables import number
+    from core.report.verdict import measured
+
+    lines = []
+    for one in cell.siblings():
+        value = number(measured(record, one), None, one.unit) or "not measured"
+        printed = f", printed {one.published.text}" if one.published else ""
+        lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
+    return "\n".join(lines)
+
+
 @app.command()
 def run(
     algorithm: Annotated[
@@ -161,6 +174,7 @@ def run(
             raise InputError("--pending chooses the runs itself; leave --algorithm and --cell out")
         _run_pending(profile, minutes, out, runtime)
         return
+    found = None
     if cell:
         if algorithm or dataset:
             raise InputError(
@@ -194,6 +208,8 @@ def run(
             _summary(record, path)
             + ("" if computed else "  (measured before; delete it to measure again)")
         )
+        if found:
+            print(_in_table(record, found))
 
 
 def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -> None:

@@ -13,6 +13,7 @@ from core import algorithms
 from core.checks import number, one_of, whole
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Schedule
+from core.privacy.membership import LikelihoodRatio
 
 PROFILES = ("quick", "laptop", "converged", "paper")
 VARIANTS = ("printed", "released")
@@ -32,6 +33,18 @@ def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(
             f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}"
         ) from None
+
+
+def _attack(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    _table(instance, attribute, value)
+    known = attrs.fields_dict(LikelihoodRatio)
+    for key in value:
+        if key not in known:
+            raise unknown("setting of an attack", key, known)
+    if value and LikelihoodRatio(**value).round > instance.rounds:
+        raise InputError(
+            f"the attack is on round {value['round']}, but there are {instance.rounds} rounds"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +70,9 @@ class Experiment(Schedule):
     variant: str = attrs.field(default="printed", validator=one_of("variant", *VARIANTS))
     #: hyper-parameters that differ from the algorithm's defaults
     settings: dict[str, Any] = attrs.field(factory=dict, validator=_table)
+    #: an attack on the uploads, by the names of `core.privacy.membership.LikelihoodRatio`; empty:
+    #: none
+    attack: dict[str, Any] = attrs.field(factory=dict, validator=_attack)
     seed: int = attrs.field(default=0, validator=whole(0))
     profile: str = attrs.field(default="paper", validator=one_of("profile", *PROFILES))
 

@@ -140,6 +140,12 @@ class Cell:
                 raise InputError(f"{self.address} has the seeds {self.spec.seeds}, not {seed}")
         return [run for run in self.experiments if seeds is None or run.seed in seeds]
 
+    def siblings(self) -> list[Cell]:
+        """The cells of the same runs, this one among them: one for each metric."""
+        here = self.place.row, self.place.column
+        places = [one for one in self.spec.grid() if (one.row, one.column) == here]
+        return self.spec._cells(self.profile, places)
+
     def command(self) -> str:
         """The command that runs this cell, all seeds."""
         return f"python -m core run --cell {self.address} --profile {self.profile}"

@@ -14,7 +14,7 @@ from core.experiments.spec import as_mapping
 #: Dirichlet concentration where a data set replaces another and the original says none
 DEFAULT_ALPHA = 0.5
 #: the fields whose entries are values of their own
-OPEN = ("model_options", "settings")
+OPEN = ("model_options", "settings", "attack")
 
 
 @attrs.frozen(eq=False)

@@ -6,15 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import attrs
 from tqdm.auto import tqdm
 
 from core import data, federation
 from core.errors import one_line
+from core.experiments.attack import attack
 from core.experiments.experiment import Experiment
 from core.experiments.record import Record, code_version, new_record
 from core.federation import Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
+from core.privacy.membership import LikelihoodRatio
 from core.rng import Rng
 
 
@@ -39,21 +42,36 @@ def rounds(
     clients: Sequence[Client] | None = None,
     checkpoint: Path | None = None,
 ) -> Iterator[RoundResult]:
-    """Run an experiment round by round; see `core.federation.rounds`.
+    """Run an experiment round by round; see `core.federation.rounds`. Where it states an attack, the
+    last result holds what the attack found.
 
     `task` and `clients` may be given to look at them or to change them; by default they are made
     here.
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
-    yield from federation.rounds(
+    fresh = [attrs.evolve(client, memory=dict(client.memory)) for client in clients]
+    for result in federation.rounds(
         experiment.new_algorithm(),
         task,
         clients,
         experiment.seed,
         checkpoint=checkpoint,
         key=_key(experiment, task),
-    )
+    ):
+        attacked = experiment.attack and result.round == experiment.rounds
+        yield _attacked(result, experiment, task, fresh) if attacked else result
+
+
+def _attacked(
+    result: RoundResult, experiment: Experiment, task: Task, clients: Sequence[Client]
+) -> RoundResult:
+    """The last round, with what an attack on the experiment finds among its metrics."""
+    start = time.perf_counter()
+    settings = LikelihoodRatio(**experiment.attack)
+    found = attack(experiment.new_algorithm(), task, clients, experiment.seed, settings).metrics()
+    seconds = result.seconds | {"attack": time.perf_counter() - start}
+    return attrs.evolve(result, metrics=result.metrics | found, seconds=seconds)
 
 
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:

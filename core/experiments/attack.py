@@ -1,0 +1,203 @@
+"""The attack on a federation: who can tell from its uploads what the clients' data were?
+
+The attacker is a server that follows the protocol. It knows the method, what it sent, and all but
+some images: of these, the targets, half are in the client's data and half are not. It draws
+shadow data sets (the images it knows, and half of the targets), lets the method make uploads of
+them, and compares.
+
+What the attacker makes of one upload is what the server of the method makes of it when it is alone:
+of a model that is the model itself, of condensed images a model that is trained on them. So one
+program attacks every method that uploads once in a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import attrs
+import numpy as np
+import torch
+from torch import nn
+
+from core.errors import InputError
+from core.federation import Algorithm, Client, State, Task, rounds, select
+from core.privacy import membership
+from core.privacy.membership import LikelihoodRatio, Verdicts
+from core.rng import Rng
+
+
+@attrs.frozen(eq=False)
+class Targets:
+    """The images of one client that the attacker asks about, and the others, which it knows."""
+
+    client: Client
+    #: T images, with the labels (T,) and the truth (T,)
+    images: torch.Tensor
+    labels: torch.Tensor
+    member: torch.Tensor
+    #: rows of the client's data that are no targets
+    known: torch.Tensor
+
+    def real(self) -> Client:
+        """The client as it is, with a memory of its own."""
+        return attrs.evolve(self.client, memory=dict(self.client.memory))
+
+    def shadow(self, inside: torch.Tensor) -> Client:
+        """The client with another data set: what is known, and the targets (T,) bool that are
+        inside.
+        """
+        of = self.client
+        inside = inside.to(of.labels.device)
+        images = torch.cat([of.images[self.known], self.images[inside]])
+        labels = torch.cat([of.labels[self.known], self.labels[inside]])
+        return Client(of.id, of.task, images, labels, dict(of.memory))
+
+
+@attrs.frozen(eq=False)
+class Outcome:
+    """What the attack found: on the upload of each client, by id, and on the server's model."""
+
+    clients: dict[int, Verdicts]
+    server: Verdicts
+
+    def together(self) -> Verdicts:
+        """The verdicts on all clients' uploads as one list."""
+        each = [(one.member, one.online, one.offline) for one in self.clients.values()]
+        return Verdicts(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+
+    def metrics(self) -> dict[str, float]:
+        """What a record keeps. `mia_tpr_0.01` is the share of members that is found while 1% of the
+        others are accused, over the uploads of all clients; `mia_server_...` is on the server's
+        model; `mia_auc/3` and `mia_members/3` are of client 3.
+        """
+        together = self.together()
+        offline = [membership.auc(one.offline, one.member) for one in self.clients.values()]
+        found = membership.defence([one.auc for one in self.clients.values()])
+        found |= {"mia_auc": together.auc, "mia_offline_auc_mean": sum(offline) / len(offline)}
+        found["mia_server_auc"] = self.server.auc
+        for kind, one in (("", together), ("server_", self.server)):
+            for rate in membership.RATES:
+                share = membership.true_positives(one.online, one.member, rate)
+                found[f"mia_{kind}tpr_{rate:g}"] = share
+        for id_, one in self.clients.items():
+            found |= {f"mia_auc/{id_}": one.auc, f"mia_members/{id_}": float(one.member.sum())}
+        return found
+
+
+def attack(
+    algorithm: Algorithm,
+    task: Task,
+    clients: Sequence[Client],
+    seed: int,
+    settings: LikelihoodRatio,
+) -> Outcome:
+    """Attack the uploads of one round, those of a run with this seed, and the server's model after
+    it.
+
+    Args:
+        clients: fresh ones; where the attacked round is not the first, those before it run again.
+
+    Raises InputError for a method that exchanges more than one message with a client in a round, or
+    whose server keeps no single model, and where no client has a target.
+    """
+    if type(algorithm).round is not Algorithm.round:
+        raise InputError(
+            f"the attack needs one upload in a round, and {type(algorithm).__name__} differs"
+        )
+    rng = Rng(seed)
+    state = algorithm.initialise(task, rng.at("initialise"))
+    for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
+        state = result.state
+    here, draws = rng.at("round", settings.round), rng.at("attack")
+    chosen = select(clients, algorithm.schedule.active, here.at("select"))
+    drawn = [targets(client, draws.at("targets", client.id)) for client in chosen]
+    asked = {one.client.id: one for one in drawn if len(one.labels)}
+    if not asked:
+        raise InputError("no client has a class that the test set has, so there are no targets")
+    masks = {
+        id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
+        for id_, one in asked.items()
+    }
+    real = {id_: one.real() for id_, one in asked.items()}
+    found = [_confidences(algorithm, state, asked, real, here)]
+    for number in range(settings.shadows):
+        cast = {id_: one.shadow(masks[id_][number]) for id_, one in asked.items()}
+        found.append(_confidences(algorithm, state, asked, cast, here.at("shadow", number)))
+    return _judged(asked, masks, found, settings)
+
+
+def _judged(
+    asked: Mapping[int, Targets],
+    masks: Mapping[int, torch.Tensor],
+    found: Sequence[Mapping[int | None, np.ndarray]],
+    settings: LikelihoodRatio,
+) -> Outcome:
+    """The verdicts from the confidences in the real run, the first, and in the shadow runs."""
+
+    def judged(which: int | None, ids: Sequence[int]) -> Verdicts:
+        target, *shadows = (one[which] for one in found)
+        return membership.likelihood_ratios(
+            target,
+            np.stack(shadows),
+            torch.cat([masks[id_] for id_ in ids], 1).numpy(),
+            torch.cat([asked[id_].member for id_ in ids]).numpy(),
+            settings.variance,
+        )
+
+    return Outcome({id_: judged(id_, [id_]) for id_ in asked}, judged(None, list(asked)))
+
+
+def targets(client: Client, rng: Rng) -> Targets:
+    """Balanced targets, class by class: images of the client, and as many of the test set, which no
+    client has. Where a class has more images on the client than in the test set, the rest is known
+    to the attacker.
+    """
+    test, device = client.task.dataset.test, client.labels.device
+    order = torch.randperm(len(client), generator=rng.at("inside").generator()).to(device)
+    others = torch.randperm(len(test), generator=rng.at("outside").generator())
+    mine, unseen = [], []
+    for c in client.labels.unique().tolist():
+        own, free = order[client.labels[order] == c], others[test.labels[others] == c]
+        size = min(len(own), len(free))
+        mine.append(own[:size])
+        unseen.append(free[:size])
+    inside, outside = torch.cat(mine), torch.cat(unseen)
+    known = torch.ones(len(client), dtype=torch.bool, device=device)
+    known[inside] = False
+    return Targets(
+        client,
+        torch.cat([client.images[inside], test.images[outside].to(device)]),
+        torch.cat([client.labels[inside], test.labels[outside].to(device)]),
+        torch.arange(2 * len(inside)) < len(inside),
+        known,
+    )
+
+
+def _confidences(
+    algorithm: Algorithm,
+    state: State,
+    asked: Mapping[int, Targets],
+    members: Mapping[int, Client],
+    rng: Rng,
+) -> dict[int | None, np.ndarray]:
+    """How sure the attacker's models are of the targets, by client, and under None how sure the
+    server's model is of all of them, when these clients answer.
+    """
+    messages = {id_: algorithm.broadcast(state, id_) for id_ in members}
+    uploads = algorithm.clients_update(list(members.values()), messages, rng)
+
+    def sure(model: nn.Module | list[nn.Module], of: Sequence[Targets]) -> np.ndarray:
+        if isinstance(model, list):
+            raise InputError("the attack needs a method with one model on the server")
+        each = [
+            membership.confidence(state.task.outputs(model, one.images), one.labels) for one in of
+        ]
+        return torch.cat(each).cpu().numpy()
+
+    server, found = rng.at("server"), {}
+    for id_, one in asked.items():
+        alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
+        found[id_] = sure(algorithm.model(alone), [one])
+    after = algorithm.server_update(state, uploads, server)
+    return found | {None: sure(algorithm.model(after), list(asked.values()))}

@@ -1,0 +1,164 @@
+"""The attack on methods: a client that learns by heart, one that does not look at its data, and
+what is written down.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+import torch
+
+from core.algorithms.fedavg import FedAvg, Settings
+from core.algorithms.fediod import FedIOD
+from core.data import Dataset, Split
+from core.errors import InputError
+from core.experiments import Experiment, Record, run, running
+from core.experiments.attack import attack, targets
+from core.federation import Client, Message, Runtime, Schedule, Task
+from core.privacy.membership import LikelihoodRatio
+from core.rng import Rng
+
+CPU = Runtime(torch.device("cpu"), "float32")
+
+
+def noise_task(images: int) -> Task:
+    """Images of noise with labels drawn at random: nothing can be learnt, except by heart."""
+
+    def split(name: str) -> Split:
+        draws = Rng(0).at(name).generator()
+        pixels = torch.randint(256, (images, 1, 8, 8), generator=draws, dtype=torch.uint8)
+        return Split(pixels, torch.randint(2, (images,), generator=draws))
+
+    made = Dataset(
+        "noise", split("train"), split("val"), split("test"), ("a", "b"), (0.5,), (0.3,), "0" * 64
+    )
+    return Task(made, "convnet", {"depth": 1, "width": 16, "norm": "none"}, CPU)
+
+
+def clients_of(task: Task, number: int) -> list[Client]:
+    parts = torch.arange(len(task.dataset.train)).chunk(number)
+    train = task.dataset.train
+    return [Client(k, task, train.images[p], train.labels[p]) for k, p in enumerate(parts)]
+
+
+def fedavg(**settings) -> FedAvg:
+    return FedAvg(Settings(**settings), Schedule(clients=1, rounds=1))
+
+
+class Blind(FedAvg):
+    """Its clients send the server's model with noise that does not depend on their data."""
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        draws = rng.at("noise").generator()
+        noisy = {
+            name: value + 0.3 * torch.randn(value.shape, generator=draws)
+            for name, value in message.tensors.items()
+        }
+        return Message(noisy, {"samples": len(client)})
+
+
+def test_a_model_that_learnt_by_heart_gives_its_data_away():
+    task = noise_task(40)
+    by_heart = fedavg(local_epochs=40, lr=0.3, batch_size=40)
+    found = attack(by_heart, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
+    assert found.clients[0].auc > 0.9
+    # one client: the server's model is its upload
+    assert (found.server.online == found.clients[0].online).all()
+    assert found.metrics()["mia_tpr_0.1"] > 0.8
+
+
+def test_a_method_that_does_not_look_at_the_data_gives_nothing_away():
+    task = noise_task(120)
+    blind = Blind(Settings(), Schedule(clients=4, rounds=1))
+    found = attack(blind, task, clients_of(task, 4), 0, LikelihoodRatio(shadows=4))
+    each = found.together()
+    n = int(each.member.sum())
+    assert abs(each.auc - 0.5) < 3 * math.sqrt((2 * n + 1) / (12 * n**2))
+
+
+def test_targets_are_balanced_in_every_class_and_the_rest_is_known():
+    task = noise_task(60)
+    (client,) = clients_of(task, 1)
+    found = targets(client, Rng(0))
+    own, test = (
+        torch.bincount(each, minlength=2) for each in (client.labels, task.dataset.test.labels)
+    )
+    assert torch.equal(torch.bincount(found.labels[found.member]), torch.minimum(own, test))
+    assert torch.equal(torch.bincount(found.labels[~found.member]), torch.minimum(own, test))
+    rows = {image.numpy().tobytes() for image in client.images}
+    assert [image.numpy().tobytes() in rows for image in found.images] == found.member.tolist()
+    # a shadow with all members is the client again, in another order
+    shadow = found.shadow(found.member)
+    assert sorted(image.numpy().tobytes() for image in shadow.images) == sorted(
+        image.numpy().tobytes() for image in client.images
+    )
+
+
+def test_methods_that_are_no_single_upload_are_refused():
+    task = noise_task(8)
+    with pytest.raises(InputError, match="one upload in a round, and FedIOD differs"):
+        attack(FedIOD(), task, clients_of(task, 1), 0, LikelihoodRatio())
+
+
+@pytest.fixture
+def digits() -> Experiment:
+    return Experiment(
+        algorithm="fedvck",
+        dataset="digits",
+        clients=2,
+        rounds=2,
+        model_options={"width": 4},
+        train_fraction=0.05,
+        settings={"iterations": 2, "estimator": "expectation", "real_batch": 16, "pool": 2}
+        | {"server_steps": 2},
+        attack={"shadows": 4, "round": 2},
+    )
+
+
+def test_an_experiment_without_an_attack_keeps_its_name(digits):
+    plain = attrs.evolve(digits, attack={})
+    assert plain.id != digits.id
+    old = {key: value for key, value in plain.to_dict().items() if key != "attack"}
+    assert Experiment.from_dict(old).id == plain.id
+
+
+def test_what_an_attack_finds_stands_in_the_last_round_and_comes_again(digits, tmp_path):
+    record = run(digits, runtime=CPU, record=tmp_path / "one.json")
+    found = Record.load(tmp_path / "one.json").metrics
+    assert found == record.metrics
+    assert {"accuracy", "mia_auc_max", "mia_auc_mean", "mia_defense_rate", "mia_auc/0"} <= set(
+        found
+    )
+    assert not any(name.startswith("mia") for name in record.rounds[0]["metrics"])
+    assert "attack" in record.rounds[-1]["seconds"]
+    # cut after the last round, before its attack was written down
+    checkpoint = tmp_path / "cut.safetensors"
+    list(
+        running.federation.rounds(
+            digits.new_algorithm(),
+            task := running.make_task(digits, CPU),
+            running.make_clients(digits, task),
+            digits.seed,
+            checkpoint=checkpoint,
+            key=running._key(digits, task),
+        )
+    )
+    assert run(digits, runtime=CPU, checkpoint=checkpoint).metrics == record.metrics
+    # the attack changes nothing of the run that it looks at
+    plain = run(attrs.evolve(digits, attack={}), runtime=CPU).metrics
+    assert plain == {key: value for key, value in found.items() if not key.startswith("mia")}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shadow": 4}, "did you mean 'shadows'"),
+        ({"shadows": 7}, "even"),
+        ({"round": 3}, "there are 2 rounds"),
+    ],
+)
+def test_a_bad_attack_is_met_with_a_sentence(given, message):
+    with pytest.raises(InputError, match=message):
+        Experiment(algorithm="fedavg", dataset="digits", rounds=2, attack=given)
