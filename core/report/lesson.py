@@ -1,0 +1,296 @@
+"""What the pages of the book share: runs of one setting, and a look inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pandas as pd
+import torch
+from torch import nn
+
+from core import experiments
+from core.algorithms.fediod.clients import train_teacher
+from core.condensation import LatentEncoder, engine, initial_images
+from core.experiments import Experiment, Record
+from core.experiments.profiles import apply
+from core.federation import Client, RoundResult, State, Task
+from core.models import Classifier, Stacked
+from core.report.charts import partition_plot
+from core.report.verdict import MB
+from core.rng import Rng
+from core.server import ServerTraining, update_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """One run of a lesson: what was asked for, its record, the result of every round, and the
+    clients with what they remember after the last.
+    """
+
+    experiment: Experiment
+    record: Record
+    results: list[RoundResult]
+    clients: list[Client]
+
+    @property
+    def states(self) -> list[State]:
+        """The server's state after every round."""
+        return [result.state for result in self.results]
+
+    @property
+    def state(self) -> State:
+        """The server's state after the last round."""
+        return self.results[-1].state
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy after the last round, in percent."""
+        return 100 * self.record.metrics["accuracy"]
+
+    def per_round(self) -> pd.DataFrame:
+        """A row for every round: accuracy in percent (missing where it was not tested), and MB of
+        2^20 bytes that all clients sent up and were sent down.
+        """
+        rows = {
+            result.round: {
+                "accuracy (%)": 100 * result.metrics.get("accuracy", float("nan")),
+                "up (MB)": result.up / MB,
+                "down (MB)": result.down / MB,
+            }
+            for result in self.results
+        }
+        return pd.DataFrame(rows).T.rename_axis("round")
+
+
+def follow(experiment: Experiment, task: Task, clients: Sequence[Client] | None = None) -> Run:
+    """Run an experiment and keep all that it goes through; for runs of seconds."""
+    people = list(experiments.make_clients(experiment, task) if clients is None else clients)
+    record = experiments.new_record(experiment, task)
+    results = list(experiments.rounds(experiment, task=task, clients=people))
+    for result in results:
+        record.add(result)
+    return Run(experiment, record, results, people)
+
+
+class Lesson:
+    """The runs of one page: they share data, split and schedule, and differ in algorithm and
+    settings.
+
+    Args:
+        profile: fills in what is not stated.
+        algorithm: the one that the page is about.
+        alpha: concentration of a Dirichlet split; else state `partition`.
+        settings: hyper-parameters of every run.
+        own: hyper-parameters of the runs of an algorithm, by its name.
+        fields: of `Experiment`: dataset, clients, rounds, seed and the like.
+    """
+
+    def __init__(
+        self,
+        profile: str,
+        algorithm: str,
+        *,
+        alpha: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        own: Mapping[str, Mapping[str, Any]] | None = None,
+        **fields: Any,
+    ) -> None:
+        self.profile, self.algorithm = profile, algorithm
+        self.settings, self.own, self.fields = dict(settings or {}), dict(own or {}), fields
+        if alpha is not None:
+            self.fields["partition"] = {"name": "dirichlet", "alpha": alpha}
+
+    def experiment(self, algorithm: str | None = None, **settings: Any) -> Experiment:
+        """The experiment of an algorithm, by default the page's own, with these settings on top.
+
+        Raises InputError as `core.experiments.profiles.apply` does.
+        """
+        name = algorithm or self.algorithm
+        values = {**self.settings, **self.own.get(name, {}), **settings}
+        return apply(self.profile, {"algorithm": name, **self.fields, "settings": values})
+
+    @cached_property
+    def task(self) -> Task:
+        """Data and model, the same for all runs."""
+        return experiments.make_task(self.experiment())
+
+    @property
+    def title(self) -> str:
+        """Data set and split, for the titles of figures."""
+        alpha = self.experiment().partition.get("alpha")
+        return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
+
+    def but(self, **changes: Any) -> Lesson:
+        """The same lesson with some of its arguments changed; data and model must stay."""
+        kept = {
+            "profile": self.profile,
+            "algorithm": self.algorithm,
+            "settings": self.settings,
+            "own": self.own,
+            **self.fields,
+        }
+        other = Lesson(**{**kept, **changes})
+        other.__dict__["task"] = self.task
+        return other
+
+    def members(self) -> list[Client]:
+        """The clients that have data, with nothing in their memory."""
+        everyone = experiments.make_clients(self.experiment(), self.task)
+        return [client for client in everyone if len(client)]
+
+    def run(
+        self,
+        algorithm: str | None = None,
+        clients: Sequence[Client] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Run an algorithm, by default the page's own, with these settings on top."""
+        return follow(self.experiment(algorithm, **settings), self.task, clients)
+
+    def partition_plot(self) -> Figure:
+        """Who holds what, with all clients."""
+        everyone = experiments.make_clients(self.experiment(), self.task)
+        labels = torch.cat([client.labels for client in everyone]).cpu()
+        parts = torch.arange(len(labels)).split([len(client) for client in everyone])
+        return partition_plot(labels, parts, self.task.dataset.classes, title=self.title)
+
+
+def taught_members(
+    experiment: Experiment, task: Task, teachers: dict[int, dict[str, torch.Tensor]]
+) -> list[Client]:
+    """The clients of a FedIOD run that have data, each with its teacher in its memory.
+
+    Teachers do not depend on stage two, so many runs can share them: `teachers` holds the memory of
+    each client by its number, and those that are missing are trained and entered.
+    """
+    settings: Any = experiment.new_algorithm().settings
+    rng = Rng(experiment.seed, ("fediod",))
+    members = [client for client in experiments.make_clients(experiment, task) if len(client)]
+    for client in members:
+        if client.id not in teachers:
+            train_teacher(client, settings, rng.at("client", client.id))
+            teachers[client.id] = dict(client.memory)
+        client.memory = dict(teachers[client.id])
+    return members
+
+
+def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the clients hold together, which nobody may see but a teacher: images (N, C, H, W),
+    labels (N,), and the position of each image's owner in `members` (N,).
+    """
+    sizes = torch.tensor([len(client) for client in members])
+    return (
+        torch.cat([client.images for client in members]),
+        torch.cat([client.labels for client in members]),
+        torch.repeat_interleave(torch.arange(len(members)), sizes),
+    )
+
+
+def share_right(scores: torch.Tensor, labels: torch.Tensor) -> float:
+    """Accuracy, in percent, of scores (N, C) against labels (N,)."""
+    return 100 * (scores.argmax(1) == labels).float().mean().item()
+
+
+@torch.no_grad()
+def answers(networks: Sequence[nn.Module], inputs: torch.Tensor) -> torch.Tensor:
+    """Outputs (K, N, ...) of K networks for N images in the form of network inputs."""
+    together = Stacked(networks)
+    return torch.cat([together(part).float() for part in inputs.split(500)], 1)
+
+
+def trained(
+    task: Task, inputs: torch.Tensor, labels: torch.Tensor, steps: int, rng: Rng
+) -> Classifier:
+    """A fresh network of a task after some steps on images in the form of network inputs."""
+    model = task.new_model(rng)
+    plan = ServerTraining(lr=0.05, batch_size=50, steps=steps)
+    update_model(model, inputs, labels, plan, rng.at("train"), autocast=task.runtime.autocast)
+    return model
+
+
+def condensed(
+    task: Task,
+    model: Classifier,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    per_class: int,
+    rng: Rng,
+    *,
+    kind: str = "noise",
+    free: bool = False,
+    watch: Callable[[int, torch.Tensor], None] | None = None,
+    **settings: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The images of one client, condensed under a model that does not change.
+
+    Args:
+        images: (N, C, H, W) uint8, labels: (N,); per_class: condensed images of each class held.
+        kind: what they start from, as in `initial_images`; free: without the latent constraints.
+        watch: called in every step with its number and the images so far.
+        settings: of `engine.Condensation`; the real side is its exact mean unless they say else.
+
+    Returns: images as network inputs (M, C, H, W), their labels (M,), and the loss of every step,
+    the mean over classes.
+    """
+    order = labels.argsort(stable=True)
+    held, group = torch.unique(labels[order], return_inverse=True)
+    real = engine.RealData(
+        images[order],
+        group,
+        1 / torch.bincount(group)[group].float(),
+        owner=torch.zeros_like(held),
+        label=held,
+    )
+    counts = torch.full_like(held, per_class)
+    start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
+    problem = engine.Problem(
+        LatentEncoder(model),
+        real,
+        engine.Condensation(**{"estimator": "expectation", **settings}),
+        engine.Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+        free=free,
+    )
+    groups = torch.repeat_interleave(counts)
+    pictures, losses = engine.condense(problem, start, groups, watch)
+    return pictures, held[groups], losses.mean(1)
+
+
+def switches(settings: Any) -> dict[str, tuple[Any, Any]]:
+    """Where a method's defaults differ from its authors' code: name, default and released value.
+
+    Args:
+        settings: an attrs class with a classmethod `released`.
+    """
+    printed, released = settings(), settings.released()
+    pairs = {
+        field.name: (getattr(printed, field.name), getattr(released, field.name))
+        for field in attrs.fields(settings)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def switch_table(
+    pairs: Mapping[str, tuple[Any, Any]],
+    in_print: Mapping[str, str],
+    words: Mapping[Any, str],
+    names: tuple[str, str] = ("default", "released"),
+) -> pd.DataFrame:
+    """`switches` as a page shows them, one a row, with what is in print; `words` says how some
+    values are written.
+    """
+    rows = {
+        name: {
+            **{key: words.get(value, str(value)) for key, value in zip(names, pair, strict=True)},
+            "in print": in_print.get(name, ""),
+        }
+        for name, pair in pairs.items()
+    }
+    return pd.DataFrame(rows).T

@@ -1,0 +1,102 @@
+"""Questions to the records behind a table: who leads, by how much, at which cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from core.experiments import Record, TableSpec, records
+from core.report.learning_curves import curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def table_runs(
+    paper: str,
+    table: str | int,
+    profiles: Sequence[str] = ("laptop", "paper"),
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
+    `profile`, `seed`, `id` and `record`.
+
+    Args:
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    known = records() if measured is None else measured
+    rows = [
+        (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
+        for profile in profiles
+        for cell in TableSpec.find(paper, str(table)).cells(profile)
+        for run in cell.experiments
+        if run.id in known
+    ]
+    frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
+    # a cell for each metric that is printed, but one run
+    return frame.drop_duplicates(["column", "row", "profile", "id"]).reset_index(drop=True)
+
+
+def column_curves(runs: pd.DataFrame, x: str = "round") -> Iterator[Figure]:
+    """For every column and profile of `table_runs`, the learning curves of its rows."""
+    for (column, profile), of in runs.groupby(["column", "profile"], sort=False):
+        names = dict(zip(of["id"], of["row"], strict=True))
+        yield curves(
+            list(of["record"]),
+            x=x,
+            by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
+            title=f"{column}, profile {profile}",
+        )
+
+
+def lead(frame: pd.DataFrame, method: str, kind: str = "measured") -> pd.DataFrame:
+    """By how much a method is ahead of the best other one, column by column.
+
+    Args:
+        frame: of `table_frame`; method: a name of its `row`s; kind: "measured" or "printed".
+
+    Returns: a row for every column with a number: `lead` in points (missing where the method or
+    all others have none) and `rivals`, how many others have a number.
+    """
+    of = frame.dropna(subset=[kind])
+    ours = of[of["row"] == method].set_index("column")[kind]
+    others = of[of["row"] != method].groupby("column")[kind]
+    columns = [name for name in frame["column"].unique() if name in set(of["column"])]
+    return pd.DataFrame(
+        {
+            "lead": (ours - others.max()).reindex(columns).astype(float),
+            "rivals": others.size().reindex(columns, fill_value=0).astype(int),
+        }
+    )
+
+
+def verdict_counts(frame: pd.DataFrame) -> str:
+    """How many cells of a `table_frame` have each verdict, the most frequent first, in words."""
+    counts = frame["verdict"].value_counts()
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def filled(frame: pd.DataFrame, form: str = "{:.2f}", missing: str = "pending") -> pd.DataFrame:
+    """Numbers as a page shows them, with a word where there is none."""
+    return frame.map(lambda value: missing if pd.isna(value) else form.format(value))
+
+
+def bytes_by_kind(runs: Mapping[str, Record], each_round: bool = True) -> pd.DataFrame:
+    """Bytes by direction and kind of content (rows), over all clients, for named records (columns):
+    of a round, the mean over rounds, or of the whole run.
+    """
+    sent = {
+        name: pd.Series(
+            {
+                (way, kind): size / (len(record.rounds) if each_round else 1)
+                for way, kinds in record.bytes.items()
+                for kind, size in kinds.items()
+            }
+        )
+        for name, record in runs.items()
+    }
+    return pd.DataFrame(sent).fillna(0).round().astype(int).rename_axis(["direction", "kind"])

@@ -1,0 +1,168 @@
+"""The runs of a page: what they share, what they keep, and the looks inside them."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import torch
+
+from core import experiments
+from core.algorithms import find
+from core.condensation import LatentEncoder
+from core.experiments.profiles import apply
+from core.report.lesson import (
+    Lesson,
+    answers,
+    condensed,
+    pooled,
+    share_right,
+    switch_table,
+    switches,
+    trained,
+)
+from core.rng import Rng
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    return Lesson(
+        "quick",
+        "fedprox",
+        dataset="digits",
+        alpha=0.1,
+        clients=4,
+        rounds=2,
+        seed=3,
+        model_options={"width": 4, "depth": 1},
+        settings={"local_steps": 2, "lr": 0.05},
+        own={"fedprox": {"mu": 0.5}},
+    )
+
+
+def test_an_experiment_is_what_a_reader_would_ask_for_by_hand(lesson):
+    fields = {
+        "dataset": "digits",
+        "partition": {"name": "dirichlet", "alpha": 0.1},
+        "clients": 4,
+        "rounds": 2,
+        "seed": 3,
+        "model_options": {"width": 4, "depth": 1},
+    }
+    settings = {"local_steps": 2, "lr": 0.05}
+    by_hand = {"algorithm": "fedprox", "settings": settings | {"mu": 0.5}, **fields}
+    assert lesson.experiment().id == apply("quick", by_hand).id
+    by_hand = {"algorithm": "fedavg", "settings": settings | {"lr": 0.1}, **fields}
+    assert lesson.experiment("fedavg", lr=0.1).id == apply("quick", by_hand).id
+    assert lesson.title == "digits, alpha = 0.1"
+
+
+def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
+    other = lesson.but(rounds=1, alpha=5.0)
+    changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
+    assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
+    assert other.task is lesson.task and lesson.experiment().rounds == 2
+
+
+def test_a_run_keeps_what_the_package_gives_round_by_round(lesson):
+    run = lesson.run("fedavg")
+    plain = list(experiments.rounds(lesson.experiment("fedavg")))
+    assert [result.metrics for result in run.results] == [result.metrics for result in plain]
+    for name, value in plain[-1].state.tensors.items():
+        torch.testing.assert_close(run.state.tensors[name], value, rtol=0, atol=0)
+    assert [state.tensors.keys() for state in run.states] == 2 * [run.state.tensors.keys()]
+    assert run.accuracy == 100 * plain[-1].metrics["accuracy"]
+    assert run.record.bytes["up"] == run.results[-1].ledger.total("up")
+    table = run.per_round()
+    assert table.index.tolist() == [1, 2] and table.loc[2, "accuracy (%)"] == run.accuracy
+    assert table["up (MB)"].sum() * 2**20 == sum(run.record.bytes["up"].values())
+
+
+def test_a_run_goes_on_with_the_clients_that_it_is_given(lesson):
+    people = lesson.members()[:2]
+    run = lesson.run("fedavg", clients=people)
+    assert run.clients == people
+    sent = [r.record.bytes["up"]["parameters"] for r in (run, lesson.run("fedavg"))]
+    assert sent[0] * len(lesson.members()) == 2 * sent[1]
+
+
+def test_members_have_data_and_the_plot_shows_all_clients(lesson):
+    pytest.importorskip("matplotlib")
+    lonely = lesson.but(partition={"name": "dirichlet", "alpha": 0.005, "min_size": 0}, clients=12)
+    members = lonely.members()
+    assert all(len(client) for client in members) and len(members) < 12
+    figure = lonely.partition_plot()
+    assert "12 clients" in figure.get_label() and "has 0 to" in figure.get_label()
+
+
+def test_pooled_images_know_their_owners(lesson):
+    members = lesson.members()
+    images, labels, owner = pooled(members)
+    for number, client in enumerate(members):
+        assert torch.equal(images[owner == number], client.images)
+        assert torch.equal(labels[owner == number], client.labels)
+
+
+def test_scores_are_right_where_the_largest_one_is_that_of_the_label():
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
+    assert share_right(scores, torch.tensor([1, 0, 1, 1])) == 75
+
+
+def test_answers_are_those_of_each_network(lesson):
+    networks = [lesson.task.new_model(Rng(k)).eval() for k in range(3)]
+    inputs = lesson.task.inputs(lesson.task.dataset.train.images[:700])
+    found = answers(networks, inputs)
+    assert found.shape[:2] == (3, 700)
+    for k, network in enumerate(networks):
+        torch.testing.assert_close(found[k], network(inputs).detach(), rtol=1e-4, atol=1e-4)
+    assert not found.requires_grad
+
+
+def test_a_trained_network_knows_what_it_was_shown(lesson):
+    train = lesson.task.dataset.train
+    inputs, labels = lesson.task.inputs(train.images), train.labels
+    fresh, taught = (trained(lesson.task, inputs, labels, n, Rng(0)) for n in (1, 60))
+    scores = [
+        share_right(lesson.task.outputs(net, train.images), labels) for net in (fresh, taught)
+    ]
+    assert scores[1] > scores[0] + 20
+
+
+def test_condensation_starts_at_the_distance_of_mean_features(lesson):
+    task, client = lesson.task, max(lesson.members(), key=len)
+    model, seen = task.new_model(Rng(1)).eval(), []
+    pictures, labels, losses = condensed(
+        task,
+        model,
+        client.images,
+        client.labels,
+        2,
+        Rng(5),
+        watch=lambda step, images: seen.append(images.clone()),
+        iterations=3,
+        image_lr=1.0,
+    )
+    held = client.labels.unique()
+    assert labels.tolist() == held.repeat_interleave(2).tolist()
+    assert len(seen) == len(losses) == 3 and pictures.shape == seen[0].shape
+    assert losses[-1] < losses[0]
+    # by hand: Eq. 2 of FedVCK, both sides under the statistics of the real images
+    eye = LatentEncoder(model)
+    real, statistics = eye(task.inputs(client.images), torch.zeros_like(client.labels))
+    made, _ = eye(seen[0], torch.zeros_like(labels), statistics)
+    gaps = [
+        (real[client.labels == c].mean(0) - made[labels == c].mean(0)).square().sum() for c in held
+    ]
+    assert losses[0].item() == pytest.approx(torch.stack(gaps).mean().item(), rel=0.02)
+
+
+def test_switches_are_all_that_the_released_code_changes():
+    settings = find("fedvck").Settings
+    pairs = switches(settings)
+    assert (
+        pairs
+        and attrs.evolve(settings(), **{k: v[1] for k, v in pairs.items()}) == settings.released()
+    )
+    assert all(default == getattr(settings(), name) for name, (default, _) in pairs.items())
+    table = switch_table({"a": (None, 2), "b": ("x", "y")}, {"a": "Eq. 1"}, {None: "none"})
+    assert table.loc["a"].tolist() == ["none", "2", "Eq. 1"]
+    assert table.loc["b"].tolist() == ["x", "y", ""]

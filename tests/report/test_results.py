@@ -1,0 +1,99 @@
+"""Questions to the records behind a table, on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from core.experiments import Record, TableSpec
+from core.report.results import (
+    bytes_by_kind,
+    column_curves,
+    filled,
+    lead,
+    table_runs,
+    verdict_counts,
+)
+
+FRAME = pd.DataFrame(
+    {
+        "column": ["a", "a", "a", "b", "b", "c"],
+        "row": ["Ours", "One", "Two", "Ours", "One", "One"],
+        "printed": [90.0, 80.0, 85.0, 70.0, 75.0, 60.0],
+        "measured": [88.0, None, 89.5, None, 70.0, None],
+        "verdict": ["reproduced", "pending", "undecided", "pending", "pending", "pending"],
+    }
+)
+
+
+def record(experiment, accuracy=0.5, **bytes_):
+    row = {"round": 1, "metrics": {"accuracy": accuracy}, "up": 1, "down": 2, "seconds": {}}
+    return Record(
+        experiment=experiment,
+        settings={},
+        fingerprint="f",
+        environment={},
+        code="c",
+        status="complete",
+        rounds=[row, {**row, "round": 2}],
+        metrics=row["metrics"],
+        bytes=bytes_,
+    )
+
+
+def test_a_lead_is_over_the_best_of_the_others():
+    printed = lead(FRAME, "Ours", "printed")
+    assert printed["lead"].iloc[:2].tolist() == [5, -5] and pd.isna(printed.loc["c", "lead"])
+    assert printed["rivals"].to_dict() == {"a": 2, "b": 1, "c": 1}
+    measured = lead(FRAME, "Ours")
+    assert measured["lead"].dropna().to_dict() == {"a": -1.5}
+    assert measured["rivals"].to_dict() == {"a": 1, "b": 1}
+    assert lead(FRAME[:0], "Ours").empty
+
+
+def test_verdicts_are_counted_in_words():
+    assert verdict_counts(FRAME) == "4 pending, 1 reproduced, 1 undecided"
+
+
+def test_what_is_missing_gets_a_word():
+    found = filled(pd.DataFrame({"x": [1.234, None]}), "{:+.1f}", "open")
+    assert found["x"].tolist() == ["+1.2", "open"]
+
+
+def test_the_runs_behind_a_table_are_its_measured_cells():
+    cells = TableSpec.find("fedvck", "3").cells("laptop")
+    some = [run for cell in cells[:2] for run in cell.experiments]
+    known = {run.id: record(run) for run in some}
+    found = table_runs("fedvck", 3, ["laptop"], known)
+    assert set(found["id"]) == set(known) and len(found) >= len(known)
+    assert {*zip(found["column"], found["row"], strict=True)} >= {
+        (cell.column, cell.row) for cell in cells[:2]
+    }
+    assert all(row.record.experiment.seed == row.seed for row in found.itertuples())
+    assert table_runs("fedvck", 3, ["laptop"], {}).empty
+
+
+def test_curves_of_a_column_bear_the_names_of_its_rows():
+    pytest.importorskip("seaborn")
+    cells = TableSpec.find("fedvck", "3").cells("laptop")
+    column = cells[0].column
+    of = [cell for cell in cells if cell.column == column][:2]
+    known = {run.id: record(run) for cell in of for run in cell.experiments}
+    found = table_runs("fedvck", 3, ["laptop"], known)
+    (figure,) = column_curves(found[found["column"] == column])
+    assert all(f"{cell.row} ends at 50.0" in figure.get_label() for cell in of)
+    assert figure.get_label().startswith(f"{column}, profile laptop. ")
+
+
+def test_bytes_are_those_of_the_ledger():
+    (run, *_) = TableSpec.find("fedvck", "3").cells("laptop")[0].experiments
+    sent = {"up": {"images": 10, "labels": 3}, "down": {"parameters": 8}}
+    found = bytes_by_kind({"one": record(run, **sent), "two": record(run, up={"images": 4})})
+    assert found["one"].to_dict() == {
+        ("up", "images"): 5,
+        ("up", "labels"): 2,
+        ("down", "parameters"): 4,
+    }
+    assert found.loc[("up", "images"), "two"] == 2 and found["two"].sum() == 2
+    whole = bytes_by_kind({"one": record(run, **sent)}, each_round=False)
+    assert whole.loc[("up", "labels"), "one"] == 3
