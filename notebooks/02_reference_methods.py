@@ -24,10 +24,10 @@ import pandas as pd
 from core import experiments, federation
 from core.algorithms.fedavg import FedAvg
 from core.errors import InputError
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
 from core.federation import Message
 from core.report import curves, records_summary, show, table
+from core.report.lesson import Lesson
+from core.report.results import table_runs
 from core.server.robust import RULES
 
 # %% [markdown]
@@ -47,30 +47,25 @@ table("reference", 1, shown)
 # Standalone sends nothing and is a line. It is tested at the end only.
 
 # %%
-known = records()
-columns: dict = {}
-for cell in TableSpec.find("reference", 1).cells(shown):
-    found = [known[run.id] for run in cell.experiments if run.id in known]
-    columns[cell.column] = columns.get(cell.column, []) + found
+runs_shown = table_runs("reference", 1, [shown])
+columns = {
+    column: list(of["record"])
+    for column, of in runs_shown.groupby("column", sort=False)
+}
 
 # %%
 for name, found in columns.items():
-    if found:
-        show(curves(found, title=name))
+    show(curves(found, title=name))
 
 # %%
 for name, found in columns.items():
-    if found:
-        show(curves(found, x="megabytes", title=name))
+    show(curves(found, x="megabytes", title=name))
 
 # %% [markdown]
 # What the runs cost:
 
 # %%
-shown_here = [record for found in columns.values() for record in found]
-records_summary({record.experiment.id: record for record in shown_here}).round(
-    2
-)
+records_summary(runs_shown.set_index("id")["record"].to_dict()).round(2)
 
 # %% [markdown]
 # ## A quick run of your own
@@ -79,25 +74,16 @@ records_summary({record.experiment.id: record for record in shown_here}).round(
 
 
 # %%
-def run(algorithm):
-    plan = apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "clients": clients,
-            "rounds": rounds,
-            "settings": {"local_steps": 10, "lr": 0.05},
-            "seed": seed,
-        },
-    )
-    task = experiments.make_task(plan)
-    record = experiments.new_record(plan, task)
-    for result in experiments.rounds(plan, task=task):
-        record.add(result)
-    return record
-
+lesson = Lesson(
+    profile,
+    "fedavg",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    settings={"local_steps": 10, "lr": 0.05},
+)
 
 # %%
 methods = (
@@ -108,14 +94,12 @@ methods = (
     "fedavgm",
     "scaffold",
 )
-runs = {name: run(name) for name in methods}
-accuracy = {
-    name: 100 * record.metrics["accuracy"] for name, record in runs.items()
-}
+runs = {name: lesson.run(name) for name in methods}
+accuracy = {name: run.accuracy for name, run in runs.items()}
 pd.Series(accuracy, name="accuracy (%)").round(1).to_frame()
 
 # %%
-show(curves(runs.values(), title=f"{dataset}, alpha = {alpha:g}"))
+show(curves([run.record for run in runs.values()], title=lesson.title))
 
 # %% [markdown]
 # ## One poisoner of ten
@@ -142,20 +126,8 @@ class Poisoned(FedAvg):
 
 
 def last_accuracy(kind, rule, concentration):
-    plan = apply(
-        profile,
-        {
-            "algorithm": "fedavg",
-            "dataset": dataset,
-            "partition": {"name": "dirichlet", "alpha": concentration},
-            "clients": clients,
-            "rounds": rounds,
-            "evaluate_every": rounds,
-            "settings": {"local_steps": 10, "lr": 0.05, "aggregation": rule},
-            "seed": seed,
-        },
-    )
-    task = experiments.make_task(plan)
+    here = lesson.but(alpha=concentration, evaluate_every=rounds)
+    plan, task = here.experiment(aggregation=rule), here.task
     algorithm = kind(plan.new_algorithm().settings, plan.schedule)
     everyone = experiments.make_clients(plan, task)
     try:

@@ -64,7 +64,9 @@ show(
 
 # %%
 def trained(pictures, targets, steps, *name):
-    """A fresh network after some steps on images in the form of network inputs."""
+    """A fresh network after some steps on images in the form of network
+    inputs.
+    """
     model, here = task.new_model(rng.at(*name)), rng.at("train", *name)
     plan = ServerTraining(lr=0.05, batch_size=50, steps=steps)
     update_model(
@@ -182,7 +184,9 @@ def wire(pictures):
 
 
 def film(**settings):
-    """Condense, and keep the first image of every class at some moments, dense at the start."""
+    """Condense, and keep the first image of every class at some moments, dense
+    at the start.
+    """
     first = torch.searchsorted(group, torch.arange(len(classes)))
     moments = {0, 1, 2, 3, 5, 8, 12, 20, 50, 100, 300, 1000} & set(
         range(iterations)
@@ -244,7 +248,9 @@ show(
 
 # %%
 def lesson(pictures, targets):
-    """Test accuracy (%) of three fresh networks, mean and standard deviation."""
+    """Test accuracy (%) of three fresh networks, mean and standard
+    deviation.
+    """
     scores = pd.Series(
         [
             100
@@ -317,7 +323,9 @@ show(
 
 # %%
 def layer_gaps(pictures):
-    """Mean over channels of the distance between condensed and real layer statistics, in real deviations."""
+    """Mean over channels of the distance between condensed and real layer
+    statistics, in real deviations.
+    """
     eye = LatentEncoder(encoder)
     _, wanted = eye(task.inputs(images), torch.zeros_like(labels))
     _, found = eye(pictures, torch.zeros_like(group))

@@ -336,7 +336,8 @@ prototypes = server.aggregate_prototypes(
     *(torch.stack(values) for values in zip(*each, strict=True))
 )
 pooled, present = server.logit_prototypes(logits, labels, len(classes))
-f"largest difference to the mean over all images in one place: {(prototypes - pooled).abs().max():.1e}"
+gap = (prototypes - pooled).abs().max()
+f"largest difference to the mean over all images in one place: {gap:.1e}"
 
 # %% [markdown]
 # ## What the server does
@@ -545,7 +546,9 @@ table("fedvck", 12, best)
 
 # %%
 def lead(frame, kind):
-    """FedVCK minus the best other method of each column in which both have a number."""
+    """FedVCK minus the best other method of each column in which both have a
+    number.
+    """
     of = frame.dropna(subset=kind)
     others = of[of["row"] != "FedVCK"].groupby("column")[kind]
     return pd.DataFrame(
@@ -574,9 +577,12 @@ leads.round(2).astype(object).where(leads.notna(), "")
 # %%
 pair = leads.dropna(subset=["printed", "measured"])
 Markdown(
-    f"FedVCK leads in {(leads['printed'] > 0).sum()} of {leads['printed'].notna().sum()} columns as printed. Of "
-    f"{len(pair)} columns measured so far it leads in {(pair['measured'] > 0).sum()}, by "
-    f"{pair['measured'].mean():+.1f} points on average where print has {pair['printed'].mean():+.1f}."
+    f"FedVCK leads in {(leads['printed'] > 0).sum()} of "
+    f"{leads['printed'].notna().sum()} columns as printed. Of "
+    f"{len(pair)} columns measured so far it leads in "
+    f"{(pair['measured'] > 0).sum()}, by "
+    f"{pair['measured'].mean():+.1f} points on average where print has "
+    f"{pair['printed'].mean():+.1f}."
     if len(pair)
     else "Nothing is measured yet."
 )

@@ -28,15 +28,13 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
-from core import experiments
-from core.condensation import LatentEncoder, engine, initial_images
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
 from core.report import curves, lines, show, source, table, table_frame
 from core.report.knowledge import adjacent_mmd
+from core.report.lesson import Lesson, condensed, trained
+from core.report.results import column_curves, table_runs
 from core.rng import Rng
-from core.server import ServerTraining, update_model
 
 best = None if shown == "best" else shown
 
@@ -55,28 +53,10 @@ table("fedvck", 14, best)
 # Learning curves of the measured columns:
 
 # %%
-known, arms, taken = records(), {}, set()
-for level in ("laptop", "paper"):
-    for cell in TableSpec.find("fedvck", 14).cells(level):
-        for run in cell.experiments:
-            if run.id in known and (run.id, cell.column) not in taken:
-                taken |= {
-                    (run.id, other)
-                    for other in (
-                        cell.column,
-                        cell.column.replace("-10-", "-100-"),
-                    )
-                }
-                arms.setdefault((cell.column, level), {})[run.id] = cell.row
-for (column, level), names in arms.items():
-    show(
-        curves(
-            list(names),
-            by=lambda record, names=names: names[record.experiment.id],
-            title=f"{column}, profile {level}",
-        )
-    )
-print(f"{len(arms)} columns are measured, at least in part")
+# runs of ten rounds serve a column of a hundred as well: shown once
+measured = table_runs("fedvck", 14).drop_duplicates("id")
+for figure in column_curves(measured):
+    show(figure)
 
 # %% [markdown]
 # ### Without all parts: FedDM?
@@ -105,12 +85,10 @@ for number in (2, 3, 7, 11):
                 }
             )
 pairs = pd.DataFrame(rows).set_index("column")
-print(
-    (pairs["printed, w.o. all"] == pairs["printed, FedDM"]).sum(),
-    "of",
-    len(pairs),
-    "printed pairs are equal",
-)
+same = (pairs["printed, w.o. all"] == pairs["printed, FedDM"]).sum()
+Markdown(f"{same} of {len(pairs)} printed pairs are equal.")
+
+# %%
 pairs.round(2)
 
 # %% [markdown]
@@ -151,55 +129,40 @@ table("fedvck", "ladder", best)
 
 
 # %%
-def experiment(rounds=rounds, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": "fedvck",
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": {
-                "iterations": iterations,
-                "image_lr": 1.0,
-                "clip_norm": 30.0,
-                "pool": 1,
-                "server_steps": 40,
-                "server_lr": 0.02,
-                "warm_start": warm_start,
-                "wire": wire,
-                **settings,
-            },
-        },
-    )
-
-
-def run(plan):
-    """The record and the server's state after every round."""
-    record, states = experiments.new_record(plan, task), []
-    for result in experiments.rounds(plan, task=task):
-        record.add(result)
-        states.append(result.state)
-    return record, states
-
-
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    settings={
+        "iterations": iterations,
+        "image_lr": 1.0,
+        "clip_norm": 30.0,
+        "pool": 1,
+        "server_steps": 40,
+        "server_lr": 0.02,
+        "warm_start": warm_start,
+        "wire": wire,
+    },
+)
+task = lesson.task
 switched_off = {
     "w.o. all": ("wo_lrc", "wo_pw", "wo_latent"),
     "w.o. L_rc + P_w": ("wo_lrc", "wo_pw"),
     "w.o. L_rc": ("wo_lrc",),
     "FedVCK": (),
 }
-task = experiments.make_task(experiment())
 quick = {
-    name: run(experiment(**dict.fromkeys(off, True)))
+    name: lesson.run(**dict.fromkeys(off, True))
     for name, off in switched_off.items()
 }
-labels_of = {record.experiment.id: name for name, (record, _) in quick.items()}
+labels_of = {run.experiment.id: name for name, run in quick.items()}
 show(
     curves(
-        [record for record, _ in quick.values()],
+        [run.record for run in quick.values()],
         by=lambda record: labels_of[record.experiment.id],
         title=f"The four arms, {dataset}, one seed",
     )
@@ -215,43 +178,24 @@ show(
 # the loss of every step.
 
 # %%
-members = experiments.make_clients(experiment(), task)
-client = max(members, key=len)
-order = client.labels.argsort(stable=True)
-held, group = torch.unique(client.labels[order], return_inverse=True)
+client = max(lesson.members(), key=len)
 
 
 def losses(state, free, number):
     """Condensation loss of every step, mean over the classes of the client."""
-    real = engine.RealData(
-        client.images[order],
-        group,
-        1 / torch.bincount(group)[group].float(),
-        owner=torch.zeros_like(held),
-        label=held,
-    )
-    counts, rng = torch.full_like(held, 5), Rng(seed).at("figure", number)
-    start = initial_images(
-        "noise", real.images, group, counts, task.inputs, rng.generator()
-    )
-    plan = engine.Condensation(
+    *_, loss = condensed(
+        task,
+        task.model_from(state.tensors),
+        client.images,
+        client.labels,
+        5,
+        Rng(seed).at("figure", number),
+        free=free,
         iterations=iterations,
         image_lr=1.0,
         clip_norm=30.0,
-        estimator="expectation",
     )
-    problem = engine.Problem(
-        LatentEncoder(task.model_from(state.tensors)),
-        real,
-        plan,
-        engine.Draws([rng], real.owner),
-        task.inputs,
-        task.runtime.autocast,
-        free=free,
-    )
-    return engine.condense(problem, start, torch.repeat_interleave(counts))[
-        1
-    ].mean(1)
+    return loss
 
 
 # %%
@@ -267,7 +211,7 @@ traces = [
         ("free", "w.o. all", True),
         ("constrained", "w.o. L_rc + P_w", False),
     )
-    for number, state in enumerate(quick[arm][1])
+    for number, state in enumerate(quick[arm].states)
 ]
 show(
     lines(
@@ -289,7 +233,7 @@ for label, arm in (("free", "w.o. all"), ("constrained", "w.o. L_rc + P_w")):
         for trace in traces
         if trace["label"].iat[0] == label
     ]
-    scores = [100 * row["metrics"]["accuracy"] for row in quick[arm][0].rounds]
+    scores = quick[arm].per_round()["accuracy (%)"].tolist()
     summary |= {
         (label, "loss at the end of the round"): last,
         (label, "accuracy (%)"): scores,
@@ -315,19 +259,14 @@ source(adjacent_mmd)
 
 # %%
 train = task.dataset.train
-eye = task.new_model(Rng(seed).at("eye"))
-update_model(
-    eye,
-    task.inputs(train.images),
-    train.labels,
-    ServerTraining(lr=0.05, batch_size=50, steps=60),
-    Rng(seed).at("eye", "train"),
+eye = trained(
+    task, task.inputs(train.images), train.labels, 60, Rng(seed).at("eye")
 )
 
 
 @torch.no_grad()
 def repetition(name, label):
-    found = quick[name][1][-1].tensors
+    found = quick[name].state.tensors
     pictures = found["knowledge/images"]
     features = eye.eval().embed(
         task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures
@@ -356,9 +295,11 @@ show(
 
 # %%
 means = distances.groupby(["label", "round"])["mmd"].mean().unstack()
-print(
-    f"with P_w adjacent rounds differ more in {(means.loc['with P_w'] > means.loc['uniform']).sum()} "
-    f"of {means.shape[1]} rounds; mean {means.loc['with P_w'].mean():.2f} against {means.loc['uniform'].mean():.2f}"
+uniform, guided = means.loc["uniform"], means.loc["with P_w"]
+Markdown(
+    f"With P_w adjacent rounds differ more in {(guided > uniform).sum()} of "
+    f"{means.shape[1]} rounds; mean {guided.mean():.2f} against "
+    f"{uniform.mean():.2f}."
 )
 
 # %% [markdown]
@@ -372,7 +313,8 @@ print(
 
 # %%
 shares = (0.02, 0.1, 0.3)
-tried = {p: run(experiment(rounds=2, share=p, min_images=1))[0] for p in shares}
+short = lesson.but(rounds=2)
+tried = {p: short.run(share=p, min_images=1).record for p in shares}
 pd.DataFrame(
     {
         f"p = {100 * p:g}%": {
@@ -432,8 +374,7 @@ pd.DataFrame(
 # :class: dropdown
 #
 # ```python
-# record, _ = run(experiment(wo_latent=True, wo_pw=True))
-# record.metrics["accuracy"]
+# lesson.run(wo_latent=True, wo_pw=True).accuracy
 # ```
 #
 # Parts that are added in one order share their credit with those before them. Eight arms, each combination on and

@@ -21,16 +21,22 @@ profile = "quick"
 shown = "best"
 
 # %%
-import attrs
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
-from core import condensation, experiments, server
+from core import condensation, server
 from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
-from core.condensation import LatentEncoder, engine, initial_images
-from core.experiments.profiles import apply
+from core.condensation import engine
 from core.report import lines, show, source, table, table_frame
+from core.report.lesson import (
+    Lesson,
+    condensed,
+    switch_table,
+    switches,
+    trained,
+)
 from core.rng import Rng
 
 Settings = find("fedvck").Settings
@@ -65,21 +71,8 @@ meaning = {
     "plain_pass": "no augmentation",
     "wire": "one byte a pixel (Table 9)",
 }
-switches = {
-    field.name: (getattr(printed, field.name), getattr(released, field.name))
-    for field in attrs.fields(Settings)
-    if getattr(printed, field.name) != getattr(released, field.name)
-}
-shown_as = {AUGMENTATION: "all six kinds", None: "none"}
-listing = pd.DataFrame(
-    {
-        name: [shown_as.get(value, str(value)) for value in pair]
-        for name, pair in switches.items()
-    },
-    index=["default", "released"],
-).T
-listing["in print"] = [meaning.get(name, "") for name in listing.index]
-listing
+changed = switches(Settings)
+switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 
 # %% [markdown]
 # Others are no settings of ours. The released kernel MMD is the linear one by default and never set, so it is the
@@ -136,12 +129,13 @@ worth["in units of chance"] = worth["points"] / chance
 worth.sort_values("points", ascending=False).round(2)
 
 # %%
-clear = worth[worth["in units of chance"].abs() > 2]
-print(
+clear = worth[worth["in units of chance"].abs() > 2]["points"]
+which = "; ".join(f"{name} {points:+.1f}" for name, points in clear.items())
+Markdown(
     "Nothing is measured yet."
     if worth.empty
-    else f"{len(clear)} of {len(worth)} measured differences are more than twice what chance gives ({chance:.2f} points): "
-    f"{'; '.join(f'{name} {points:+.1f}' for name, points in clear['points'].items()) or 'none'}."
+    else f"{len(clear)} of {len(worth)} measured differences are more than "
+    f"twice what chance gives ({chance:.2f} points): {which or 'none'}."
 )
 
 # %% [markdown]
@@ -152,38 +146,31 @@ print(
 
 
 # %%
-def experiment(variant="printed", **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": "fedvck",
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "variant": variant,
-            "settings": {
-                "iterations": iterations,
-                "image_lr": 1.0,
-                "clip_norm": 30.0,
-                "pool": 2,
-                "server_steps": 30,
-                "server_lr": 0.02,
-                **settings,
-            },
-        },
-    )
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    settings={
+        "iterations": iterations,
+        "image_lr": 1.0,
+        "clip_norm": 30.0,
+        "pool": 2,
+        "server_steps": 30,
+        "server_lr": 0.02,
+    },
+)
+task, test = lesson.task, lesson.task.dataset.test
 
 
-def outcome(**kwargs):
-    """Accuracy (%) after the last round, and the class that every test image is given."""
-    plan = experiment(**kwargs)
-    *_, result = experiments.rounds(plan, task=task)
-    model = plan.new_algorithm().model(result.state)
-    return 100 * result.metrics["accuracy"], task.outputs(
-        model, task.dataset.test.images
-    ).argmax(1)
+def outcome(variant="printed", **settings):
+    """Accuracy (%) after the last round, and the class of every test image."""
+    run = lesson.but(variant=variant).run(**settings)
+    model = run.experiment.new_algorithm().model(run.state)
+    return run.accuracy, task.outputs(model, test.images).argmax(1)
 
 
 # %%
@@ -195,7 +182,6 @@ budget = (
     "server_epochs",
     "share",
 )
-task = experiments.make_task(experiment())
 tried = {
     "as printed": outcome(),
     "batches, fresh": outcome(estimator="minibatch"),
@@ -206,7 +192,7 @@ tried |= {
     name if "augmentation" in name else f"{name}: {value}": outcome(
         **{name: value}
     )
-    for name, (_, value) in switches.items()
+    for name, (_, value) in changed.items()
     if name not in (*budget, "batches")
 }
 reference = {
@@ -290,45 +276,24 @@ source(engine.Problem.rows)
 # losses of one client with one condensed image per class, under a network that has learned a little:
 
 # %%
-client = max(experiments.make_clients(experiment(), task), key=len)
-order = client.labels.argsort(stable=True)
-held, group = torch.unique(client.labels[order], return_inverse=True)
-
-
-train, eye = task.dataset.train, task.new_model(Rng(seed).at("eye"))
-server.update_model(
-    eye,
-    task.inputs(train.images),
-    train.labels,
-    server.ServerTraining(lr=0.05, batch_size=50, steps=40),
-    Rng(seed).at("eye", "train"),
+client, train = max(lesson.members(), key=len), task.dataset.train
+eye = trained(
+    task, task.inputs(train.images), train.labels, 40, Rng(seed).at("eye")
 )
 
 
 def trace(**settings):
-    real = engine.RealData(
-        client.images[order],
-        group,
-        1 / torch.bincount(group)[group].float(),
-        owner=torch.zeros_like(held),
-        label=held,
+    *_, loss = condensed(
+        task,
+        eye,
+        client.images,
+        client.labels,
+        1,
+        Rng(seed).at("rates"),
+        iterations=60,
+        **settings,
     )
-    counts, rng = torch.ones_like(held), Rng(seed).at("rates")
-    start = initial_images(
-        "noise", real.images, group, counts, task.inputs, rng.generator()
-    )
-    plan = engine.Condensation(
-        iterations=60, estimator="expectation", **settings
-    )
-    problem = engine.Problem(
-        LatentEncoder(eye),
-        real,
-        plan,
-        engine.Draws([rng], real.owner),
-        task.inputs,
-        task.runtime.autocast,
-    )
-    return engine.condense(problem, start, torch.arange(len(held)))[1].mean(1)
+    return loss
 
 
 # %%

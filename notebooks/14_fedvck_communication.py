@@ -23,15 +23,17 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
 import core.federation as federation
-from core import experiments, models
+from core import models
 from core.condensation.engine import condensed_counts
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
+from core.experiments import TableSpec
 from core.experiments.spec import TABLES
 from core.report import source, table, table_frame
 from core.report.knowledge import condensed_total
+from core.report.lesson import Lesson
+from core.report.results import bytes_by_kind, table_runs
 from core.report.verdict import MB
 from core.rng import Rng
 
@@ -45,26 +47,16 @@ source(federation.Message.sizes.fget)
 
 
 # %%
-def run(algorithm, **settings):
-    plan = apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": settings,
-            "evaluate_every": rounds,
-        },
-    )
-    record = experiments.new_record(plan, experiments.make_task(plan))
-    for result in experiments.rounds(plan):
-        record.add(result)
-    return record
-
-
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    evaluate_every=rounds,
+)
 methods = {
     "FedAvg": "fedavg",
     "FedProx": "fedprox",
@@ -72,27 +64,11 @@ methods = {
     "FedDM": "feddm",
     "FedVCK": "fedvck",
 }
-runs = {name: run(algorithm) for name, algorithm in methods.items()}
-
-
-# %%
-def per_round(record):
-    """Bytes of one round by direction and kind, over all clients."""
-    return pd.Series(
-        {
-            (way, kind): size / len(record.rounds)
-            for way, kinds in record.bytes.items()
-            for kind, size in kinds.items()
-        }
-    )
-
-
-sent = (
-    pd.DataFrame({name: per_round(record) for name, record in runs.items()})
-    .fillna(0)
-    .astype(int)
-)
-sent.rename_axis(["direction", "kind"])
+runs = {
+    name: lesson.run(algorithm).record for name, algorithm in methods.items()
+}
+sent = bytes_by_kind(runs)
+sent
 
 # %% [markdown]
 # This is Table 10 with bytes in place of words. It prints "Knowledge" for the uploads of FedDM and FedVCK, and does not
@@ -142,10 +118,8 @@ plan, settings = (
     runs["FedVCK"].experiment,
     runs["FedVCK"].experiment.new_algorithm().settings,
 )
-task = experiments.make_task(plan)
-held = torch.cat(
-    [client.class_counts for client in experiments.make_clients(plan, task)]
-)
+task = lesson.task
+held = torch.cat([client.class_counts for client in lesson.members()])
 data, number = (
     task.dataset,
     condensed_counts(held[held > 0], settings).sum().item(),
@@ -178,7 +152,8 @@ table("fedvck", 9, best)
 # clients. We build the networks and count.
 
 # %%
-#: image size, channels, classes, images (appendix; STL10 and ImageNette: their standard training sets), p
+#: image size, channels, classes, images (appendix; STL10 and ImageNette: their
+#: standard training sets), p
 facts = pd.DataFrame(
     {
         "pathmnist": (28, 3, 9, 89_996, 0.01),
@@ -228,14 +203,17 @@ costs.round(2)
 # %%
 odd = costs[~costs["agrees"]]
 same = costs["printed (MB)"].eq(costs.loc["pneumoniamnist_224", "printed (MB)"])
-print(
-    f"{costs['agrees'].sum()} of {len(costs)} agree to the digit, with one MB = 2^20 bytes."
-)
+sentences = [
+    f"{costs['agrees'].sum()} of {len(costs)} agree to the digit, with one MB "
+    "= 2^20 bytes."
+]
 for name, row in odd.iterrows():
-    print(
-        f"{name}: computed {row['computed (MB)']:.2f}, printed {row['printed (MB)']:.2f}"
-        f"{', which is the number of pneumoniamnist_224' if same[name] else ''}."
+    copied = ", which is the number of pneumoniamnist_224" if same[name] else ""
+    sentences.append(
+        f"{name}: computed {row['computed (MB)']:.2f}, printed "
+        f"{row['printed (MB)']:.2f}{copied}."
     )
+Markdown(" ".join(sentences))
 
 # %% [markdown]
 # OrganC has 11 classes and Pneumonia has 2, so their last layers differ. The printed cell of OrganC fits a network with
@@ -287,9 +265,9 @@ exact.round(3)
 
 # %%
 fits = exact["agrees"].groupby(level=1, sort=False).all()
-print(
-    "The reading that fits both data sets to the digit:",
-    "; ".join(fits.index[fits]) or "none",
+Markdown(
+    "The reading that fits both data sets to the digit: "
+    f"{'; '.join(fits.index[fits]) or 'none'}."
 )
 
 # %% [markdown]
@@ -341,30 +319,23 @@ added.round(4)
 # The tables of the paper show uploads only. From our records, MB a round in both directions:
 
 # %%
-known = records()
-found = {
-    run.id: known[run.id]
+found = pd.concat(
+    table_runs("fedvck", spec.table)
     for spec in TableSpec.all()
     if spec.paper == "fedvck"
-    for level in ("laptop", "paper")
-    for cell in spec.cells(level)
-    for run in cell.experiments
-    if run.id in known and run.algorithm in methods.values()
-}
+).drop_duplicates("id")
 traffic = pd.DataFrame(
-    [
-        {
-            "method": record.experiment.algorithm,
-            "data": record.experiment.dataset,
-            "profile": record.experiment.profile,
-            **{
-                way: sum(kinds.values()) / MB / len(record.rounds)
-                for way, kinds in record.bytes.items()
-            },
-        }
-        for record in found.values()
-    ],
-    columns=["method", "data", "profile", "up", "down"],
+    {
+        "method": record.experiment.algorithm,
+        "data": record.experiment.dataset,
+        "profile": record.experiment.profile,
+        **{
+            way: sum(kinds.values()) / MB / len(record.rounds)
+            for way, kinds in record.bytes.items()
+        },
+    }
+    for record in found["record"]
+    if record.experiment.algorithm in methods.values()
 )
 traffic.groupby(["data", "profile", "method"]).mean().round(2)
 

@@ -354,7 +354,9 @@ source(server.ensemble_cross_entropy)
 # %%
 @torch.no_grad()
 def recognised(state, samples=50):
-    """Of generated features, how many the global model takes for the wanted class, in percent."""
+    """Of generated features, how many the global model takes for the wanted
+    class, in percent.
+    """
     generator = (
         experiment("fedgen")
         .new_algorithm()

@@ -189,7 +189,9 @@ client = max(members, key=len)
 
 
 def source_of(client, state):
-    """A client's data, the weights of its samples and its start, as in a round."""
+    """A client's data, the weights of its samples and its start, as in a
+    round.
+    """
     return algorithm.problem(
         client,
         algorithm.broadcast(state, client.id),
@@ -259,7 +261,8 @@ angle = torch.cosine_similarity(
     step.gradient[0].flatten(), through.flatten(), 0
 )
 print(
-    f"Length of the gradient: {through.norm():.2e} through the step, {fixed.norm():.2e} through the normalisation; "
+    f"Length of the gradient: {through.norm():.2e} through the step, "
+    f"{fixed.norm():.2e} through the normalisation; "
     f"cosine of the whole with the first: {angle:.2f}."
 )
 
@@ -329,7 +332,9 @@ show(
 
 # %%
 def learned(images, labels):
-    """Test accuracy (%) on the classes of `labels` after plain steps on these images, as the server takes them."""
+    """Test accuracy (%) on the classes of `labels` after plain steps on
+    these images, as the server takes them.
+    """
     network = bilevel.KnowledgeNetwork(fresh)
     inner, _ = bilevel.network_losses(network)
     weights = bilevel.descend(
@@ -377,7 +382,8 @@ pd.DataFrame(worth).T.round(1)
 # %%
 gain = pd.DataFrame(worth).T.mean()
 print(
-    f"Mean over clients: {gain['random start']:.1f}% on the random start, {gain['meta knowledge']:.1f}% on the "
+    f"Mean over clients: {gain['random start']:.1f}% on the random start, "
+    f"{gain['meta knowledge']:.1f}% on the "
     f"knowledge, {gain['as many real images']:.1f}% on as many real images."
 )
 
@@ -395,7 +401,7 @@ print(
 # server hands the images over with the model:
 
 # %%
-source(algorithm.broadcast)
+source(find("fedmk").broadcast)
 
 # %%
 before, last = results[-2].state, results[-1].state
@@ -459,7 +465,8 @@ def gallery(result):
             columns=len(classes),
             title=title,
         ),
-        alt=f"{title}. Meta knowledge, one row for each of {len(set(row))} active clients, one image of each of "
+        alt=f"{title}. Meta knowledge, one row for each of {len(set(row))} "
+        "active clients, one image of each of "
         f"{len(classes)} classes. {cut:.0%} of the pixels are black or white.",
     )
 
@@ -503,7 +510,8 @@ show(
         columns=len(held),
         title=f"Mean of every class, round {rounds}",
     ),
-    alt=f"Upper row: the mean of the meta knowledge of each of {len(held)} classes. Lower row: the mean of the real "
+    alt=f"Upper row: the mean of the meta knowledge of each of {len(held)} "
+    "classes. Lower row: the mean of the real "
     f"images. The next output says how alike they are.",
 )
 
@@ -518,8 +526,10 @@ alike = torch.nn.functional.cosine_similarity(
 right = (alike.argmax(1) == torch.arange(len(held))).sum().item()
 rest = (alike.sum() - alike.trace()) / (alike.numel() - len(held))
 print(
-    f"Cosine of mean knowledge and mean real image, each without the mean over classes: {alike.diag().mean():.2f} "
-    f"for the own class, {rest:.2f} for others. The class with the largest cosine is the own one for {right} of "
+    "Cosine of mean knowledge and mean real image, each without the mean over "
+    f"classes: {alike.diag().mean():.2f} "
+    f"for the own class, {rest:.2f} for others. The class with the largest "
+    f"cosine is the own one for {right} of "
     f"{len(held)} classes."
 )
 
@@ -610,8 +620,10 @@ pd.DataFrame(seen).T.round(1)
 
 # %%
 print(
-    f"Cosine of the class means of uploaded and generated features, mean over classes: {cosine:.2f} (1: the same "
-    f"direction). The generator took {settings.generator_steps} steps in each of {rounds} rounds."
+    "Cosine of the class means of uploaded and generated features, mean over "
+    f"classes: {cosine:.2f} (1: the same "
+    f"direction). The generator took {settings.generator_steps} steps in each "
+    f"of {rounds} rounds."
 )
 
 # %% [markdown]
@@ -932,7 +944,9 @@ tuned = frame["row"].str.endswith(", tuned")
 
 
 def lead(kind, others):
-    """FedMK minus the best of the other rows of every column in which both have a number."""
+    """FedMK minus the best of the other rows of every column in which both
+    have a number.
+    """
     ours = frame["row"] == "FedMK"
     best_other = (
         frame[others & ~ours].dropna(subset=kind).groupby("column")[kind].max()
@@ -1025,7 +1039,9 @@ for (column, level), names in measured.items():
 
 
 def overtakes(names):
-    """FedMK's accuracy after ten rounds, and the first round in which FedAvg has as much."""
+    """FedMK's accuracy after ten rounds, and the first round in which FedAvg
+    has as much.
+    """
     scores = {
         names[id_]: {
             row["round"]: row["metrics"]["accuracy"]
@@ -1054,7 +1070,8 @@ passed = {
 print(
     f"{len(measured)} columns of Figure 2 are measured, at least in part"
     if measured
-    else "No curve of Figure 2 is measured yet: the commands stand below the table."
+    else "No curve of Figure 2 is measured yet: the commands stand below the "
+    "table."
 )
 pd.DataFrame(passed).T if passed else None
 
@@ -1076,14 +1093,16 @@ wide = frame[
 print(
     f"{len(wide)} of them decide nothing because their seeds differ so much"
     + "".join(
-        f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± {cell['std']:.1f} against "
+        f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± "
+        f"{cell['std']:.1f} against "
         f"{cell['printed']}"
         for _, cell in wide.iterrows()
     )
     + "."
 )
 print(
-    f"In print FedMK leads in {(printed > 0).sum()} of {len(printed)} columns, by {printed.min():.2f} "
+    f"In print FedMK leads in {(printed > 0).sum()} of {len(printed)} columns, "
+    f"by {printed.min():.2f} "
     f"({printed.idxmin()}) to {printed.max():.2f} ({printed.idxmax()}) points."
 )
 print(
@@ -1094,12 +1113,15 @@ print(
 fair = leads["measured, others tuned"].dropna()
 if len(fair):
     print(
-        f"Against tuned learning rates it leads in {(fair > 0).sum()} of {len(fair)} columns; its lead is between "
-        f"{fair.min():.2f} ({fair.idxmin()}) and {fair.max():.2f} ({fair.idxmax()}) points."
+        f"Against tuned learning rates it leads in {(fair > 0).sum()} of "
+        f"{len(fair)} columns; its lead is between "
+        f"{fair.min():.2f} ({fair.idxmin()}) and {fair.max():.2f} "
+        f"({fair.idxmax()}) points."
     )
 rival = first.drop("FedMK")
 print(
-    f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, and {first["FedGen"]} is FedGen; '
+    f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, '
+    f"and {first['FedGen']} is FedGen; "
     f"the best other method there is {rival.idxmax()} with {rival.max()}."
 )
 

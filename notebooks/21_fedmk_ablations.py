@@ -127,9 +127,12 @@ small = (steps[list(grid["printed"])] < spread[list(grid["printed"])]).drop(
     "w/o iteration"
 )
 print(
-    f"Of the {small.size} steps other than iteration, {int(small.to_numpy().sum())} are smaller than one standard "
-    f"deviation of the full method. Appendix C credits sharing and dynamic weights together with 1.5 points on "
-    f"CIFAR-10; sharing alone has {steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2."
+    f"Of the {small.size} steps other than iteration, "
+    f"{int(small.to_numpy().sum())} are smaller than one standard "
+    "deviation of the full method. Appendix C credits sharing and dynamic "
+    "weights together with 1.5 points on "
+    "CIFAR-10; sharing alone has "
+    f"{steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2."
 )
 here = grid["measured"].loc["FedMK"] - grid["measured"].drop("FedMK")
 print(
@@ -290,12 +293,13 @@ described_weights = pd.DataFrame(rows).T.rename_axis(["model", "weights"])
 described_weights.round(2)
 
 # %%
-weakest = described_weights.drop("class-balanced", level=1)[
-    "effective share (%)"
-]
-print(
-    f"Over all models and tau the effective share is never below {weakest.min():.0f}%; for class-balanced weights it "
-    f"is {described_weights.xs('class-balanced', level=1)['effective share (%)'].iat[0]:.0f}% on this client."
+share = described_weights["effective share (%)"]
+weakest = share.drop("class-balanced", level=1).min()
+by_classes = share.xs("class-balanced", level=1).iat[0]
+Markdown(
+    "Over all models and tau the effective share is never below "
+    f"{weakest:.0f}%; "
+    f"for class-balanced weights it is {by_classes:.0f}% on this client."
 )
 
 # %% [markdown]
@@ -311,7 +315,9 @@ table("fedmk", 5, best)
 
 # %%
 def winners(kind):
-    """How often each tau is best, over the columns in which all three have a number."""
+    """How often each tau is best, over the columns in which all three have a
+    number.
+    """
     wide = sharp.pivot(index="column", columns="row", values=kind).dropna()
     return (
         wide.idxmax(axis=1)
@@ -371,7 +377,9 @@ has = torch.stack([client.class_counts > 0 for client in crowd])
 
 
 def recalls(made):
-    """Of every round and class: the active clients that have it, and its recall."""
+    """Of every round and class: the active clients that have it, and its
+    recall.
+    """
     plan = attrs.evolve(narrow, settings={**narrow.settings, "classes": made})
     rows = []
     for state in (
@@ -486,7 +494,9 @@ table("fedmk", "figure5", best)
 
 # %%
 def lead(number):
-    """FedMK minus the best other method of every measured column of a figure, in points."""
+    """FedMK minus the best other method of every measured column of a figure,
+    in points.
+    """
     frame = table_frame("fedmk", number, best).dropna(subset="measured")
     others = frame[frame["row"] != "FedMK"].groupby("column")["measured"].max()
     return (
@@ -503,7 +513,8 @@ for name, claim in (
     print(
         f"{name}, {claim}: "
         + (
-            f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured columns of {columns}."
+            f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured "
+            f"columns of {columns}."
             if len(leads)
             else f"pending, none of {columns} columns is measured."
         )
@@ -621,7 +632,8 @@ print(
 )
 seven = table_frame("fedmk", 7, best)
 print(
-    f"Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to {seven['printed'].max():.3f} for sizes above 10."
+    f"Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to "
+    f"{seven['printed'].max():.3f} for sizes above 10."
 )
 
 # %%
@@ -716,7 +728,8 @@ show(
         list(rows),
         title="Deep leakage",
     ),
-    alt=f"Four rows of {len(chosen)} images: {', '.join(rows)}. The next table says how alike they are.",
+    alt=f"Four rows of {len(chosen)} images: {', '.join(rows)}. The next table "
+    "says how alike they are.",
 )
 
 # %% [markdown]
@@ -770,8 +783,10 @@ judged.round(1)
 first, second = judged.index
 own_image, private_one, unseen_one = judged.columns
 print(
-    f"Restored from gradients on real images: {judged.loc[first, own_image]:.1f} dB to the image itself. From "
-    f"gradients on knowledge: {judged.loc[second, private_one]:.1f} dB to the nearest private image and "
+    "Restored from gradients on real images: "
+    f"{judged.loc[first, own_image]:.1f} dB to the image itself. From "
+    f"gradients on knowledge: {judged.loc[second, private_one]:.1f} dB to the "
+    "nearest private image and "
     f"{judged.loc[second, unseen_one]:.1f} dB to the nearest unseen one."
 )
 
@@ -831,9 +846,11 @@ print(
     + "."
 )
 print(
-    f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of {wins['printed'].sum()} printed columns"
+    f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of "
+    f"{wins['printed'].sum()} printed columns"
     + (
-        f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} measured ones."
+        f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} "
+        "measured ones."
         if wins["measured"].sum()
         else "; no column is measured for all three yet."
     )
@@ -848,8 +865,10 @@ gain, here = (
     for of in both.values()
 )
 print(
-    f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to {gain.max():.2f} points; the "
-    f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to {spread[gain.index].max():.2f}. "
+    f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to "
+    f"{gain.max():.2f} points; the "
+    f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to "
+    f"{spread[gain.index].max():.2f}. "
     + (
         f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points."
         if len(here)

@@ -315,7 +315,9 @@ show(
 
 # %%
 def line(function, start, rows=1):
-    """So many lines of a function's source, from the one that begins with some text."""
+    """So many lines of a function's source, from the one that begins with some
+    text.
+    """
     text = [row.strip() for row in inspect.getsource(function).splitlines()]
     (first,) = [
         number for number, row in enumerate(text) if row.startswith(start)
@@ -329,19 +331,23 @@ ideas = {
         line(find("centralized").round, "images = torch.cat"),
     ),
     "R.S. (random selection)": (
-        "real images, as many as are asked for of each class, drawn from all clients",
+        "real images, as many as are asked for of each class, drawn from all "
+        "clients",
         line(random_selection.quotas, "drawn ="),
     ),
     "FedAvg": (
-        "models travel, round after round, and are averaged by numbers of samples",
+        "models travel, round after round, and are averaged by numbers of "
+        "samples",
         line(find("fedavg").server_update, "average = weighted_average"),
     ),
     "DC": (
-        "a network shall learn the same from them: gradients agree, by their cosines",
+        "a network shall learn the same from them: gradients agree, by their "
+        "cosines",
         line(gradient.gradient_distance, "layers.append"),
     ),
     "DSA": (
-        "DC, with the same random transform for real and condensed images of a class",
+        "DC, with the same random transform for real and condensed images of a "
+        "class",
         line(gradient.GradientProblem.gradients, "inputs = augment"),
     ),
     "DM": (
@@ -512,7 +518,8 @@ pd.DataFrame(
 
 # %%
 print(
-    f"Printed for the upper bound: precision {100 * top['precision']:.2f}, recall {100 * top['recall']:.2f}, "
+    f"Printed for the upper bound: precision {100 * top['precision']:.2f}, "
+    f"recall {100 * top['recall']:.2f}, "
     f"AUC {100 * top['auc']:.2f}. Fits:",
     ", ".join(
         n for n, f in tries.items() if f.explains(top["precision"], top["auc"])
@@ -564,10 +571,12 @@ unlike = [
 ]
 near = (reading["2PR/(P+R)"] - reading["printed F1"]).abs() < 0.011
 print(
-    f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The others: {'; '.join(unlike) or 'none'}."
+    f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The "
+    f"others: {'; '.join(unlike) or 'none'}."
 )
 print(
-    f"The printed F1 is the harmonic mean of the two means in {int(near.sum())} of {len(reading)} rows."
+    "The printed F1 is the harmonic mean of the two means in "
+    f"{int(near.sum())} of {len(reading)} rows."
 )
 
 # %% [markdown]
@@ -619,7 +628,8 @@ for column, scores in lesions.dropna(subset="measured").groupby(
     "column", sort=False
 )["measured"]:
     print(
-        f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an AUC below 55, where 50 is chance"
+        f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an AUC "
+        "below 55, where 50 is chance"
     )
 
 # %% [markdown]
@@ -713,7 +723,9 @@ found = found[found["metric"] == "auc"]
 
 
 def leads(frame, kind):
-    """AUC of GDD-FL minus that of the others, for every column and number of images per class that have one."""
+    """AUC of GDD-FL minus that of the others, for every column and number of
+    images per class that have one.
+    """
     scores = frame.pivot(index="row", columns="column", values=kind)
     rows = {}
     for column, of in scores.items():
@@ -760,7 +772,8 @@ measured.round(2) if len(
 for rival, ahead in measured.items():
     if ahead.notna().any():
         print(
-            f"GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of {int(ahead.notna().sum())} measured cases, "
+            f"GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of "
+            f"{int(ahead.notna().sum())} measured cases, "
             f"on average by {ahead.mean():.1f} points"
         )
 verdicts = table_frame("gddfl", 1, best)

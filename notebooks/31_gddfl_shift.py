@@ -41,6 +41,7 @@ from core.report import (
     table,
     table_frame,
 )
+from core.report.results import filled
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -162,7 +163,7 @@ pd.DataFrame(looks).T.round(1)
 # with a hook:
 
 # %%
-source(shift._Change.at)
+source(shift.Change.at)
 
 
 # %%
@@ -182,7 +183,9 @@ def encoder(number, norm="instance", channels=data.channels):
 
 @torch.no_grad()
 def features(network, images, form=None, layer=0, draw=0, until=None):
-    """Features of images, shifted at a layer (0: the image) when there is a form; or the maps after a block."""
+    """Features of images, shifted at a layer (0: the image) when there is a
+    form; or the maps after a block.
+    """
     maps = images
     for number in range((until or len(network.blocks)) + 1):
         maps = network.blocks[number - 1](maps) if number else maps
@@ -223,7 +226,9 @@ show(
 
 # %%
 def noticed(form, layer, norm="instance", repeat=1, networks=4, draws=4):
-    """Length of the shift in feature space, in percent of the distance between two images."""
+    """Length of the shift in feature space, in percent of the distance between
+    two images.
+    """
     images, lengths, apart = batch.repeat(1, repeat, 1, 1), [], []
     for k in range(networks):
         network = encoder(k, norm, data.channels * repeat)
@@ -282,7 +287,9 @@ def mean_feature(network, cls, **how):
 
 
 def lasting(form, layer, networks=4, draws=12):
-    """What is left of a shift in the mean over draws, and the deviation of a single draw."""
+    """What is left of a shift in the mean over draws, and the deviation of a
+    single draw.
+    """
     parts = {"on average over draws": [], "in a single draw": []}
     for k in range(networks):
         network = encoder(k)
@@ -333,7 +340,9 @@ pd.DataFrame(
 
 # %%
 def device(images, number):
-    """8-bit images as a device shows them: number 0 to clients - 1; any other lies beyond."""
+    """8-bit images as a device shows them: number 0 to clients - 1; any other
+    lies beyond.
+    """
     position = number / max(clients - 1, 1)
     return (
         ((images.float() - 128) * (0.7 + 0.3 * position) + 113 + 30 * position)
@@ -378,7 +387,9 @@ gallery(
 
 # %%
 def clients_apart(state, networks=5):
-    """Mean distance between clients' mean features of a class, in percent of that between classes."""
+    """Mean distance between clients' mean features of a class, in percent of
+    that between classes.
+    """
     images, labels, owner = (
         state.tensors[f"uploaded/{name}"]
         for name in ("images", "labels", "client")
@@ -445,7 +456,8 @@ less = (
     - found.loc["no shift (DM)", "clients apart (%)"]
 )
 print(
-    f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer to each other than DM does; "
+    f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
+    "to each other than DM does; "
     f"the change lies between {less.min():+.1f} and {less.max():+.1f}."
 )
 
@@ -471,16 +483,16 @@ gain = (
     auc.sub(auc.loc["no shift (DM)"]).reindex(list(arms)).drop("no shift (DM)")
 )
 gain = gain.loc[:, gain.notna().any()]
-gain.round(
-    2
-) if gain.size else "not measured yet: the list below the table has the commands"
+filled(gain)
 
 # %%
 for column, differences in gain.items():
     name, value = differences.idxmax(), differences.max()
     print(
-        f"{column}: the best variant is '{name}', {value:+.1f} points of AUC against DM; "
-        f"the longer step alone has {differences.get('no shift, twice the step', float('nan')):+.1f}"
+        f"{column}: the best variant is '{name}', {value:+.1f} points of AUC "
+        "against DM; "
+        "the longer step alone has "
+        f"{differences.get('no shift, twice the step', float('nan')):+.1f}"
     )
 
 # %% [markdown]
@@ -492,7 +504,9 @@ for column, differences in gain.items():
 
 # %%
 def side_by_side(state, most=5):
-    """For every client pairs of a real and a condensed image, one pair a class."""
+    """For every client pairs of a real and a condensed image, one pair a
+    class.
+    """
     images, labels, owner = (
         state.tensors[f"uploaded/{name}"]
         for name in ("images", "labels", "client")

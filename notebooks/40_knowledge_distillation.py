@@ -68,7 +68,8 @@ def share_right(scores, labels=test.labels):
 
 
 teacher = taught(train_set.images, train_set.labels, 3 * steps, "all")
-f"accuracy of the teacher: {share_right(task.outputs(teacher, test.images)):.1f}%"
+known = share_right(task.outputs(teacher, test.images))
+f"accuracy of the teacher: {known:.1f}%"
 
 # %% [markdown]
 # ## One teacher
@@ -216,7 +217,9 @@ pd.DataFrame(
 
 # %%
 def student(images, answers, loss, *name, steps=student_steps):
-    """Scores of a fresh network on the test set, after it learned to give these answers (N, C) to images (N, ...)."""
+    """Scores of a fresh network on the test set, after it learned to give these
+    answers (N, C) to images (N, ...).
+    """
     model = task.new_model(rng.at("student", *name))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     train(
@@ -233,7 +236,9 @@ def student(images, answers, loss, *name, steps=student_steps):
 
 
 def shifted(scores):
-    """Scores with a constant added to the left-out class, so that it is chosen as often as it occurs."""
+    """Scores with a constant added to the left-out class, so that it is chosen
+    as often as it occurs.
+    """
     others = scores.clone()
     others[:, left_out] = -math.inf
     gap = others.max(1).values - scores[:, left_out]
@@ -275,8 +280,10 @@ left.round(1)
 # %%
 gain = left["left-out class, shifted"]
 print(
-    f"Test images of class {classes[left_out]!r} that are recognised, after the shift: {gain.iloc[0]:.0f}% of them "
-    f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two students each."
+    f"Test images of class {classes[left_out]!r} that are recognised, after "
+    f"the shift: {gain.iloc[0]:.0f}% of them "
+    f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two "
+    "students each."
 )
 
 # %% [markdown]
@@ -456,7 +463,9 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 
 # %%
 def toy(alpha, draw, points=4000, many=5):
-    """Accuracy (%) of ensembles of perfect teachers, each of one Dirichlet draw of class shares."""
+    """Accuracy (%) of ensembles of perfect teachers, each of one Dirichlet draw
+    of class shares.
+    """
     here = rng.at("toy", draw)
     angle = 2 * math.pi * torch.arange(many) / many
     centres = 1.5 * torch.stack([angle.cos(), angle.sin()], 1)
@@ -666,7 +675,7 @@ pd.DataFrame(rows).T.round(1)
 # one program over their stacked weights; others run one by one.
 
 # %%
-source(Stacked._together)
+source(Stacked.run_together)
 
 # %%
 batch = task.inputs(test.images[:50])

@@ -141,7 +141,9 @@ def share_right(scores, wanted=test.labels):
 
 @torch.no_grad()
 def ask(networks, inputs):
-    """Outputs (K, N, ...) of networks for images in the form of network inputs."""
+    """Outputs (K, N, ...) of networks for images in the form of network
+    inputs.
+    """
     return torch.cat(
         [Stacked(networks)(part).float() for part in inputs.split(500)], 1
     )
@@ -473,7 +475,8 @@ turned = (
     accuracy["class and input ratio, turned"] - accuracy["class ratio only (*)"]
 )
 print(
-    f"Here the input ratio changes the accuracy of the ensemble by {gap:+.1f} points as printed "
+    f"Here the input ratio changes the accuracy of the ensemble by {gap:+.1f} "
+    "points as printed "
     f"and by {turned:+.1f} turned."
 )
 
@@ -519,7 +522,9 @@ table("fediod", 1, best)
 
 # %%
 def places(values):
-    """Rank of FedIOD among the methods of each column that has at least two numbers."""
+    """Rank of FedIOD among the methods of each column that has at least two
+    numbers.
+    """
     kept = frame.dropna(subset=values)
     kept = kept[kept.groupby("column")["row"].transform("size") > 1]
     place = kept.groupby("column")[values].rank(ascending=False, method="min")
@@ -645,8 +650,10 @@ taken = run.settings["distill_steps"] * run.settings["distill_batch"]
 full = find("fediod").Settings()
 least = full.all_steps([50_000 // run.clients]) * full.distill_batch
 print(
-    f"A laptop's run asks about {taken:,} images. The paper's {full.distill_epochs} epochs are at least {least:,}, "
-    f"{least / taken:.0f} times as many: with 50,000 images on {run.clients} clients the largest has "
+    f"A laptop's run asks about {taken:,} images. The paper's "
+    f"{full.distill_epochs} epochs are at least {least:,}, "
+    f"{least / taken:.0f} times as many: with 50,000 images on {run.clients} "
+    "clients the largest has "
     f"{50_000 // run.clients:,} or more."
 )
 

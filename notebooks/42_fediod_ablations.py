@@ -24,23 +24,30 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
-from core import distillation, experiments
+from core import distillation
 from core.algorithms.fediod import clients as local
 from core.algorithms.fediod.server import Centre
 from core.experiments import TableSpec
-from core.experiments.profiles import apply
 from core.federation import LocalTraining, train
 from core.models import Stacked
 from core.report import (
     lines,
     metrics_frame,
-    partition_plot,
     show,
     source,
     table,
     table_frame,
 )
+from core.report.lesson import (
+    Lesson,
+    answers,
+    follow,
+    share_right,
+    taught_members,
+)
+from core.report.results import filled
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -152,7 +159,7 @@ for column, found in measured.items():
     effects[f"measured, {column}"] = [
         (found[b] - found[a]).mean() for a, b in taken.values()
     ]
-effects.map(lambda value: "pending" if pd.isna(value) else f"{value:+.2f}")
+filled(effects, "{:+.2f}")
 
 # %%
 one = table_frame("fediod", 1, best)
@@ -167,27 +174,37 @@ spread = next(
     ),
     float("nan"),
 )
-gain = effects["printed"]
-print(
-    f"Both terms together {gain['both']:+.2f}; one by one {gain['confidence']:+.2f} and {gain['uniqueness']:+.2f}, "
-    f"which add up to {gain['confidence'] + gain['uniqueness']:+.2f}. Spread of three splits: {spread:.2f}. "
-    f"Adding the generator's game against the student at tau = 1 costs {-gain.iloc[1]:.2f} points in print, or "
-    f"gives {effects['other order'].iloc[1]:+.2f} if the cells are the other way round."
-)
-
+gain, swapped = effects["printed"], effects["other order"].iloc[1]
+sum_of_both = gain["confidence"] + gain["uniqueness"]
+sentences = [
+    f"Both terms together {gain['both']:+.2f}; one by one "
+    f"{gain['confidence']:+.2f} and {gain['uniqueness']:+.2f}, which add up to "
+    f"{sum_of_both:+.2f}. Spread of three splits: {spread:.2f}. Adding the "
+    "generator's game against the student at tau = 1 costs "
+    f"{-gain.iloc[1]:.2f} "
+    f"points in print, or gives {swapped:+.2f} if the cells are the other way "
+    "round."
+]
 for column, found in measured.items():
-    moved_by, whole = effects[f"measured, {column}"].dropna(), found.dropna()
-    if len(whole):
+    moved_by, complete = (
+        effects[f"measured, {column}"].dropna(),
+        found.dropna(),
+    )
+    if len(complete):
         agree = [
             int((moved_by * effects.loc[moved_by.index, order] > 0).sum())
             for order in ("printed", "other order")
         ]
-        print(
-            f"Measured on {column}, seed {', '.join(map(str, whole.index))}: the best row is "
-            f"'{whole.mean().idxmax()}' with {whole.mean().max():.1f}, the full method has "
-            f"{whole['FedIOD'].mean():.1f}. Of {len(moved_by)} steps {agree[0]} have the printed sign, or {agree[1]} "
-            f"if the cells are the other way round."
+        means = complete.mean()
+        sentences.append(
+            f"Measured on {column}, seed "
+            f"{', '.join(map(str, complete.index))}: "
+            f"the best row is *{means.idxmax()}* with {means.max():.1f}, the "
+            f"full method has {means['FedIOD']:.1f}. Of {len(moved_by)} steps "
+            f"{agree[0]} have the printed sign, or {agree[1]} if the cells are "
+            "the other way round."
         )
+Markdown("\n\n".join(sentences))
 
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
@@ -199,81 +216,46 @@ for column, found in measured.items():
 
 
 # %%
-def experiment(**settings):
-    return apply(
-        profile,
-        {
-            "algorithm": "fediod",
-            "dataset": dataset,
-            "model_options": {"depth": 2, "width": 16},
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "evaluate_every": rounds,
-            "settings": {
-                "lr": 0.05,
-                "batch_size": 32,
-                "local_steps": 50,
-                "distill_steps": steps,
-                "distill_batch": 32,
-                "student_steps": student_steps,
-                "generator_width": 16,
-                "discriminator_width": 8,
-                "gan_lr": 0.002,
-                "student_lr": 0.01,
-                "scored_images": 200,
-                **settings,
-            },
-        },
-    )
-
-
-def with_teachers(plan):
-    """The clients of a run that have data, each with its teacher."""
-    found = [
-        client for client in experiments.make_clients(plan, task) if len(client)
-    ]
-    for client in found:
-        client.memory = dict(taught.get(client.id, {}))
-    return found
-
-
-plan, taught = experiment(), {}
-algorithm, task = plan.new_algorithm(), experiments.make_task(plan)
-members = with_teachers(plan)
-for client in members:
-    local.train_teacher(
-        client,
-        algorithm.settings,
-        Rng(seed, ("fediod",)).at("client", client.id),
-    )
-    taught[client.id] = dict(client.memory)
-labels = torch.cat([client.labels for client in members])
-parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(
-    partition_plot(
-        labels,
-        parts,
-        task.dataset.classes,
-        title=f"{dataset}, alpha = {alpha:g}",
-    )
+lesson = Lesson(
+    profile,
+    "fediod",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model_options={"depth": 2, "width": 16},
+    evaluate_every=rounds,
+    settings={
+        "lr": 0.05,
+        "batch_size": 32,
+        "local_steps": 50,
+        "distill_steps": steps,
+        "distill_batch": 32,
+        "student_steps": student_steps,
+        "generator_width": 16,
+        "discriminator_width": 8,
+        "gan_lr": 0.002,
+        "student_lr": 0.01,
+        "scored_images": 200,
+    },
 )
+plan, task, teachers_of = lesson.experiment(), lesson.task, {}
+algorithm = plan.new_algorithm()
+members = taught_members(plan, task, teachers_of)
+show(lesson.partition_plot())
 
 
 # %%
 def run(**settings):
-    """The results of all rounds, and the clients after the last."""
-    plan = experiment(**settings)
-    people = with_teachers(plan)
-    return list(experiments.rounds(plan, task=task, clients=people)), people
+    """A run with the teachers that all runs share."""
+    plan = lesson.experiment(**settings)
+    return follow(plan, task, taught_members(plan, task, teachers_of))
 
 
 runs = {name: run(**arm) for name, arm in arms.items()}
 named(
-    pd.DataFrame(
-        {name: results[-1].metrics for name, (results, _) in runs.items()}
-    ).T
+    pd.DataFrame({name: one.record.metrics for name, one in runs.items()}).T
 ).round(2)
 
 # %% [markdown]
@@ -302,21 +284,13 @@ pi = torch.tensor([len(client) for client in members], dtype=torch.float32)
 pi /= pi.sum()
 
 
-@torch.no_grad()
-def ask(networks, inputs):
-    """Outputs (K, N, ...) of networks for images in the form of network inputs."""
-    return torch.cat(
-        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
-    )
-
-
 def pictures(state, count=200):
     """Images of the generator, the same noise for every state."""
     return algorithm.synthetic(state, count, Rng(seed).at("look"))
 
 
-results, people = runs["FedIOD"]
-young = results[0].state
+whole = runs["FedIOD"]
+young, people = whole.states[0], whole.clients
 centre, locals_ = algorithm.sides(young, people, Rng(seed))
 counts = torch.stack([client.class_counts for client in members])
 importance = distillation.class_input_importance(counts)
@@ -324,8 +298,10 @@ for network in (*teachers, *locals_.judges, centre.student.eval()):
     network.requires_grad_(False)
 
 
-def answers(x):
-    """Logits (K, N, C), D_k(x), (K, N), and the student's logits for images in [0, 1]."""
+def says(x):
+    """Logits (K, N, C), D_k(x), (K, N), and the student's logits for images in
+    [0, 1].
+    """
     inputs = task.dataset.standardise(x)
     return (
         Stacked(teachers)(inputs).float(),
@@ -349,7 +325,7 @@ terms = {
 def slope(x, loss):
     """Gradient of a loss with respect to images."""
     leaf = x.clone().requires_grad_()
-    return torch.autograd.grad(loss(*answers(leaf)), leaf)[0]
+    return torch.autograd.grad(loss(*says(leaf)), leaf)[0]
 
 
 def moved(x, loss, count=20, length=0.3):
@@ -377,7 +353,7 @@ ends["down their sum"] = moved(
 
 @torch.no_grad()
 def judged(x):
-    z, d, s = answers(x)
+    z, d, s = says(x)
     q = z.softmax(-1)
     mean = torch.einsum("k,knc->nc", pi, q).mean(0)
     return {
@@ -428,9 +404,10 @@ force.round(2)
 # %%
 strongest = force["length"].idxmax()
 share = 100 * force["length"].max() / force["length"].sum()
-print(
-    f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of lengths. "
-    f"Cosine of L_conf and L_unique: {force.loc['L_conf', 'cosine with L_unique']:+.2f}."
+together = force.loc["L_conf", "cosine with L_unique"]
+Markdown(
+    f"The strongest pull is that of {strongest}: {share:.0f}% of the sum of "
+    f"lengths. Cosine of L_conf and L_unique: {together:+.2f}."
 )
 
 # %% [markdown]
@@ -450,20 +427,20 @@ print(
 
 # %%
 square = {
-    "neither": runs["GAN, Eq. 2"][0],
-    "confidence": run(mimic=0, uniqueness=0)[0],
-    "uniqueness": run(mimic=0, confidence=0)[0],
-    "both": run(mimic=0)[0],
+    "neither": runs["GAN, Eq. 2"],
+    "confidence": run(mimic=0, uniqueness=0),
+    "uniqueness": run(mimic=0, confidence=0),
+    "both": run(mimic=0),
 }
 rows = []
 for label, of in square.items():
-    for result in of:
-        q = ask(
-            teachers, task.dataset.standardise(pictures(result.state))
+    for state in of.states:
+        q = answers(
+            teachers, task.dataset.standardise(pictures(state))
         ).softmax(-1)
         rows.append(
             {
-                "step": result.state.meta["step"],
+                "step": state.meta["step"],
                 "label": label,
                 "entropy": distillation.confidence_loss(q, pi).item(),
                 "JSD": distillation.jensen_shannon(q, pi).mean().item(),
@@ -501,15 +478,17 @@ show(
 # adversarial loss only, and real training images, which nobody has in FedIOD.
 
 # %%
-last = results[-1].state
+last = whole.state
 centre, locals_ = algorithm.sides(last, people, Rng(seed))
 
 
 def mixtures(inputs):
-    """The ensemble's logits for images in the form of network inputs, by each kind of weight."""
+    """The ensemble's logits for images in the form of network inputs, by each
+    kind of weight.
+    """
     z, fake = (
-        ask(teachers, inputs),
-        distillation.generated(ask(locals_.judges, inputs)),
+        answers(teachers, inputs),
+        distillation.generated(answers(locals_.judges, inputs)),
     )
     weights = {
         "sizes": pi[:, None, None].expand(-1, 1, z.shape[2]),
@@ -525,7 +504,9 @@ def mixtures(inputs):
 
 
 def student(inputs, targets, tau):
-    """Test accuracy (%) of a fresh network that learned to answer the images."""
+    """Test accuracy (%) of a fresh network that learned to answer the
+    images.
+    """
     model = task.new_model(Rng(seed).at("student"))
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     train(
@@ -538,17 +519,15 @@ def student(inputs, targets, tau):
         Rng(seed).at("learn"),
         [adam],
     )
-    return share_right(task.outputs(model, test.images))
-
-
-def share_right(scores):
-    return 100 * (scores.argmax(1) == test.labels).float().mean().item()
+    return share_right(task.outputs(model, test.images), test.labels)
 
 
 train_set, test = task.dataset.train, task.dataset.test
 real = torch.stack(
     [
-        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        distillation.generated(
+            answers([judge], task.inputs(client.images))
+        ).mean()
         for judge, client in zip(locals_.judges, members, strict=True)
     ]
 )
@@ -558,7 +537,7 @@ some = torch.randperm(
 held = {
     "full run": task.dataset.standardise(pictures(last, 600)),
     "adversarial loss only": task.dataset.standardise(
-        pictures(runs["GAN, Eq. 2"][0][-1].state, 600)
+        pictures(runs["GAN, Eq. 2"].state, 600)
     ),
     "real": task.inputs(train_set.images[some]),
 }
@@ -576,20 +555,18 @@ grid.rename_axis(["images", "weights"]).round(1)
 
 # %%
 own = {
-    name: share_right(targets)
+    name: share_right(targets, test.labels)
     for name, targets in mixtures(task.inputs(test.images)).items()
 }
-print(
+gains = {
+    images: grid.loc[images, "tau = infinity"].diff().iloc[1]
+    for images in ("real", "full run")
+}
+Markdown(
     "Accuracy of the ensemble itself on test images: "
     + ", ".join(f"{score:.1f}% ({name})" for name, score in own.items())
-    + "."
-)
-real_gain, full_gain = (
-    grid.loc[images, "tau = infinity"] for images in ("real", "full run")
-)
-print(
-    f"Weights by class change the student by {real_gain.iloc[1] - real_gain.iloc[0]:+.1f} points on real images "
-    f"and by {full_gain.iloc[1] - full_gain.iloc[0]:+.1f} on those of the full run."
+    + f". Weights by class change the student by {gains['real']:+.1f} points "
+    f"on real images and by {gains['full run']:+.1f} on those of the full run."
 )
 
 # %% [markdown]
@@ -630,7 +607,7 @@ pd.DataFrame(facts).T.rename_axis("images").round(2)
 # and a part within clients, from image to image.
 
 # %%
-fake = distillation.generated(ask(locals_.judges, held["full run"]))
+fake = distillation.generated(answers(locals_.judges, held["full run"]))
 log = (fake / real[:, None]).clamp_min(1e-12).log()
 within, between = log.var(1, correction=0).mean(), log.mean(1).var(correction=0)
 shift = (
@@ -654,9 +631,11 @@ pd.DataFrame(
 ).T.round(2)
 
 # %%
-print(
-    f"Of the variance of the logarithm of the factor {100 * (within / (within + between)).item():.0f}% lies within "
-    f"clients. In the mean the factor moves {100 * shift.item():.1f}% of a class's weight to other teachers."
+inside = 100 * (within / (within + between)).item()
+Markdown(
+    f"Of the variance of the logarithm of the factor {inside:.0f}% lies within "
+    f"clients. In the mean the factor moves {100 * shift.item():.1f}% of a "
+    "class's weight to other teachers."
 )
 
 # %% [markdown]
@@ -679,12 +658,15 @@ score = score[score["printed"].notna()].pivot(
     index="row", columns="metric", values="printed"
 )
 score = score.reindex(line.name for line in TableSpec.find("fediod", "7").rows)
-steps_of = score.diff().iloc[1:].map("{:+.2f}".format)
-print(
-    f"Differences from row to row in print: {int((score.diff().iloc[1:] < 0).to_numpy().sum())} of "
-    f"{steps_of.size} are falls."
+differences = score.diff().iloc[1:]
+Markdown(
+    f"Differences from row to row in print: "
+    f"{int((differences < 0).to_numpy().sum())} of {differences.size} are "
+    "falls."
 )
-steps_of
+
+# %%
+filled(differences, "{:+.2f}")
 
 # %% [markdown]
 # The column "adapted score" of the small runs above is the same measure. Most rows are those of Table 6, and then they
@@ -736,8 +718,7 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # names = ("mimic", "confidence", "uniqueness")
 # found = {}
 # for on in itertools.product((0.0, 1.0), repeat=3):
-#     results, _ = run(**dict(zip(names, on)))
-#     found[on] = results[-1].metrics["teacher_entropy"]
+#     found[on] = run(**dict(zip(names, on))).record.metrics["teacher_entropy"]
 # cube = pd.Series(found).rename_axis(list(names))
 # {name: (cube.xs(1.0, level=name) - cube.xs(0.0, level=name)).round(3).tolist() for name in names}
 # ```
@@ -759,7 +740,7 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # It does: the constant $b$ of teacher $k$ enters class $c$ as $\pi_k^c b$, which differs between classes.
 #
 # ```python
-# z = ask(teachers, held["full run"])
+# z = answers(teachers, held["full run"])
 # lifted = z.clone()
 # lifted[0] += 10
 # before, after = (distillation.ensemble_logits(one, importance).argmax(1) for one in (z, lifted))
@@ -795,7 +776,7 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # ````{solution} ex-ioa-drown
 # :class: dropdown
 #
-# Change `local_steps` in `experiment` to 200 and run the page again. Longer training makes larger logits: the squared
+# Change `local_steps` in `lesson` to 200 and run the page again. Longer training makes larger logits: the squared
 # error grows with them, while entropy and divergence flatten out, because sure teachers have small gradients. The
 # paper's teachers train for 500 epochs. Weights that suit one length of training do not suit another; the released
 # code has `mimic` at 0.2.

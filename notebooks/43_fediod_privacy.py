@@ -117,7 +117,9 @@ taught = {}
 
 
 def run(plan):
-    """Record, results and clients of a run; teachers are trained once for all runs."""
+    """Record, results and clients of a run; teachers are trained once for all
+    runs.
+    """
     people = [
         client for client in experiments.make_clients(plan, task) if len(client)
     ]
@@ -522,8 +524,10 @@ lead = (
     wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]
 ).dropna()
 print(
-    f'Under equal budgets the paper calls FedIOD "superior or equivalent". In print it is ahead in '
-    f"{(lead > 0).sum()} of {len(lead)} columns, by {lead.min():+.2f} to {lead.max():+.2f} points."
+    'Under equal budgets the paper calls FedIOD "superior or equivalent". In '
+    "print it is ahead in "
+    f"{(lead > 0).sum()} of {len(lead)} columns, by {lead.min():+.2f} to "
+    f"{lead.max():+.2f} points."
 )
 
 # %% [markdown]
@@ -541,7 +545,7 @@ print(
 # one image; here between images, for one classifier.
 
 # %%
-source(image_quality._score)
+source(image_quality.exponential_score)
 
 # %% [markdown]
 # Usually the classifier is Inception, trained on ImageNet. The paper's *adapted* score takes the local teachers, and
@@ -666,8 +670,10 @@ distances.assign(mean=distances.mean(axis=1)).round(2)
 # %%
 middle = distances.mean(axis=1)
 print(
-    f"{size} images on each side. The trained generator has {middle['generator, trained']:.2f}, an untrained one "
-    f"{middle['generator, untrained']:.2f} and noise {middle['uniform noise']:.2f}."
+    f"{size} images on each side. The trained generator has "
+    f"{middle['generator, trained']:.2f}, an untrained one "
+    f"{middle['generator, untrained']:.2f} and noise "
+    f"{middle['uniform noise']:.2f}."
 )
 
 # %% [markdown]
@@ -729,7 +735,8 @@ show(
         ["private", "restored", "generated"],
         title="From a gradient, and from the generator",
     ),
-    alt=f"{attacked} private images of client {client.id} in the first row, what deep leakage restored from their "
+    alt=f"{attacked} private images of client {client.id} in the first row, "
+    "what deep leakage restored from their "
     "gradients in the second, generated images in the third.",
 )
 
@@ -829,7 +836,9 @@ show(
 
 # %%
 def megabytes_to(one, target):
-    """MB sent, both ways, until the first test at which the accuracy (%) is reached; missing if never."""
+    """MB sent, both ways, until the first test at which the accuracy (%) is
+    reached; missing if never.
+    """
     tested = curve_frame(one)
     reached = tested[tested["value"] >= target]
     return reached["megabytes"].iat[0] if len(reached) else None

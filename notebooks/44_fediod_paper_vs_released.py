@@ -23,18 +23,25 @@ shown = "best"
 # %%
 import math
 
-import attrs
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from torch.nn import functional
 
-from core import distillation, experiments
+from core import distillation
 from core.algorithms import find
 from core.algorithms.fediod import clients as local
 from core.experiments import records
-from core.experiments.profiles import apply
 from core.models import Stacked
 from core.report import lines, metrics_frame, show, source, table, table_frame
+from core.report.lesson import (
+    Lesson,
+    answers,
+    follow,
+    switch_table,
+    switches,
+    taught_members,
+)
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -66,21 +73,8 @@ meaning = {
     "tau": "infinity, as squared error (Eq. 10)",
     "importance": "class ratio times input ratio (Eq. 8)",
 }
-switches = {
-    field.name: (getattr(printed, field.name), getattr(released, field.name))
-    for field in attrs.fields(Settings)
-    if getattr(printed, field.name) != getattr(released, field.name)
-}
-shown_as = {None: "infinity"}
-listing = pd.DataFrame(
-    {
-        name: [shown_as.get(value, str(value)) for value in pair]
-        for name, pair in switches.items()
-    },
-    index=["printed form", "released"],
-).T
-listing["in print"] = [meaning.get(name, "") for name in listing.index]
-listing
+changed = switches(Settings)
+switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 
 # %% [markdown]
 # These are the values of the authors' script for CIFAR-10 at $\alpha = 1$. For $\alpha = 0.1$ its generator has the
@@ -132,16 +126,16 @@ ended.rename(columns=named).round(2)
 scores = table_frame("fediod", "released", best).pivot(
     index="column", columns="row", values="measured"
 )
-for column, gain in (
-    scores.sub(scores["as printed"], axis=0)
-    .drop(columns="as printed")
-    .iterrows()
-):
-    if gain.notna().any():
-        print(
-            f"{column}: {scores.at[column, 'as printed']:.1f} as printed; the best of {gain.notna().sum()} others is "
-            f"'{gain.idxmax()}', {gain.max():+.1f} points, the worst '{gain.idxmin()}', {gain.min():+.1f}."
-        )
+sentences = []
+others = scores.sub(scores["as printed"], axis=0).drop(columns="as printed")
+for column, gain in others.dropna(how="all").iterrows():
+    sentences.append(
+        f"- {column}: {scores.at[column, 'as printed']:.1f} as printed; the "
+        f"best of {gain.notna().sum()} others is *{gain.idxmax()}*, "
+        f"{gain.max():+.1f} points, the worst *{gain.idxmin()}*, "
+        f"{gain.min():+.1f}."
+    )
+Markdown("\n".join(sentences) or "Nothing is measured yet.")
 
 # %% [markdown]
 # ## Measured in a quick run
@@ -152,61 +146,39 @@ for column, gain in (
 
 
 # %%
-def experiment(variant="printed", **settings):
-    rates = (
-        {"gan_lr": 0.002, "student_lr": 0.01} if variant == "printed" else {}
-    )
-    return apply(
-        profile,
-        {
-            "algorithm": "fediod",
-            "dataset": dataset,
-            "model_options": {"depth": 2, "width": 16},
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "variant": variant,
-            "evaluate_every": rounds,
-            "settings": {
-                "lr": 0.05,
-                "batch_size": 32,
-                "local_steps": 50,
-                "distill_steps": steps,
-                "distill_batch": 32,
-                "generator_width": 16,
-                "discriminator_width": 8,
-                "scored_images": 0,
-                **rates,
-                **settings,
-            },
-        },
-    )
-
-
-taught = {}
+lesson = Lesson(
+    profile,
+    "fediod",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model_options={"depth": 2, "width": 16},
+    evaluate_every=rounds,
+    settings={
+        "lr": 0.05,
+        "batch_size": 32,
+        "local_steps": 50,
+        "distill_steps": steps,
+        "distill_batch": 32,
+        "generator_width": 16,
+        "discriminator_width": 8,
+        "scored_images": 0,
+    },
+)
+task, teachers_of = lesson.task, {}
 
 
 def run(variant="printed", **settings):
-    """The results of all rounds, and the clients after the last."""
-    plan = experiment(variant, **settings)
-    people = [
-        client for client in experiments.make_clients(plan, task) if len(client)
-    ]
-    for client in people:
-        if client.id not in taught:
-            local.train_teacher(
-                client,
-                plan.new_algorithm().settings,
-                Rng(seed, ("fediod",)).at("client", client.id),
-            )
-            taught[client.id] = dict(client.memory)
-        client.memory = dict(taught[client.id])
-    return list(experiments.rounds(plan, task=task, clients=people)), people
+    """A run with the teachers that all runs share."""
+    if variant == "printed":
+        settings = {"gan_lr": 0.002, "student_lr": 0.01, **settings}
+    plan = lesson.but(variant=variant).experiment(**settings)
+    return follow(plan, task, taught_members(plan, task, teachers_of))
 
 
-plan = experiment()
-algorithm, task = plan.new_algorithm(), experiments.make_task(plan)
+algorithm = lesson.experiment().new_algorithm()
 test, classes = task.dataset.test, task.dataset.classes
 together = {
     "student_optimiser": (
@@ -221,12 +193,12 @@ together = {
 grouped = {name for names in together.values() for name in names}
 arms = {"as printed": {}, "as released": {"variant": "released"}}
 arms |= {
-    name: {key: switches[key][1] for key in keys if key in switches}
+    name: {key: changed[key][1] for key in keys if key in changed}
     for name, keys in together.items()
 }
 arms |= {
     f"{name}: {value}": {name: value}
-    for name, (_, value) in switches.items()
+    for name, (_, value) in changed.items()
     if name not in grouped and name != "distill_epochs"
 }
 arms |= {
@@ -237,9 +209,9 @@ runs = {name: run(**arm) for name, arm in arms.items()}
 
 
 # %%
-def says(results):
+def says(run):
     """The student's logits for the test images."""
-    return task.outputs(algorithm.model(results[-1].state), test.images)
+    return task.outputs(algorithm.model(run.state), test.images)
 
 
 def pictures(state, count=200):
@@ -247,30 +219,25 @@ def pictures(state, count=200):
     return algorithm.synthetic(state, count, Rng(seed).at("look"))
 
 
-usual, looks = (
-    says(runs["as printed"][0]),
-    pictures(runs["as printed"][0][-1].state),
-)
+usual = says(runs["as printed"])
+looks = pictures(runs["as printed"].state)
 keys = {
     "teacher_entropy": "entropy",
     "teacher_jsd": "JSD",
     "synthetic_classes": "classes",
 }
-pd.DataFrame(
-    {
-        name: {
-            "accuracy (%)": 100 * results[-1].metrics["accuracy"],
-            "logits moved (%)": 100
-            * ((says(results) - usual).norm() / usual.norm()).item(),
-            "pixels moved": 255
-            * (pictures(results[-1].state) - looks).abs().mean().item(),
-            **{text: results[-1].metrics[key] for key, text in keys.items()},
-            "MB sent": sum(result.up + result.down for result in results)
-            / 2**20,
-        }
-        for name, (results, _) in runs.items()
+ended = {}
+for name, one in runs.items():
+    logits, images = says(one), pictures(one.state)
+    ended[name] = {
+        "accuracy (%)": one.accuracy,
+        "logits moved (%)": 100
+        * ((logits - usual).norm() / usual.norm()).item(),
+        "pixels moved": 255 * (images - looks).abs().mean().item(),
+        **{text: one.record.metrics[key] for key, text in keys.items()},
+        "MB sent": one.per_round()[["up (MB)", "down (MB)"]].sum().sum(),
     }
-).T.round(2)
+pd.DataFrame(ended).T.round(2)
 
 # %% [markdown]
 # "Logits moved" compares the student's answers to test images with those of the run as printed, "pixels moved" the
@@ -305,7 +272,7 @@ source(distillation.reversed_divergence)
 # Both divergences on the answers of two teachers that agree, that differ a little, and that are sure of two classes:
 
 # %%
-answers = {
+said = {
     "agree": ([0.8, 0.1, 0.1], [0.8, 0.1, 0.1]),
     "differ a little": ([0.8, 0.1, 0.1], [0.6, 0.2, 0.2]),
     "both unsure": ([1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]),
@@ -313,7 +280,7 @@ answers = {
 }
 even = torch.tensor([0.5, 0.5])
 losses = {}
-for name, pair in answers.items():
+for name, pair in said.items():
     q = torch.tensor(pair)[:, None]
     losses[name] = {
         "printed: - JSD": -distillation.jensen_shannon(q, even).item(),
@@ -327,15 +294,7 @@ pd.DataFrame(losses).T.round(3)
 
 
 # %%
-@torch.no_grad()
-def ask(networks, inputs):
-    """Outputs (K, N, ...) of networks for images in the form of network inputs."""
-    return torch.cat(
-        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
-    )
-
-
-members = runs["as printed"][1]
+members = runs["as printed"].clients
 teachers = local.teachers(members, algorithm.settings)
 counts = torch.stack([client.class_counts for client in members])
 pi = counts.sum(1) / counts.sum()
@@ -348,13 +307,13 @@ for label, how in {
     "released form": {"uniqueness_form": "released"},
     "without": {"uniqueness": 0},
 }.items():
-    for result in run(**alone, **({"uniqueness": 5} | how))[0]:
-        q = ask(
-            teachers, task.dataset.standardise(pictures(result.state))
+    for state in run(**alone, **({"uniqueness": 5} | how)).states:
+        q = answers(
+            teachers, task.dataset.standardise(pictures(state))
         ).softmax(-1)
         path.append(
             {
-                "step": result.state.meta["step"],
+                "step": state.meta["step"],
                 "label": label,
                 "JSD": distillation.jensen_shannon(q, pi).mean().item(),
             }
@@ -373,9 +332,10 @@ show(
 
 # %%
 ends = path[path["step"] == path["step"].max()].set_index("label")["JSD"]
-print(
-    f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with the printed sign, "
-    f"{ends['without']:.2f} without the term, {ends['released form']:.2f} in the released form."
+Markdown(
+    f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with "
+    f"the printed sign, {ends['without']:.2f} without the term, "
+    f"{ends['released form']:.2f} in the released form."
 )
 
 # %% [markdown]
@@ -386,12 +346,12 @@ print(
 # The cut at 0.01 also stops gradients. How many of the probabilities move nothing in the released form?
 
 # %%
-q = ask(
+q = answers(
     teachers,
-    task.dataset.standardise(pictures(runs["as released"][0][-1].state)),
+    task.dataset.standardise(pictures(runs["as released"].state)),
 ).softmax(-1)
 cut = ((q < 0.01) | (q > 0.99)).float().mean()
-real_q = ask(teachers, task.inputs(test.images)).softmax(-1)
+real_q = answers(teachers, task.inputs(test.images)).softmax(-1)
 pd.Series(
     {
         "on generated images": 100 * cut.item(),
@@ -418,7 +378,7 @@ source(distillation.balance_loss)
 # all classes over the batch. Its weight is 10. How the weighted terms pull at the images of the run as printed:
 
 # %%
-shown_images = pictures(runs["as printed"][0][-1].state, 64)
+shown_images = pictures(runs["as printed"].state, 64)
 
 
 def length(loss):
@@ -564,13 +524,13 @@ show(
 # printed: the mean factor where the image's class is one that the client has much of, or little of.
 
 # %%
-judges = algorithm.sides(runs["as printed"][0][-1].state, members, Rng(seed))[
-    1
-].judges
-judged = distillation.generated(ask(judges, task.inputs(test.images)))
+judges = algorithm.sides(runs["as printed"].state, members, Rng(seed))[1].judges
+judged = distillation.generated(answers(judges, task.inputs(test.images)))
 own = torch.stack(
     [
-        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        distillation.generated(
+            answers([judge], task.inputs(client.images))
+        ).mean()
         for judge, client in zip(judges, members, strict=True)
     ]
 )
@@ -661,9 +621,9 @@ pull = (
     printed.mimic * square.item(),
     released.mimic * distillation.mimic_loss(z_hat, z, released.tau).item(),
 )
-print(
-    f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as released: a factor of "
-    f"{pull[0] / pull[1]:.0f}."
+Markdown(
+    f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as "
+    f"released: a factor of {pull[0] / pull[1]:.0f}."
 )
 
 # %% [markdown]
@@ -673,7 +633,7 @@ print(
 # fresh noise. Every one is a batch down and answers up for each client: see "MB sent" in the table above.
 
 # %%
-source(FedIOD.step)
+source(find("fediod").step)
 
 # %% [markdown]
 # ### Optimisers
@@ -756,9 +716,11 @@ for one in records().values():
         }
 choice = pd.DataFrame(choice, index=["tests", "last", "best"]).T.astype(float)
 gain = choice["best"] - choice["last"]
-print(
-    f"{len(choice)} records with {choice['tests'].min():.0f} to {choice['tests'].max():.0f} tests each: the best "
-    f"test lies {gain.mean():.1f} points above the last one in the mean, and {gain.max():.1f} at most."
+tests = choice["tests"]
+Markdown(
+    f"{len(choice)} records with {tests.min():.0f} to {tests.max():.0f} tests "
+    f"each: the best test lies {gain.mean():.1f} points above the last one in "
+    f"the mean, and {gain.max():.1f} at most."
 )
 
 # %% [markdown]

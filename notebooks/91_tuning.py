@@ -69,8 +69,10 @@ spec = TableSpec.find(*TABLE)
 counts = tuning_choice()["tries"]
 Markdown(
     f"The best of 40 tries looks better than the best of {counts.min()} by "
-    f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck alone. "
-    f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} tries."
+    f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck "
+    "alone. "
+    f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} "
+    "tries."
 )
 
 # %% [markdown]
@@ -128,7 +130,8 @@ sets = [name for name in table if name not in ("mean", "chosen")]
 done = int(table[sets].notna().sum().sum())
 Markdown(
     f"**{done} of {table[sets].size} runs are measured**; "
-    f"{int((tuning_choice()['chosen'] != 'pending').sum())} of {len(counts)} methods are finished."
+    f"{int((tuning_choice()['chosen'] != 'pending').sum())} of {len(counts)} "
+    "methods are finished."
 )
 
 # %%
@@ -140,7 +143,8 @@ table.style.format(
 figure = tuning_plot()
 if figure is None:
     print(
-        "No method has a try yet that is measured on all data sets, so there is nothing to draw."
+        "No method has a try yet that is measured on all data sets, so there "
+        "is nothing to draw."
     )
 else:
     show(figure)
@@ -175,16 +179,20 @@ Markdown(
         filter(
             None,
             [
-                f"Pending, with default values until then: {', '.join(waiting)}."
+                "Pending, with default values until then: "
+                f"{', '.join(waiting)}."
                 if waiting
                 else "",
-                f"Pending, with values that were set for this profile beforehand: {', '.join(adapted)}. As long as others wait, "
-                "this is an advantage, and the measured tables must be read with it."
+                "Pending, with values that were set for this profile "
+                f"beforehand: {', '.join(adapted)}. As long as others wait, "
+                "this is an advantage, and the measured tables must be read "
+                "with it."
                 if adapted
                 else "",
                 ""
                 if waiting or adapted
-                else "Nothing is pending: every method runs with what was chosen for it.",
+                else "Nothing is pending: every method runs with what was "
+                "chosen for it.",
             ],
         )
     )

@@ -41,7 +41,7 @@ class FedAvgM(fedavg.FedAvg):
         """A fresh model, and v = 0."""
         state = super().initialise(task, rng)
         still = {
-            _velocity(name): torch.zeros_like(w)
+            velocity_of(name): torch.zeros_like(w)
             for name, w in state.tensors.items()
             if name.startswith("parameters/")
         }
@@ -54,11 +54,11 @@ class FedAvgM(fedavg.FedAvg):
             if name.startswith("parameters/"):
                 w = state.tensors[name]
                 # v <- beta v + (w_t - average)
-                v = self.settings.server_momentum * state.tensors[_velocity(name)] + (w - average)
+                v = self.settings.server_momentum * state.tensors[velocity_of(name)] + (w - average)
                 # w <- w - lr v
-                new[name], new[_velocity(name)] = w - self.settings.server_lr * v, v
+                new[name], new[velocity_of(name)] = w - self.settings.server_lr * v, v
         return attrs.evolve(state, tensors=new)
 
 
-def _velocity(name: str) -> str:
+def velocity_of(name: str) -> str:
     return "velocity/" + name.removeprefix("parameters/")

@@ -233,9 +233,9 @@ class FedVCK(Condensing):
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         logits = task.outputs(model, real.images)
         if not settings.wo_pw:
-            real = attrs.evolve(real, probabilities=self._probabilities(clients, real, logits))
+            real = attrs.evolve(real, probabilities=self.draw_probabilities(clients, real, logits))
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
-        start = self._start(clients, real, group, rngs)
+        start = self.start_images(clients, real, group, rngs)
         problem = Problem(
             LatentEncoder(model),
             real,
@@ -251,10 +251,10 @@ class FedVCK(Condensing):
         )
         images, _ = condense(problem, start, group)
         for position, client in enumerate(clients):
-            self._remember(client, model, images[real.owner[group] == position])
-        return self._answers(clients, real, logits, images, group)
+            self.remember(client, model, images[real.owner[group] == position])
+        return self.uploads_of(clients, real, logits, images, group)
 
-    def _start(
+    def start_images(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
     ) -> torch.Tensor:
         """S ~ N(0, 1), (M, C, H, W); with `warm_start` the images of each client's last round, if
@@ -267,7 +267,7 @@ class FedVCK(Condensing):
                     start[real.owner[group] == position] = client.memory["images"]
         return start
 
-    def _answers(
+    def uploads_of(
         self,
         clients: Sequence[Client],
         real: RealData,
@@ -289,7 +289,7 @@ class FedVCK(Condensing):
             )
         return answers
 
-    def _probabilities(
+    def draw_probabilities(
         self, clients: Sequence[Client], real: RealData, logits: torch.Tensor
     ) -> torch.Tensor:
         """P_w (Eq. 5-8), (N,); in its first round a client has no previous model."""
@@ -307,7 +307,7 @@ class FedVCK(Condensing):
         w = condensation.importance(error, settings.b)
         return condensation.selection_probabilities(w, real.group, real.groups, settings.selection)
 
-    def _remember(self, client: Client, model: nn.Module, images: torch.Tensor) -> None:
+    def remember(self, client: Client, model: nn.Module, images: torch.Tensor) -> None:
         """M_{t-1} of the next round, and the images to go on with where `warm_start` asks for
         them.
         """

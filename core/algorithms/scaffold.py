@@ -64,7 +64,7 @@ class SCAFFOLD(fedavg.FedAvg):
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """f_i(y) + <c - c_i, y>, whose gradient is g_i(y) - c_i + c."""
         plain, c = super().objective(client, received, rng), take("control/", received.tensors)
-        c_i = self._own(client, c)
+        c_i = self.control_of(client, c)
         correction = {name: c[name] - c_i[name] for name in c}
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ class SCAFFOLD(fedavg.FedAvg):
         answer = super().client_update(client, message, rng)
         x, y = (take("parameters/", one.tensors) for one in (message, answer))
         c = take("control/", message.tensors)
-        c_i, step = self._own(client, c), self.settings.steps(len(client)) * self.settings.lr
+        c_i, step = self.control_of(client, c), self.settings.steps(len(client)) * self.settings.lr
         # c_i^+ <- c_i - c + 1 / (K eta_l) (x - y_i)
         renewed = {name: c_i[name] - c[name] + (x[name] - y[name]) / step for name in c}
         client.memory = put("control/", renewed)
@@ -102,7 +102,7 @@ class SCAFFOLD(fedavg.FedAvg):
         return attrs.evolve(state, tensors=new)
 
     @staticmethod
-    def _own(client: Client, c: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def control_of(client: Client, c: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """c_i of Algorithm 1; 0 before a client's first round."""
         zeros = {name: torch.zeros_like(value) for name, value in c.items()}
         return take("control/", client.memory) or zeros

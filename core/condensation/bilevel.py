@@ -288,7 +288,7 @@ def extract(
     """
     network = KnowledgeNetwork(model)
     inner, outer = network_losses(network, settings.statistics)
-    real, made = _batches(problems, settings)
+    real, made = draw_batches(problems, settings)
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(problem, name) for problem in problems])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
@@ -325,7 +325,7 @@ def extract(
     )
 
 
-def _batches(
+def draw_batches(
     problems: Sequence[ExtractionProblem], settings: Extraction
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all

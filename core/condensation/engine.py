@@ -307,7 +307,7 @@ def _augment(
 RealSide = Callable[[int], tuple[Target, Augmentation | None]]
 
 
-def _minibatch(problem: Problem) -> RealSide:
+def minibatch_side(problem: Problem) -> RealSide:
     """A fresh batch at every iteration, as printed (Eq. 9)."""
 
     def side(step: int) -> tuple[Target, Augmentation | None]:
@@ -318,7 +318,7 @@ def _minibatch(problem: Problem) -> RealSide:
 
 
 @torch.no_grad()
-def _embed_all(
+def embed_all(
     problem: Problem, entry: int
 ) -> tuple[torch.Tensor, LatentStatistics, Augmentation | None]:
     """Features (N, D) of all real images under one augmentation per group.
@@ -338,7 +338,7 @@ def _embed_all(
     return torch.cat(parts), statistics, augmentation
 
 
-class _Pool:
+class Pool:
     """What is stored of the real side, by the step: made when it is first asked for, and anew where
     the draw is another one.
     """
@@ -359,7 +359,7 @@ def _feature_bank(problem: Problem) -> RealSide:
     """Batches of stored features: the encoder is frozen, so an image's features need not be
     computed twice.
     """
-    bank = _Pool(problem, lambda entry: _embed_all(problem, entry))
+    bank = Pool(problem, lambda entry: embed_all(problem, entry))
 
     def side(step: int) -> tuple[Target, Augmentation | None]:
         features, statistics, augmentation = bank[step]
@@ -368,25 +368,25 @@ def _feature_bank(problem: Problem) -> RealSide:
     return side
 
 
-def _expectation(problem: Problem) -> RealSide:
+def expectation_side(problem: Problem) -> RealSide:
     """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches
     estimate.
     """
     real = problem.real
 
     def expected(entry: int) -> tuple[Target, Augmentation | None]:
-        features, statistics, augmentation = _embed_all(problem, entry)
+        features, statistics, augmentation = embed_all(problem, entry)
         mean = features.new_zeros(real.groups, features.shape[1])
         mean.index_add_(0, real.group, features * real.probabilities[:, None])
         return Target(mean[:, None], statistics), augmentation
 
-    return _Pool(problem, expected).__getitem__
+    return Pool(problem, expected).__getitem__
 
 
 REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
-    "minibatch": _minibatch,
+    "minibatch": minibatch_side,
     "feature_bank": _feature_bank,
-    "expectation": _expectation,
+    "expectation": expectation_side,
 }
 
 
@@ -418,7 +418,7 @@ def condense(
     settings, real = problem.settings, problem.real
     images, owner = start.clone(), real.owner[group]
     descent = Descent(images, group, owner, settings)
-    blocks = _blocks(problem, group)
+    blocks = blocks_of(problem, group)
     real_side = REAL_SIDES[settings.estimator](problem)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
     moving, images.grad = problem.moving, torch.empty_like(images)
@@ -436,7 +436,7 @@ def condense(
                 problem, images[block.rows], target.features[block.groups], statistics, augmentation
             )
         if settings.clip_norm is not None:
-            _clip(images.grad, owner, problem.clients, settings.clip_norm)
+            clip_by_client(images.grad, owner, problem.clients, settings.clip_norm)
         descent.step()
         if descent.over(trace[: step + 1], real.owner):
             return images, trace[: step + 1]
@@ -487,7 +487,7 @@ class _Block:
         return gradient, loss.detach()
 
 
-def _blocks(problem: Problem, group: torch.Tensor) -> list[_Block]:
+def blocks_of(problem: Problem, group: torch.Tensor) -> list[_Block]:
     """The condensed images with these groups (M,) in blocks."""
     counts = torch.bincount(group, minlength=problem.real.groups)
     first, found = [0, *counts.cumsum(0).tolist()], []
@@ -519,7 +519,7 @@ def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor
     return slots, weights.view(groups, longest)
 
 
-def _clip(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bound: float) -> None:
+def clip_by_client(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bound: float) -> None:
     """Scale each client's gradient, in place, to a norm of at most `bound`."""
     squares = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum((1, 2, 3)))
     scale = (bound / (squares.sqrt() + 1e-6)).clamp(max=1.0)

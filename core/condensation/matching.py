@@ -52,8 +52,8 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         x, y = at_least_float32(x), at_least_float32(y)
         if kernel == "gaussian":
-            return _gaussian(x, y, x_weights, y_weights, bandwidth)
-        return (_mean(x, x_weights) - _mean(y, y_weights)).square().sum(-1)
+            return gaussian_mmd(x, y, x_weights, y_weights, bandwidth)
+        return (mean_feature(x, x_weights) - mean_feature(y, y_weights)).square().sum(-1)
 
 
 def class_means(
@@ -96,13 +96,13 @@ def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor
     return weights / _not_zero(weights.sum(-1, keepdim=True))
 
 
-def _mean(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def mean_feature(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     if weights is None:
         return samples.mean(-2)
     return (samples * _shares(samples, weights)[..., None]).sum(-2)
 
 
-def _gaussian(
+def gaussian_mmd(
     x: torch.Tensor,
     y: torch.Tensor,
     x_weights: torch.Tensor | None,

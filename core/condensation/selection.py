@@ -59,7 +59,7 @@ def smoothed_error(
     # log(alpha p + (1 - alpha) q), from log p and log q: a probability that underflows still has a
     # finite error
     logs = [
-        _log(weight) - F.cross_entropy(logits, labels, reduction="none")
+        log_share(weight) - F.cross_entropy(logits, labels, reduction="none")
         for weight, logits in ((alpha, current), (1 - alpha, previous))
     ]
     return -torch.logaddexp(*logs)
@@ -117,5 +117,5 @@ def draw(
     return torch.minimum(torch.maximum(rows, first[:, None]), last[:, None])
 
 
-def _log(share: float) -> float:
+def log_share(share: float) -> float:
     return math.log(share) if share > 0 else -math.inf

@@ -147,7 +147,7 @@ class ShiftedProblem(Problem):
         plain, used = super().block(rows, clients, groups, step, augmentation)
         group = self.real.group[rows.flatten()]
         inputs = self.prepare(self.real.images[rows.flatten()])
-        change = _Change(self.shift, self.draws, groups, step)
+        change = Change(self.shift, self.draws, groups, step)
         if self.shift.layer == 0:
             inputs = change(inputs)
         if augmentation is not None:
@@ -173,7 +173,7 @@ class ShiftedProblem(Problem):
 
 
 @attrs.frozen(eq=False)
-class _Change:
+class Change:
     """U_p of the batches of some groups at one step, drawn from each client's own stream."""
 
     shift: Shift

@@ -14,7 +14,7 @@ def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -
     `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image
     that lies in the range comes back within half a grey level.
     """
-    levels = (images * _per_channel(std, images) + _per_channel(mean, images)) * 255
+    levels = (images * per_channel(std, images) + per_channel(mean, images)) * 255
     return levels.round().clamp(0, 255).to(torch.uint8)
 
 
@@ -23,8 +23,8 @@ def from_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float])
     `to_wire`.
     """
     levels = images.float() / 255
-    return (levels - _per_channel(mean, levels)) / _per_channel(std, levels)
+    return (levels - per_channel(mean, levels)) / per_channel(std, levels)
 
 
-def _per_channel(values: Sequence[float], images: torch.Tensor) -> torch.Tensor:
+def per_channel(values: Sequence[float], images: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)

@@ -50,7 +50,7 @@ def class_input_importance(
     if generated is not None and real is not None:
         # D_k(x) / E_{x'_k} D_k(x'_k), as a difference of logarithms: it neither overflows nor is it
         # 0 / 0
-        ratio = _log(generated) - _log(real)[:, None]
+        ratio = log_ratio(generated) - log_ratio(real)[:, None]
         log = log + ratio[..., None].where(~absent, 0.0)
     # pi_k^c(x) = pi^_k^c(x) / sum_k' pi^_k'^c(x)
     return log.softmax(0).float()
@@ -63,5 +63,5 @@ def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Ten
     return (importance * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum(0)
 
 
-def _log(values: torch.Tensor) -> torch.Tensor:
+def log_ratio(values: torch.Tensor) -> torch.Tensor:
     return values.double().clamp_min(torch.finfo(torch.float32).tiny).log()

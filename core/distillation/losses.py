@@ -15,7 +15,7 @@ import math
 import torch
 
 #: the least and the largest probability that the released code takes a logarithm of
-_LEAST, _MOST = 0.01, 0.99
+LEAST, MOST = 0.01, 0.99
 
 
 def kl_divergence(
@@ -48,7 +48,7 @@ def mimic_loss(
     tau grows (Hinton et al. 2015).
     """
     if math.isinf(tau):
-        return (_real(student_logits) - _real(ensemble)).square().sum(-1).mean()
+        return (real_valued(student_logits) - real_valued(ensemble)).square().sum(-1).mean()
     return tau**2 * kl_divergence(student_logits, ensemble, tau)
 
 
@@ -56,7 +56,7 @@ def entropy(probabilities: torch.Tensor) -> torch.Tensor:
     """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C). A probability of 0 adds
     0.
     """
-    q = _real(probabilities)
+    q = real_valued(probabilities)
     return -(q * q.clamp_min(torch.finfo(q.dtype).tiny).log()).sum(-1)
 
 
@@ -72,7 +72,7 @@ def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.
     L_unique of Eq. 5 is minus its mean: the generator looks for inputs on which the teachers
     disagree.
     """
-    q = _real(probabilities)
+    q = real_valued(probabilities)
     # q- = sum_k pi_k q_k
     mean = torch.einsum("k,knc->nc", weights.to(q.dtype), q)
     return entropy(mean) - (weights[:, None] * entropy(q)).sum(0)
@@ -86,8 +86,8 @@ def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
     and above 0.99 are cut off. The released generator makes it small: it learns inputs on which the
     teachers agree.
     """
-    q = _real(probabilities)
-    mean, each = q.mean(0).clamp(_LEAST, _MOST), q.clamp(_LEAST, _MOST)
+    q = real_valued(probabilities)
+    mean, each = q.mean(0).clamp(LEAST, MOST), q.clamp(LEAST, MOST)
     return (mean * (mean.log() - each.log())).sum(-1).mean(0)
 
 
@@ -101,6 +101,6 @@ def balance_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Te
     return -(weights * entropy(probabilities.mean(1))).sum() / math.log(2)
 
 
-def _real(values: torch.Tensor) -> torch.Tensor:
+def real_valued(values: torch.Tensor) -> torch.Tensor:
     """At least float32, also where autocast gave less."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -87,13 +87,13 @@ def rounds(
         here = rng.at("round", number)
         ledger.open_round()
         chosen = select(clients, schedule.active, here.at("select"))
-        state = _finite(algorithm.round(state, chosen, ledger, here), number)
+        state = finite_state(algorithm.round(state, chosen, ledger, here), number)
         metrics: dict[str, float] = {}
         if schedule.tests(number):
             with ledger.timed("evaluate"):
                 metrics = task.evaluate(algorithm.model(state), schedule.evaluate_on)
                 if number == schedule.rounds:
-                    metrics = _joined(metrics, algorithm.measures(state))
+                    metrics = joined(metrics, algorithm.measures(state))
         result = RoundResult(
             number,
             metrics,
@@ -110,7 +110,7 @@ def rounds(
         yield result
 
 
-def _finite(state: State, number: int) -> State:
+def finite_state(state: State, number: int) -> State:
     """Hand a state on. Raises InputError, naming a tensor, where one is not finite: what comes
     after it would be computed from nothing.
     """
@@ -125,7 +125,7 @@ def _finite(state: State, number: int) -> State:
     return state
 
 
-def _joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:
+def joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:
     """The task's metrics and the algorithm's own. Raises ValueError where both have the same
     name.
     """

@@ -59,7 +59,7 @@ def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
         raise InputError(
             f"splits must be a whole number from 1 to the number of images, {len(p)}, not {splits!r}"
         )
-    return float(torch.stack([_score(part) for part in p.tensor_split(splits)]).mean())
+    return float(torch.stack([exponential_score(part) for part in p.tensor_split(splits)]).mean())
 
 
 def adapted_inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
@@ -73,7 +73,7 @@ def adapted_inception_score(probabilities: torch.Tensor, splits: int = 1) -> flo
     )
 
 
-def _score(p: torch.Tensor) -> torch.Tensor:
+def exponential_score(p: torch.Tensor) -> torch.Tensor:
     # KL(p(y|x) || p(y)) = sum_y p(y|x) (log p(y|x) - log p(y)); 0 log 0 = 0
     divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, p.mean(0, keepdim=True))
     return divergence.sum(1).mean().exp()
@@ -124,7 +124,7 @@ def frechet_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.n
     lose digits.
     """
     (m, c), (m_w, c_w) = a, b
-    root = _root(c)
+    root = square_root(c)
     values = np.linalg.eigvalsh(root @ c_w @ root)
     distance = (
         np.square(m - m_w).sum()
@@ -135,7 +135,7 @@ def frechet_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.n
     return float(max(distance, 0.0))
 
 
-def _root(covariance: np.ndarray) -> np.ndarray:
+def square_root(covariance: np.ndarray) -> np.ndarray:
     """The symmetric square root of a covariance (D, D)."""
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(values.clip(min=0))) @ vectors.T

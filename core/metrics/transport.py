@@ -54,7 +54,7 @@ def earth_movers_distance(
             "the earth mover's distance needs two sets of vectors of one length, none of them empty, "
             f"not {tuple(first.shape)} and {tuple(second.shape)}"
         )
-    costs = _costs(first, second, ground)
+    costs = ground_costs(first, second, ground)
     if not bool(torch.isfinite(costs).all()):
         raise InputError("the earth mover's distance needs finite vectors")
     ot = solver()
@@ -68,7 +68,7 @@ def earth_movers_distance(
     return max(value, 0.0)
 
 
-def _costs(first: torch.Tensor, second: torch.Tensor, ground: str) -> torch.Tensor:
+def ground_costs(first: torch.Tensor, second: torch.Tensor, ground: str) -> torch.Tensor:
     """(N, M) distances between single points."""
     if ground == "euclidean":
         # by differences: by products, equal points would not have distance 0

@@ -60,7 +60,7 @@ class Stacked:
         for number, positions in enumerate(self.groups):
             if len(positions) > 1 and (inputs.is_cuda if self.batched is None else self.batched):
                 together = inputs if shared else inputs[positions]
-                answers = self._together(number, together, shared).unbind()
+                answers = self.run_together(number, together, shared).unbind()
             else:
                 answers = tuple(
                     self.networks[k](inputs if shared else inputs[k]) for k in positions
@@ -68,16 +68,16 @@ class Stacked:
             outputs |= dict(zip(positions, answers, strict=True))
         return torch.stack([outputs[k] for k in range(len(self.networks))])
 
-    def _together(self, number: int, inputs: torch.Tensor, shared: bool) -> torch.Tensor:
+    def run_together(self, number: int, inputs: torch.Tensor, shared: bool) -> torch.Tensor:
         """Outputs (k, N, ...) of one group in one program."""
         skeleton = self.networks[self.groups[number][0]]
 
         def one(weights: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
             return functional_call(skeleton, weights, (inputs,))
 
-        return vmap(one, in_dims=(0, None if shared else 0))(self._weights(number), inputs)
+        return vmap(one, in_dims=(0, None if shared else 0))(self.weights_of(number), inputs)
 
-    def _weights(self, number: int) -> dict[str, torch.Tensor]:
+    def weights_of(self, number: int) -> dict[str, torch.Tensor]:
         """The weights of a group, each (k, ...)."""
         if number in self._frozen:
             return self._frozen[number]

@@ -47,10 +47,10 @@ def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: in
     Raises InputError for values out of range, for a budget that no reasonable noise meets, and when
     the package opacus is not installed.
     """
-    _check(delta, sample_rate, steps)
+    check_release(delta, sample_rate, steps)
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"epsilon must be a number above 0, not {epsilon!r}")
-    _accountant()
+    new_accountant()
     from opacus.accountants.utils import get_noise_multiplier
 
     with warnings.catch_warnings():
@@ -81,7 +81,7 @@ def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
 
     Raises InputError for values out of range, and when the package opacus is not installed.
     """
-    _check(delta, sample_rate, steps, least=0)
+    check_release(delta, sample_rate, steps, least=0)
     if not noise_multiplier >= 0:
         raise InputError(
             f"noise_multiplier must be a number of at least 0, not {noise_multiplier!r}"
@@ -90,7 +90,7 @@ def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    accountant = _accountant()
+    accountant = new_accountant()
     accountant.history = [(noise_multiplier, sample_rate, steps)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -148,7 +148,7 @@ def clip_and_noise(
     # g <- g / max(1, ||g|| / C)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     clipped = (rows / (norms / max_norm).clamp_min(1.0)).view_as(per_sample_gradients)
-    return _noised(clipped, 2 * max_norm * math.sqrt(len(rows)), noise_multiplier, generator)
+    return with_noise(clipped, 2 * max_norm * math.sqrt(len(rows)), noise_multiplier, generator)
 
 
 def noisy_votes(
@@ -171,10 +171,10 @@ def noisy_votes(
     Returns (N, C) in the dtype that came in. Raises InputError for a bad multiplier.
     """
     sensitivity = math.sqrt(2 * len(votes))
-    return _noised(votes, sensitivity / math.sqrt(sharers), noise_multiplier, generator)
+    return with_noise(votes, sensitivity / math.sqrt(sharers), noise_multiplier, generator)
 
 
-def _noised(
+def with_noise(
     values: torch.Tensor, sensitivity: float, multiplier: float, generator: torch.Generator
 ) -> torch.Tensor:
     """Values plus N(0, (multiplier sensitivity)^2), independently for every number."""
@@ -186,7 +186,7 @@ def _noised(
     return values + multiplier * sensitivity * noise
 
 
-def _accountant() -> Any:
+def new_accountant() -> Any:
     try:
         from opacus.accountants import RDPAccountant
     except ImportError:
@@ -196,7 +196,7 @@ def _accountant() -> Any:
     return RDPAccountant()
 
 
-def _check(delta: float, sample_rate: float, steps: int, least: int = 1) -> None:
+def check_release(delta: float, sample_rate: float, steps: int, least: int = 1) -> None:
     if not 0 < delta < 1:
         raise InputError(f"delta must be a number above 0 and below 1, not {delta!r}")
     if not 0 < sample_rate <= 1:

@@ -127,12 +127,12 @@ def deep_leakage(
         ).sum()
 
     sought = [images] if labels is not None else [images, logits]
-    best, history = _search(distance, sought, settings)
+    best, history = search_images(distance, sought, settings)
     found = logits.softmax(1).detach() if labels is None else F.one_hot(labels, classes).to(dtype)
     return Restored(best[0], best[1].softmax(1) if labels is None else found, history)
 
 
-def _search(
+def search_images(
     distance: Callable[[], torch.Tensor], sought: list[torch.Tensor], settings: DeepLeakage
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """The best values of what is sought, by L-BFGS, and the distance after every iteration."""

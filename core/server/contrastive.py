@@ -60,7 +60,7 @@ def relational_contrastive_loss(
 
     Returns: a scalar in float32 or wider, also under autocast.
     """
-    _check(temperature, form, similarity, reduction)
+    check_form(temperature, form, similarity, reduction)
     cosine = (similarity or ("cosine" if form == "released" else "dot")) == "cosine"
     with torch.autocast(z.device.type, enabled=False):
         wide = torch.promote_types(z.dtype, torch.float32)
@@ -68,15 +68,15 @@ def relational_contrastive_loss(
         if cosine:
             z, prototypes = F.normalize(z, dim=1), F.normalize(prototypes, dim=1)
         scores = z @ prototypes.T / temperature
-        compared = _compared(negatives, present, own=form == "released")
+        compared = compared_classes(negatives, present, own=form == "released")
         if form == "released":
             # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log
             # 0
-            scores = scores + _counts(labels, len(prototypes), wide).log()
-        return _reduced(scores, labels, compared, present, reduction)
+            scores = scores + class_counts(labels, len(prototypes), wide).log()
+        return reduced(scores, labels, compared, present, reduction)
 
 
-def _check(temperature: float, form: str, similarity: str | None, reduction: str) -> None:
+def check_form(temperature: float, form: str, similarity: str | None, reduction: str) -> None:
     if not 0 < temperature < math.inf:
         raise InputError(f"the temperature must be a number above 0, not {temperature!r}")
     if form not in FORMS:
@@ -87,7 +87,9 @@ def _check(temperature: float, form: str, similarity: str | None, reduction: str
         raise unknown("reduction", reduction, REDUCTIONS)
 
 
-def _compared(negatives: torch.Tensor, present: torch.Tensor | None, own: bool) -> torch.Tensor:
+def compared_classes(
+    negatives: torch.Tensor, present: torch.Tensor | None, own: bool
+) -> torch.Tensor:
     """The mask (C, C) of the classes that stand in the denominator of each class."""
     classes = len(negatives)
     mask = torch.zeros(classes, classes + 1, dtype=torch.bool, device=negatives.device)
@@ -98,12 +100,12 @@ def _compared(negatives: torch.Tensor, present: torch.Tensor | None, own: bool) 
     return mask if present is None else mask & present
 
 
-def _counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torch.Tensor:
+def class_counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torch.Tensor:
     ones = torch.ones(len(labels), dtype=dtype, device=labels.device)
     return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
 
 
-def _reduced(
+def reduced(
     scores: torch.Tensor,
     labels: torch.Tensor,
     compared: torch.Tensor,

@@ -154,7 +154,7 @@ def update_model(
     weight = 0.0 if contrast is None else contrast.weight
     if contrast is not None:
         contrast.projector.train()
-        optimisers.append(_projector_optimiser(contrast, settings))
+        optimisers.append(projector_optimiser(contrast, settings))
 
     def halfway() -> None:
         nonlocal weight
@@ -164,7 +164,7 @@ def update_model(
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with autocast():
-            logits, projected = _outputs(
+            logits, projected = outputs_of(
                 model, images if prepare is None else prepare(images), augment, contrast, plain_pass
             )
         total = loss(logits, labels)
@@ -183,7 +183,7 @@ def update_model(
     )
 
 
-def _projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:
+def projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:
     parameters = list(contrast.projector.parameters())
     if contrast.projector_training == "together":
         return sgd(parameters, settings)
@@ -191,7 +191,7 @@ def _projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.
     return _AccumulatingAdam(parameters, lr=0.01)
 
 
-def _outputs(
+def outputs_of(
     model: nn.Module,
     inputs: torch.Tensor,
     augment: Transform | None,

@@ -214,7 +214,9 @@ def test_images_are_weighed_by_the_error_of_both_models(task, clients, settings)
     now, before = (task.outputs(model, real.images).double().numpy() for model in models)
     clients[0].memory = {f"previous/{name}": value for name, value in pack(models[1]).items()}
     found = (
-        algorithm._probabilities(clients[:1], real, torch.from_numpy(now).float()).double().numpy()
+        algorithm.draw_probabilities(clients[:1], real, torch.from_numpy(now).float())
+        .double()
+        .numpy()
     )
 
     def softmax(x):

@@ -247,11 +247,11 @@ class FedIOD(Algorithm):
             slopes = locals_.pull_back(locals_.judge_only(sent, now), Pull(), now)
             assert slopes is not None  # there is an adversarial loss
             centre.generator_step(images, slopes.sum(0))
-            return [_down(sent), Exchange("up", lambda k: {"gradients/images": slopes[k]})]
+            return [sent_down(sent), Exchange("up", lambda k: {"gradients/images": slopes[k]})]
         answers, graph = locals_.answer(sent, now)
         pull, through_student = centre.learn(answers, sent)
         gradients = locals_.pull_back(graph, pull, now)
-        exchanged = [_down(sent), Exchange("up", answers.of)]
+        exchanged = [sent_down(sent), Exchange("up", answers.of)]
         if pull.of(0):
             exchanged.append(Exchange("down", pull.of))
         if gradients is not None:
@@ -269,7 +269,7 @@ class FedIOD(Algorithm):
                 fresh = centre.images(now, part)
             more = locals_.answer_only(fresh, now, part)
             centre.learn_only(more, fresh)
-            exchanged += [_down(fresh), Exchange("up", more.of)]
+            exchanged += [sent_down(fresh), Exchange("up", more.of)]
         return exchanged
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
@@ -307,7 +307,7 @@ class Exchange:
         return Message(self.tensors(position))
 
 
-def _down(images: torch.Tensor) -> Exchange:
+def sent_down(images: torch.Tensor) -> Exchange:
     return Exchange("down", lambda _: {"images": images})
 
 

@@ -155,7 +155,7 @@ class Centre:
         own = list(self.student.parameters()) if self.settings.student_steps == 1 else []
         slopes = torch.autograd.grad(mimic, [*own, *wanted]) if own or wanted else ()
         if own:
-            self._student_step(slopes[: len(own)])
+            self.student_step(slopes[: len(own)])
         # the generator climbs L_mimic
         climbing: list[torch.Tensor | None] = [
             -self.settings.mimic * slope for slope in slopes[len(own) :]
@@ -173,9 +173,9 @@ class Centre:
     def learn_only(self, answers: Answers, images: torch.Tensor) -> None:
         """One step of the student alone."""
         mimic = self.mimic(answers, images)
-        self._student_step(torch.autograd.grad(mimic, list(self.student.parameters())))
+        self.student_step(torch.autograd.grad(mimic, list(self.student.parameters())))
 
-    def _student_step(self, slopes: tuple[torch.Tensor, ...]) -> None:
+    def student_step(self, slopes: tuple[torch.Tensor, ...]) -> None:
         """Update S by descending the gradient of L_mimic."""
         for parameter, slope in zip(self.student.parameters(), slopes, strict=True):
             parameter.grad = slope
