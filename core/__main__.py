@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.errors import InputError
+from core.errors import InputError, brief, one_line, unknown
 
 app = typer.Typer(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
@@ -42,18 +43,48 @@ def _pairs(given: list[str]) -> dict[str, Any]:
     pairs = {}
     for text in given:
         key, equals, value = text.partition("=")
+        key = key.strip()
         if not equals or not key:
-            raise InputError(f"give settings as NAME=VALUE, not {text!r}")
-        pairs[key.strip()] = _value(value)
+            raise InputError(f"give settings as NAME=VALUE, not {brief(text)}")
+        if key in pairs:
+            raise InputError(f"{brief(key)} is set twice")
+        pairs[key] = _value(key, value)
     return pairs
 
 
-def _value(text: str) -> Any:
+def _value(key: str, text: str) -> Any:
     """A number, a truth value or a list where the text is one in JSON; else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+    except (ValueError, RecursionError):  # Python's bounds on digits and on nesting
+        raise InputError(f"the value of {brief(key)} is too long: {brief(text)}") from None
+
+
+def _alone(mode: str, given: dict[str, Any]) -> None:
+    """Raise InputError for an option that would have no effect beside `mode`."""
+    if named := [name for name, value in given.items() if value not in (None, [])]:
+        raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
+
+
+def _known(profile: str) -> str:
+    from core.experiments import PROFILES
+
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
+    return profile
+
+
+def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
+    """Raise InputError where a record from before was measured in another way than is asked for."""
+    for name, value in asked.items():
+        was = record.environment.get(name)
+        if value != "auto" and was not in (None, value.split(":")[0]):
+            raise InputError(
+                f"this run was measured before with {name} {was}, not {value}; give another folder as "
+                f"--out, or delete {path}"
+            )
 
 
 def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
@@ -147,8 +178,9 @@ def run(
         bool, typer.Option("--pending", help="Run what the tables still need, in order.")
     ] = False,
     minutes: Annotated[
-        float, typer.Option(help="With --pending: stop cleanly before so many minutes.")
-    ] = 60.0,
+        float | None,
+        typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
+    ] = None,
     profile: Profile = "laptop",
     out: Out = None,
     device: Device = "auto",
@@ -168,18 +200,29 @@ def run(
     from core.experiments.profiles import apply
     from core.federation import Runtime
 
-    runtime = Runtime.choose(device, precision)
+    runtime, profile = Runtime.choose(device, precision), _known(profile)
+    single = {
+        "--algorithm": algorithm,
+        "--dataset": dataset,
+        "--model": model,
+        "--alpha": alpha,
+        "--partition": partition,
+        "--clients": clients,
+        "--active": active,
+        "--rounds": rounds,
+        "--set": set_,
+        "--model-set": model_set,
+        "--variant": variant,
+    }
     if pending:
-        if algorithm or cell:
-            raise InputError("--pending chooses the runs itself; leave --algorithm and --cell out")
-        _run_pending(profile, minutes, out, runtime)
+        _alone("--pending", {"--cell": cell, **single, "--seed": seed})
+        _run_pending(profile, 60.0 if minutes is None else minutes, out, runtime)
         return
+    if minutes is not None:
+        raise InputError("--minutes belongs to --pending")
     found = None
-    if cell:
-        if algorithm or dataset:
-            raise InputError(
-                "--cell names the whole experiment; leave --algorithm and --dataset out"
-            )
+    if cell is not None:
+        _alone("--cell", single)
         found = TableSpec.find_cell(cell, profile)
         experiments = found.chosen(seed)
         paper = found.paper
@@ -204,6 +247,8 @@ def run(
         record, path, computed = queue.measure(
             experiment, paper, out=out, runtime=runtime, progress=True
         )
+        if not computed:
+            _as_asked(record, path, {"precision": precision, "device": device})
         print(
             _summary(record, path)
             + ("" if computed else "  (measured before; delete it to measure again)")
@@ -263,6 +308,8 @@ def table(
     from core.experiments import TableSpec
     from core.report import table_frame
 
+    if profile is not None:
+        _known(profile)
     paper, _, number = name.partition("/")
     if not number:
         for spec in TableSpec.of_paper(paper):
@@ -496,17 +543,29 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
+def _failed(error: InputError, hint: str = "") -> int:
+    """Print one line of under 300 characters, and hand on the status of a mistake."""
+    print(f"error: {one_line(error, 285 - len(hint))}{hint}", file=sys.stderr)
+    return 2
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. A mistake gives one clear line and status 2, an interruption status
     130.
     """
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± shows a question mark
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     try:
         status = int(
             app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0
         )
+        sys.stdout.flush()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(error)
+    except BrokenPipeError:  # who reads has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         print(
             f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
@@ -518,8 +577,7 @@ def main(arguments: list[str] | None = None) -> int:
         # of it
         if not hasattr(error, "format_message"):
             raise
-        print(f"error: {error.format_message()} (see python -m core --help)", file=sys.stderr)
-        return 2
+        return _failed(InputError(error.format_message()), " (see python -m core --help)")
     if status == 130:
         print("interrupted; the same command goes on where it stopped", file=sys.stderr)
     return status

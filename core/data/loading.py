@@ -12,7 +12,7 @@ from core.data.catalogue import SOURCES, Source
 from core.data.dataset import Dataset
 from core.data.npz import in_layout, load_npz
 from core.data.roots import data_root
-from core.errors import InputError, unknown
+from core.errors import InputError, brief, unknown
 
 
 @attrs.frozen
@@ -36,9 +36,9 @@ def _resolve(name: str, size: int | None) -> tuple[Source, int] | None:
     """The known set and size that `name` and `size` ask for; None when the set is not a known
     one.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(
-            f"the name of a data set is made of letters, digits and underscores, not {name!r}"
+            f"the name of a data set is made of letters, digits and underscores, not {brief(name)}"
         )
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise InputError(f"size must be a whole number of pixels, not {size!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from contextlib import AbstractContextManager
 
@@ -42,10 +43,14 @@ class Runtime:
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device.split(":")[0] not in ("cpu", "cuda"):
-            raise unknown("device", device, ("auto", "cpu", "cuda"))
+        if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
+            raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:0"))
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise InputError("there is no CUDA device on this machine; choose --device cpu or auto")
+        if ":" in device and int(device.split(":")[1]) >= torch.cuda.device_count():
+            raise InputError(
+                f"there is no device {device}; this machine has {torch.cuda.device_count()} of CUDA"
+            )
         if precision == "auto":
             fast = (
                 torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_bfloat16()

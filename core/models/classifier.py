@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from core.errors import InputError, unknown
+from core.checks import is_whole
+from core.errors import InputError, brief, unknown
 
 
 class Classifier(nn.Module):
@@ -33,13 +34,18 @@ class Classifier(nn.Module):
         return self.classifier(self.embed(images))
 
 
+#: the most channels, blocks or pixels of a side
+MOST = 2**16
+
+
 def at_least(what: str, value: object, low: int) -> int:
-    """Hand on a whole number of at least `low`, or raise InputError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    """Hand on a whole number in [low, MOST], or raise InputError."""
+    if not is_whole(value, low, MOST):
         raise InputError(
-            f"{what} of a model must be a whole number of at least {low}, not {value!r}"
+            f"{what} of a model must be a whole number of at least {low} and at most {MOST}, "
+            f"not {brief(value)}"
         )
-    return value
+    return value  # type: ignore[return-value]
 
 
 def one_of(what: str, value: object, known: Iterable[str]) -> None:

@@ -23,6 +23,9 @@ _MODELS: dict[str, type[Classifier]] = {
     "resnet18": ResNet18,
 }
 
+#: numbers of the largest network that is built: 4 GB in float32
+LARGEST = 10**9
+
 
 def names() -> list[str]:
     """The networks that `build` knows, in alphabetical order."""
@@ -30,7 +33,7 @@ def names() -> list[str]:
 
 
 def build(
-    name: str, channels: int, size: int, classes: int, rng: Rng, **options: Any
+    name: str, channels: int, size: int, classes: int, rng: Rng, /, **options: Any
 ) -> Classifier:
     """A network for images (N, channels, size, size) and `classes` classes, on the CPU, in training
     mode.
@@ -62,6 +65,8 @@ def build(
         "meta"
     ):  # shapes only, so that PyTorch's own initialisation does not move the global generator
         model = kind(channels, size, classes, **options)
+    if (size_ := sum(value.numel() for value in model.state_dict().values())) > LARGEST:
+        raise InputError(f"a {name} of {size_:,} numbers is too large; the most is {LARGEST:,}")
     model.to_empty(device="cpu")
     initialise(model, rng)
     return model

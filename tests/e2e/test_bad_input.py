@@ -3,7 +3,9 @@ records alone.
 """
 
 import hashlib
+import itertools
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -76,15 +78,22 @@ def refused(capsys, arguments: list[str]) -> str:
     status = main(arguments)
     printed = capsys.readouterr().err.replace("\r", "\n").splitlines()
     lines = [line for line in printed if line.strip() and "%|" not in line]
-    assert status not in (0, None)
-    assert len(lines) == 1 and lines[0].startswith("error: "), lines
+    assert status == 2
+    assert len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 300, lines
     assert "Traceback" not in lines[0]
     assert fingerprint() == before
     return lines[0]
 
 
 def run_with(*more: str) -> list[str]:
-    return [*QUICK, *more]
+    """The quick run with other options; what they set takes the place of what is set there."""
+    again = {text.partition("=")[0] for text in more}
+    kept = [
+        (option, text)
+        for option, text in itertools.pairwise(QUICK)
+        if option in ("--set", "--model-set") and text.partition("=")[0] not in again
+    ]
+    return [*QUICK[: QUICK.index("--set")], "--device", "cpu", *itertools.chain(*kept), *more]
 
 
 CASES = {
@@ -165,6 +174,70 @@ CASES = {
     "bench unknown": (["bench", "speed"], "local-training"),
     "book verb unknown": (["book", "burn"], "build"),
     "import of an empty folder": (["import", "tests/e2e"], "no records"),
+    **{
+        f"{option} of {len(text)} {kind}": (run_with(option, text), option.strip("-"))
+        for option in ("--rounds", "--clients", "--active", "--seed", "--alpha")
+        for kind, text in {"nines": "9" * 400, "digits": "9" * 5000, "signs": "-" * 400}.items()
+        if (option, kind) != ("--alpha", "signs")
+    },
+    **{
+        f"setting of {len(text)} {kind}": (run_with("--set", f"lr={text}"), "lr")
+        for kind, text in {
+            "nines": "9" * 400,
+            "digits": "9" * 5000,
+            "brackets": "[" * 100_000,
+            "braces": '{"a":' * 50_000,
+            "letters": "x" * 100_000,
+        }.items()
+    },
+    "steps of 400 digits": (run_with("--set", "local_steps=" + "9" * 400), "local_steps"),
+    "a model option of 5,000 digits": (run_with("--model-set", "width=" + "9" * 5000), "width"),
+    "a model option that is the name": (run_with("--model-set", "name=x"), "name"),
+    "a model option that is an argument": (run_with("--model-set", "classes=3"), "classes"),
+    "a model option that is the generator": (run_with("--model-set", "rng=3"), "rng"),
+    "a width of 10^9": (run_with("--model-set", "width=1000000000"), "width"),
+    "a width of 60,000": (run_with("--model-set", "width=60000"), "too large"),
+    "a depth of 10^9": (run_with("--model-set", "depth=1000000000"), "depth"),
+    "a device that is no number": (run_with("--device", "cpu:x"), "cpu:x"),
+    "a device that is not there": (run_with("--device", "cuda:99"), "CUDA"),
+    "an empty device": (run_with("--device", ""), "device"),
+    "an empty profile": (run_with("--profile", ""), "profile"),
+    "pending at an empty profile": (["run", "--pending", "--profile", ""], "profile"),
+    "table at an empty profile": (["table", "fedvck/3", "--profile", ""], "profile"),
+    "a setting given twice": (run_with("--set", "lr=1", "--set", "lr=2"), "'lr' is set twice"),
+    "a model option given twice": (
+        run_with("--model-set", "width=8", "--model-set", "width=4"),
+        "'width' is set twice",
+    ),
+    "a setting without a name": (run_with("--set", "=3"), "NAME=VALUE"),
+    "minutes without pending": (run_with("--minutes", "3"), "--minutes"),
+    "minutes that are no number": (["run", "--pending", "--minutes", "nan"], "minutes"),
+    **{
+        f"{mode[0]} and {option}": (["run", *mode, option, text], option)
+        for mode in (["--cell", "reference/1/FedAvg/mnist-0.05"], ["--pending"])
+        for option, text in {
+            "--dataset": "digits",
+            "--model": "lenet",
+            "--alpha": "0.5",
+            "--partition": "iid",
+            "--clients": "3",
+            "--active": "2",
+            "--rounds": "1",
+            "--set": "lr=1",
+            "--model-set": "width=4",
+            "--variant": "released",
+        }.items()
+    },
+    "pending and a seed": (["run", "--pending", "--seed", "1"], "--seed"),
+    "an unknown algorithm of 10^5 letters": (
+        ["run", "--algorithm", "x" * 100_000, "--dataset", "digits"],
+        "algorithm",
+    ),
+    "an unknown data set of 10^5 letters": (
+        ["run", "--algorithm", "fedavg", "--dataset", "x" * 100_000],
+        "data set",
+    ),
+    "a refusal that is none": (run_with("--set", "refused=never"), "refused"),
     "import of nothing": (["import", "no/such/folder"], "no records"),
 }
 
@@ -356,3 +429,38 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
     )
     (record,) = tmp_path.glob("adhoc/*.json")
     assert json.loads(record.read_text())["status"] == "running"
+
+
+def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "core", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | environment,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_who_reads_may_stop_reading():
+    """As `python -m core table fedvck/3 | head -1` does."""
+    process = terminal("table", "fedvck/3")
+    assert process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(60) in (0, 1) and errors == b""
+
+
+def test_a_terminal_without_the_sign_of_deviations_ends_no_run(tmp_path):
+    """Standalone has a deviation over clients, which is shown behind ±."""
+    arguments = ["standalone" if text == "fedavg" else text for text in QUICK]
+    process = terminal(*arguments, "--out", str(tmp_path), PYTHONIOENCODING="ascii", LC_ALL="C")
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0 and b"Traceback" not in errors and b" ? " in output
+
+
+def test_a_record_of_another_precision_is_no_answer(capsys, tmp_path):
+    assert main(run_with("--out", str(tmp_path), "--precision", "float32")) == 0
+    capsys.readouterr()
+    line = refused(capsys, run_with("--out", str(tmp_path), "--precision", "bfloat16"))
+    assert "precision float32, not bfloat16" in line
