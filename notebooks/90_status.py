@@ -15,9 +15,11 @@ from core.data import available
 from core.report import (
     expected_verdicts,
     headline,
+    orders,
     progress,
     records_apart,
     records_summary,
+    tally,
     versions,
 )
 
@@ -31,6 +33,22 @@ Markdown(headline())
 
 # %%
 progress()
+
+# %% [markdown]
+# Settings that are read back and costs that follow from shapes say nothing about a method's accuracy, so they are counted
+# apart. Cells that the same runs fill count once, and methods' cells that are not printed do not count:
+
+# %%
+tally()
+
+# %% [markdown]
+# ## Orders
+#
+# Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one.
+# It is the mean over seeds, with its 95% interval; pairs that are printed within two points of each other do not count.
+
+# %%
+orders().set_index(["paper", "table", "column"]).round(2)
 
 # %% [markdown]
 # ## How often the verdicts are wrong

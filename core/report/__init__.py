@@ -14,6 +14,7 @@ from core.report.status import (
     versions,
 )
 from core.report.tables import metrics_frame, table, table_frame
+from core.report.tallies import orders, tally
 
 __all__ = [
     "condensed_images",
@@ -26,6 +27,7 @@ __all__ = [
     "lines",
     "method_name",
     "metrics_frame",
+    "orders",
     "partition_plot",
     "progress",
     "records_apart",
@@ -35,5 +37,6 @@ __all__ = [
     "source",
     "table",
     "table_frame",
+    "tally",
     "versions",
 ]

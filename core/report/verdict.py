@@ -15,8 +15,8 @@ With fewer seeds a value is **pending**.
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
 90% interval of its differences, seed by seed, is on one side of 0. A cell's **direction agrees**
-when more of its pairs are in the printed direction than against it, **direction disagrees** in the
-opposite case, and is **inconclusive** when as many are, or none. A pair counts when both rows are
+when more than half of its pairs are in the printed direction, **direction disagrees** when more
+than half are against it, and is **inconclusive** otherwise. A pair counts when both rows are
 measured and printed with different numbers. A cell that is measured but has no such pair, or no
 printed number, is **not compared**.
 
@@ -229,10 +229,10 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     agree, against, total = pairs
     if not total:
         return attrs.evolve(held, verdict="not compared", reason="one method only", pairs=pairs)
-    verdict = "direction agrees" if agree > against else "direction disagrees"
+    verdict = "direction agrees" if 2 * agree > total else "inconclusive"
     return attrs.evolve(
         held,
-        verdict="inconclusive" if agree == against else verdict,
+        verdict="direction disagrees" if 2 * against > total else verdict,
         pairs=pairs,
         reason=f"of {total} pairs of rows {agree} are ordered as printed, {against} the other way round",
     )

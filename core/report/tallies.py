@@ -1,0 +1,89 @@
+"""What all tables say together: verdicts by kind of number, and printed orders beside measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from core.experiments import Record, TableSpec, records
+from core.experiments.grid import Cell
+from core.report.intervals import kendall
+from core.report.tables import best_cells
+from core.report.verdict import VERDICTS, judge, margin, values
+
+#: what is compared: settings are read back from the record, costs follow from shapes and counts
+KINDS = {
+    "condensation_ratio_percent": "settings",
+    "upload_mb": "costs",
+    "upload_mb_per_round": "costs",
+}
+
+
+def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]]]:
+    """The papers' own tables, and their cells at the fullest profile that is measured."""
+    for spec in TableSpec.all():
+        if spec.paper != "reference" and spec.table.isdigit():
+            yield spec, best_cells(spec, known)
+
+
+def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """How many printed numbers have each verdict, a row for each kind: settings, costs, and results.
+
+    Cells that the same runs fill, for the same printed value of the same metric, count once.
+    """
+    known = records() if measured is None else measured
+    seen: dict[tuple, tuple[str, str]] = {}
+    for _, cells in _tables(known):
+        for cell, found in zip(cells, judge(cells, known), strict=True):
+            if found.mean is None or cell.published is None:
+                continue
+            runs = frozenset(run.id for run in cell.experiments)
+            key = (runs, cell.metric, cell.published.value)
+            seen.setdefault(key, (KINDS.get(cell.metric, "results"), found.verdict))
+    frame = pd.DataFrame(seen.values(), columns=["kind", "verdict"])
+    counts = pd.crosstab(frame["kind"], frame["verdict"])
+    return counts.reindex(
+        index=["results", "costs", "settings"], columns=list(VERDICTS[:6]), fill_value=0
+    )
+
+
+def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """Kendall's tau between printed and measured order of the methods, for every column with at
+    least three of both: `paper`, `table`, `column`, `profile`, `methods`, `seeds`, `tau` (mean over
+    the seeds that all methods have) and the ends of its 95% interval, `low` and `high`.
+
+    Pairs that are printed within the margin of each other do not count.
+    """
+    known = records() if measured is None else measured
+    rows = []
+    for spec, cells in _tables(known):
+        for column in dict.fromkeys((cell.column, cell.metric) for cell in cells):
+            here = [cell for cell in cells if (cell.column, cell.metric) == column]
+            found = _order(here, known)
+            if found:
+                place = {"paper": spec.paper, "table": spec.table, "column": column[0]}
+                rows.append(place | {"profile": here[0].profile} | found)
+    names = ("paper", "table", "column", "profile", "methods", "seeds", "tau", "low", "high")
+    return pd.DataFrame(rows, columns=list(names))
+
+
+def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> dict[str, float] | None:
+    """Printed against measured order of a column's cells; None where there is nothing to order."""
+    rows = [
+        (float(cell.published.value), found)
+        for cell in cells
+        if cell.published and cell.published.value is not None and (found := values(cell, known))
+    ]
+    if len(rows) < 3:
+        return None
+    seeds = sorted(set.intersection(*(set(found) for _, found in rows)))
+    if not seeds:
+        return None
+    printed = [value for value, _ in rows]
+    near = margin(statistics.fmean(printed), cells[0].unit)
+    scores = np.array([[found[seed] for _, found in rows] for seed in seeds])
+    tau, low, high = kendall(printed, scores, near)
+    return {"methods": len(rows), "seeds": len(seeds), "tau": tau, "low": low, "high": high}

@@ -1,0 +1,90 @@
+"""Verdicts by kind and orders of methods, on made-up records of real tables."""
+
+import pytest
+from scipy import stats
+
+from core.experiments import Record, TableSpec
+from core.report.tallies import orders, tally
+from core.report.verdict import MB
+
+
+def record(run, accuracy, megabytes=0.0, share=0.0):
+    return Record(
+        experiment=run,
+        settings={"share": share},
+        fingerprint="",
+        environment={},
+        code="",
+        status="complete",
+        rounds=[{"round": 1, "metrics": {}, "up": 0, "down": 0, "seconds": {}}],
+        metrics={"accuracy": accuracy},
+        bytes={"up": {"parameters": int(megabytes * MB)}, "down": {}},
+    )
+
+
+def column_of(table, profile, column):
+    cells = [c for c in TableSpec.find("fedvck", table).cells(profile) if c.column == column]
+    assert len(cells) == 10 and all(cell.published for cell in cells)
+    return cells
+
+
+def test_an_order_that_is_printed_is_measured():
+    cells = column_of(11, "laptop", "cifar10-0.05")
+
+    def tau(value, seeds=3):
+        runs = {
+            run.id: record(run, value(cell, seed))
+            for cell in cells
+            for seed, run in enumerate(cell.experiments[:seeds])
+        }
+        found = orders(runs)
+        (row,) = found[(found["table"] == "11") & (found["column"] == "cifar10-0.05")].to_dict(
+            "records"
+        )
+        return row
+
+    same = tau(lambda cell, seed: cell.published.value / 200 + seed / 10)
+    assert (same["tau"], same["low"], same["high"]) == (1.0, 1.0, 1.0)
+    assert (same["methods"], same["seeds"], same["profile"]) == (10, 3, "laptop")
+    assert tau(lambda cell, seed: -cell.published.value / 200)["tau"] == -1.0
+    one = tau(lambda cell, seed: cell.published.value / 200, seeds=1)
+    assert (one["tau"], one["low"], one["high"]) == (1.0, -1.0, 1.0)
+
+
+def test_an_order_by_chance_is_near_what_scipy_says():
+    """Without ties and with printed gaps that all count, tau is SciPy's."""
+    cells = column_of(11, "laptop", "cifar10-0.05")
+    apart, chosen = [], []
+    for cell in sorted(cells, key=lambda cell: cell.published.value):
+        if not apart or cell.published.value - apart[-1] > 2.01:
+            apart.append(cell.published.value)
+            chosen.append(cell)
+    assert len(chosen) >= 4
+    scores = [0.3, 0.1, 0.4, 0.2, 0.6, 0.5, 0.7, 0.9][: len(chosen)]
+    runs = {
+        run.id: record(run, score)
+        for cell, score in zip(chosen, scores, strict=True)
+        for run in cell.experiments
+    }
+    found = orders(runs)
+    (tau,) = found[(found["table"] == "11") & (found["column"] == "cifar10-0.05")]["tau"]
+    assert tau == pytest.approx(stats.kendalltau(apart, scores).statistic)
+
+
+def test_kinds_are_apart_and_a_run_counts_once():
+    cells = TableSpec.find("fedvck", 11).cells("paper")
+    cell = next(one for one in cells if one.row == "FedVCK" and one.column == "cifar10-0.05")
+    runs = {run.id: record(run, cell.published.value / 100) for run in cell.experiments}
+    shared = [
+        one
+        for spec in TableSpec.all()
+        for one in spec.cells("paper")
+        if one.published
+        and one.metric == "accuracy"
+        and {run.id for run in one.experiments} == set(runs)
+    ]
+    counts = tally(runs)
+    printed = {one.published.value for one in shared if one.paper != "reference"}
+    assert len(shared) > 1 and counts.loc["results"].sum() == len(printed)
+    assert counts.loc["results", "equivalent"] == 1
+    assert list(counts.index) == ["results", "costs", "settings"]
