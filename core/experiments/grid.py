@@ -4,10 +4,11 @@ A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priorit
 `seeds`, `defaults` (fields of an `Experiment`), `rows` and `columns`. The `match` of a row and that
 of a column together pick one printed number out of `published.csv`, whose `method` is the row's
 algorithm unless the row says otherwise. A table of which that file holds nothing is the book's own.
-`python -m core explain CELL` shows which part sets a value. Where they are needed:
-`stand_ins` (a data set at hand for one that is not), `profiles` (what a profile changes in this
-table), `absent` (cells without a printed number), `compare` (which rows are compared),
-`record_metrics` (the name in a record of a metric in print) and `note`.
+`python -m core explain CELL` shows which part sets a value. Where they are needed: `stand_ins` (a
+data set at hand for one that is not), `profiles` (what a profile changes in this table), `absent`
+(cells without a printed number), `compare` (which rows are compared), `at_rounds` (whether its
+headings say after how many rounds), `record_metrics` (the name in a record of a metric in print)
+and `note`.
 """
 
 from __future__ import annotations
@@ -112,6 +113,15 @@ class Cell:
         return next(iter(self.place.said("not_testable")), None)
 
     @property
+    def cut(self) -> str | None:
+        """Why its runs do not stand under its heading: they stop before the rounds that it says."""
+        stated = {**self.spec.defaults.fields, **self.place.column.fields}.get("rounds", 0)
+        run = self.experiments[0].rounds
+        if not self.spec.at_rounds or run >= stated:
+            return None
+        return f"the {self.profile} profile stops after {run} of {stated} rounds"
+
+    @property
     def needs(self) -> str | None:
         """What must be written before it can be run."""
         return next(iter(self.place.said("needs")), None)
@@ -169,6 +179,8 @@ class TableSpec:
     absent: tuple[Absent, ...]
     #: "all", "successive", or the name of the row that every other row is compared with
     compare: str
+    #: whether its headings say after how many rounds: a run that stops earlier does not stand there
+    at_rounds: bool
     record_metrics: dict[str, str]
     priority: int
     note: str | None

@@ -38,15 +38,15 @@ class Pending:
 def pending(profile: str, root: Path | None = None) -> list[Pending]:
     """Runs without a complete record, most urgent first: by table, then by seed.
 
-    Cells that cannot be tested here and algorithms that are not written yet are left out. A run
-    that fills several cells stands once.
+    Left out are cells that cannot be tested here, algorithms that are not written yet and runs that
+    would stop before the rounds of their heading. A run that fills several cells stands once.
     """
     done = records(root)
     here = _present()
     found: dict[str, Pending] = {}
     for spec in TableSpec.all():
         for cell in spec.cells(profile):
-            if cell.not_testable or not cell.implemented:
+            if cell.not_testable or not cell.implemented or cell.cut:
                 continue
             for experiment in cell.experiments:
                 if experiment.id in done:

@@ -32,6 +32,7 @@ _TABLE_KEYS = (
     "profiles",
     "absent",
     "compare",
+    "at_rounds",
     "record_metrics",
     "note",
 )
@@ -79,6 +80,7 @@ def read_table(path: Path) -> dict[str, Any]:
             _absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []
         ),
         "compare": _compare(data.get("compare", "all"), names[0], where),
+        "at_rounds": _truth(data.get("at_rounds", False), f"{where}, at_rounds"),
         "record_metrics": as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
         "priority": _whole(data.get("priority", 100), f"{where}, priority"),
         "note": _text(data["note"], f"{where}, note") if "note" in data else None,
@@ -95,6 +97,12 @@ def _text(value: Any, where: str) -> str:
 def _whole(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InputError(f"{where} must be a whole number of at least 0, not {value!r}")
+    return value
+
+
+def _truth(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where} must be true or false, not {value!r}")
     return value
 
 

@@ -2,12 +2,12 @@
 
 from core.report.charts import heat_map, lines, partition_plot, scatter
 from core.report.figures import condensed_images, show
+from core.report.frontpage import headline
 from core.report.intervals import expected_verdicts
 from core.report.learning_curves import curve_frame, curves, method_name
 from core.report.listing import source
 from core.report.status import (
     coverage,
-    headline,
     progress,
     records_apart,
     records_summary,

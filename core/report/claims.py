@@ -27,7 +27,7 @@ from core.report import style
 from core.report.figures import blank
 from core.report.intervals import paired
 from core.report.tables import best_cells
-from core.report.verdict import values
+from core.report.verdict import DECIDING, values
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names
@@ -120,7 +120,7 @@ class Finding:
         """Whether the numbers behind it were run as the paper ran its own; "" without numbers."""
         if not self.leads:
             return ""
-        full = all(one.profile == "paper" and not one.stand_in for one in self.leads)
+        full = all(one.profile in DECIDING and not one.stand_in for one in self.leads)
         return "the paper's" if full else "smaller, or other data"
 
 
@@ -277,6 +277,24 @@ def claims_frame(
                     "ours": claim.ours,
                 }
             )
+    return pd.DataFrame(rows)
+
+
+def main_claims() -> pd.DataFrame:
+    """A row for each paper: what it rests on, how many of these claims hold, and how many do not."""
+    rows = []
+    for paper, name in PAPERS.items():
+        frame = claims_frame(paper, main=True)
+        said = frame["verdict"]
+        rows.append(
+            {
+                "paper": name,
+                "main claims": len(frame),
+                "hold": int(said.isin(["holds", "holds in a test"]).sum()),
+                "do not": int(said.isin(["does not hold", "contradicts its own numbers"]).sum()),
+                "unclear or open": int(said.isin(["unclear", "not measured", "open"]).sum()),
+            }
+        )
     return pd.DataFrame(rows)
 
 

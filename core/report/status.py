@@ -10,7 +10,6 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from core.experiments import Record, TableSpec, records
-from core.experiments.spec import TABLES, read_published
 from core.report import style
 from core.report.learning_curves import method_name
 from core.report.tables import table_frame
@@ -88,35 +87,6 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
         )
         .set_table_styles(css)
         .hide(axis="index")
-    )
-
-
-def headline(covered: pd.DataFrame | None = None) -> str:
-    """What was reproduced so far, in a few sentences, computed from `coverage()`.
-
-    Only the papers' tables count, which have numbers; the book's own, and the grids behind figures,
-    have names. A cell is a method in a column: methods that share a printed number have a cell
-    each, and the book adds cells that are not printed.
-    """
-    rows = coverage() if covered is None else covered
-    rows = rows[(rows["paper"] != "reference") & rows["table"].str.isdigit()]
-    total = {name: int(rows[name].sum()) for name in ("cells", "measured", *VERDICTS)}
-    printed = sum(
-        len(read_published(TABLES / paper / "published.csv"))
-        for paper in dict.fromkeys(rows["paper"])
-    )
-    text = (
-        f"The papers print {printed:,} numbers in {len(rows)} tables, which make "
-        f"{total['cells']:,} cells here. "
-        f"Measured so far: {total['measured']:,} cells. Not testable here: {total['not testable here']:,}."
-    )
-    if not total["measured"]:
-        return text
-    return (
-        f"{text} At the papers' own or a converged budget {total['equivalent']:,} are equivalent to print, "
-        f"{total['consistent']:,} consistent with it and {total['different']:,} different; at a "
-        f"reduced budget {total['direction agrees']:,} agree in direction and "
-        f"{total['direction disagrees']:,} do not. Inconclusive: {total['inconclusive']:,}."
     )
 
 

@@ -158,7 +158,9 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     for profile in BEST_FIRST:
         grids.append(spec.cells(profile))
         for cell in grids[-1]:
-            if cell.column not in chosen and any(run.id in measured for run in cell.experiments):
+            if cell.column in chosen or cell.cut:
+                continue
+            if any(run.id in measured for run in cell.experiments):
                 chosen[cell.column] = profile
         if len(chosen) == len(spec.columns):
             break

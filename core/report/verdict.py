@@ -121,7 +121,11 @@ def measured(record: Record, cell: Cell) -> float | None:
 
 
 def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
-    """The measured values of a cell by seed, in the order of the seeds."""
+    """The measured values of a cell by seed, in the order of the seeds; none where its runs stop
+    before the rounds of its heading.
+    """
+    if cell.cut:
+        return {}
     found = {
         run.seed: measured(records[run.id], cell) for run in cell.experiments if run.id in records
     }
@@ -205,7 +209,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
-        return Judgement("pending", f"needs {cell.needs}" if cell.needs else "")
+        return Judgement("pending", f"needs {cell.needs}" if cell.needs else cell.cut or "")
     mean = statistics.fmean(found)
     printed = cell.published.value if cell.published else None
     held = Judgement(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import importlib.metadata
 
@@ -10,10 +9,8 @@ import pytest
 
 from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec
-from core.experiments.spec import TABLES
 from core.report.status import (
     coverage,
-    headline,
     progress,
     records_apart,
     records_summary,
@@ -81,24 +78,6 @@ def test_a_wide_spread_is_no_success():
     }
     covered = coverage("fedvck", runs)
     assert covered["equivalent"].sum() == 0 and covered["inconclusive"].sum() >= 1
-    assert f"Inconclusive: {covered['inconclusive'].sum()}." in headline(covered)
-
-
-def test_the_headline_counts_printed_numbers_and_measured_cells(unmeasured):
-    printed = sum(
-        len(list(csv.reader(path.read_text().splitlines()))) - 1
-        for path in TABLES.glob("*/published.csv")
-    )
-    covered = unmeasured.copy()
-    assert f"{printed:,} numbers in 28 tables" in headline(covered)
-    assert "Measured so far: 0 cells." in headline(covered)
-    covered.loc[covered["paper"] == "fedmk", ["measured", "equivalent"]] = [
-        3,
-        2,
-    ]  # its figures' grids do not count
-    assert "converged budget 14 are equivalent" in headline(
-        covered
-    )  # two in each of FedMK's seven tables
 
 
 def test_progress_shows_every_table_and_only_verdicts_that_occur():

@@ -168,12 +168,12 @@ def test_cells_without_data_say_why():
 
 
 def test_a_stand_in_is_named():
-    cell = next(cell for cell in TableSpec.find("fedvck", 2).cells("laptop") if cell.stand_in)
+    cell = next(cell for cell in TableSpec.find("fedvck", 3).cells("laptop") if cell.stand_in)
     runs = measure(cell, [0.6, 0.6, 0.6])
-    frame = table_frame("fedvck", 2, measured=runs)
+    frame = table_frame("fedvck", 3, measured=runs)
     row = one(frame, cell.row, cell.column)
     assert "in place of" in row["stand_in"]
-    page = table("fedvck", 2, measured=runs)._repr_html_()
+    page = table("fedvck", 3, measured=runs)._repr_html_()
     assert "60.00 ± 0.00†" in page and row["stand_in"] in page
     assert page.count("†") == 2  # one cell, one note
 

@@ -7,33 +7,21 @@ from pathlib import Path
 import pandas as pd
 
 from core.report import notebooks
-from core.report.claims import PAPERS
 
 
 def fragments(executed: list[Path]) -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
-    from core.report import status
+    from core.report import claims, figures, frontpage, status
 
-    covered = status.coverage()
+    counted, counts = frontpage.numbers(), claims.claims_count()
     return {
-        "headline.md": status.headline(covered) + "\n",
-        "coverage.md": markdown_table(_by_paper(covered)),
+        "headline.md": frontpage.headline(counted) + "\n",
+        "coverage.md": markdown_table(frontpage.by_paper(counted)),
+        "claims.md": figures.to_html(claims.claims_figure(counts)) + "\n",
+        "main_claims.md": markdown_table(claims.main_claims()),
         "times.md": markdown_table(_times(executed)),
         "versions.md": markdown_table(status.versions()),
     }
-
-
-def _by_paper(covered: pd.DataFrame) -> pd.DataFrame:
-    """`status.coverage()` summed over the tables of each paper, one column each: narrow enough for
-    a phone.
-    """
-    counts = [
-        name for name in covered.columns if name not in ("paper", "table", "title", "profile")
-    ]
-    grouped = covered[covered["paper"].isin(PAPERS)].groupby("paper")
-    summed = grouped[counts].sum().astype(int)
-    summed.insert(0, "tables", grouped.size())
-    return summed.reindex(list(PAPERS)).rename(index=PAPERS).T.rename_axis("").reset_index()
 
 
 def markdown_table(frame: pd.DataFrame) -> str:

@@ -1,0 +1,90 @@
+"""The count of the first page: what counts, what counts once, and what does not count."""
+
+import csv
+
+import attrs
+import pytest
+
+from core.experiments import TableSpec, records
+from core.experiments.spec import TABLES
+from core.report.frontpage import FULL, REDUCED, by_paper, headline, numbers, printed
+
+
+def measured(*cells, shift=0.0):
+    """Records of all seeds of some cells, with the printed accuracy moved by `shift` points."""
+    some = next(iter(records().values()))
+    return {
+        run.id: attrs.evolve(
+            some, experiment=run, metrics={"accuracy": (cell.published.value + shift) / 100}
+        )
+        for cell in cells
+        for run in cell.experiments
+    }
+
+
+def cell_of(table, row, column, profile="paper", paper="fedvck"):
+    return TableSpec.find_cell(f"{paper}/{table}/{row}/{column}", profile)
+
+
+def test_every_row_of_published_csv_is_a_printed_number():
+    for path in TABLES.glob("*/published.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            assert printed(path.parent.name) == len(list(csv.DictReader(file)))
+    assert "print 955 numbers" in headline(numbers({}))
+
+
+def test_accuracies_at_the_papers_budget_are_compared():
+    met, missed = (cell_of(11, row, "cifar10-0.05") for row in ("FedAvg", "FedProx"))
+    rows = numbers(measured(met) | measured(missed, shift=20))
+    assert rows["verdict"].value_counts().to_dict() == {"equivalent": 1, "different": 1}
+    assert set(rows["budget"]) == {FULL} and set(rows["kind"]) == {"result"}
+    said = headline(rows)
+    assert "2 accuracies and scores are compared: 1 equivalent, 0 consistent, 1 different" in said
+    table = by_paper(rows).set_index("")
+    assert table.loc["own budget: different", "FedVCK"] == 1
+    assert table.loc["numbers in print", "FedVCK"] == 432
+
+
+def test_a_setting_that_is_read_back_is_no_result():
+    cell = cell_of(9, "FedVCK", "cifar10-0.05/condensation_ratio_percent")
+    runs = measured(cell)
+    share = next(iter(runs.values()))
+    runs = {
+        key: attrs.evolve(one, settings=share.settings | {"share": 0.02})
+        for key, one in runs.items()
+    }
+    rows = numbers(runs)
+    assert "setting" in set(rows["kind"]) and "result" not in set(rows["kind"])
+    assert "no accuracies and scores are compared yet" in headline(rows)
+
+
+def test_runs_that_fill_two_tables_count_once():
+    """Tables 5 and 9 print the same costs of the same runs."""
+    from core.report.verdict import judge
+
+    known = records()
+    cells = [
+        cell
+        for table in (5, 9)
+        for cell in TableSpec.find("fedvck", table).cells("paper")
+        if cell.metric == "upload_mb_per_round" and cell.published
+    ]
+    found = [cell for cell, one in zip(cells, judge(cells, known), strict=True) if one.seeds]
+    distinct = {tuple(run.id for run in cell.experiments) for cell in found}
+    costs = numbers(known).query("paper == 'fedvck' and kind == 'cost'")
+    assert len(costs) == len(distinct)
+    assert len(found) >= len(distinct)
+
+
+def test_a_run_of_ten_rounds_does_not_stand_under_a_hundred():
+    hundred = cell_of(14, "FedVCK", "cifar10-100-rounds", "laptop")
+    ten = cell_of(14, "FedVCK", "cifar10-10-rounds", "laptop")
+    assert [run.id for run in hundred.experiments] == [run.id for run in ten.experiments]
+    assert hundred.cut == "the laptop profile stops after 10 of 100 rounds" and ten.cut is None
+    rows = numbers(measured(ten))
+    assert len(rows.query("paper == 'fedvck'")) == 1 and set(rows["budget"]) == {REDUCED}
+
+
+@pytest.mark.parametrize("rows", [numbers({})])
+def test_without_records_nothing_is_claimed(rows):
+    assert rows.empty and "no results are compared yet" in headline(rows)
