@@ -181,6 +181,18 @@ def run(
         float | None,
         typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
+    ] = 0.0,
+    shard: Annotated[
+        str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")
+    ] = None,
     profile: Profile = "laptop",
     out: Out = None,
     device: Device = "auto",
@@ -192,15 +204,17 @@ def run(
     \b
     Examples:
       python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
-      python -m core run --algorithm fedprox --dataset pneumoniamnist --set mu=0.1 --seed 0 --seed 1
-      python -m core run --cell fedvck/11/fedavg/cifar10-0.05 --profile laptop
+      python -m core run --algorithm fedprox --dataset digits --set mu=0.1 --seed 0 --seed 1
+      python -m core run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
       python -m core run --pending --profile paper --minutes 9 --out runs
+      python -m core run --pending --profile paper --on local:2
+      python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
     """
     from core.experiments import TableSpec, queue
     from core.experiments.profiles import apply
     from core.federation import Runtime
 
-    runtime, profile = Runtime.choose(device, precision), _known(profile)
+    profile = _known(profile)
     single = {
         "--algorithm": algorithm,
         "--dataset": dataset,
@@ -216,10 +230,18 @@ def run(
     }
     if pending:
         _alone("--pending", {"--cell": cell, **single, "--seed": seed})
-        _run_pending(profile, 60.0 if minutes is None else minutes, out, runtime)
+        minutes = 60.0 if minutes is None else minutes
+        if not minutes > 0:
+            raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+        if on is None:
+            _run_pending(profile, minutes, out, Runtime.choose(device, precision), shard)
+        else:
+            _sweep(on, gpus_per_run, profile, minutes, out, shard, device, precision)
         return
-    if minutes is not None:
-        raise InputError("--minutes belongs to --pending")
+    for name, value in (("--minutes", minutes), ("--on", on), ("--shard", shard)):
+        if value is not None:
+            raise InputError(f"{name} belongs to --pending")
+    runtime = Runtime.choose(device, precision)
     found = None
     if cell is not None:
         _alone("--cell", single)
@@ -257,12 +279,14 @@ def run(
             print(_in_table(record, found))
 
 
-def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -> None:
+def _run_pending(
+    profile: str, minutes: float, out: Path | None, runtime: Any, shard: str | None
+) -> None:
     from core.experiments import queue
 
-    if not minutes > 0:
-        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
     items = queue.pending(profile)
+    if shard:
+        items = [item for item in items if queue.in_shard(item.experiment, shard)]
     away = [item for item in items if item.missing]
     if away:
         print(
@@ -270,7 +294,7 @@ def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -
             file=sys.stderr,
         )
     complete = 0
-    for item, outcome in queue.run_pending(profile, minutes, out, runtime, progress=True):
+    for item, outcome in queue.run_pending(profile, minutes, out, runtime, True, shard):
         if isinstance(outcome, InputError):
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif outcome.status == "complete":
@@ -286,6 +310,32 @@ def _run_pending(profile: str, minutes: float, out: Path | None, runtime: Any) -
                 "rounds, goes on next time"
             )
     print(f"{complete} runs completed, {len(items) - len(away) - complete} still pending here")
+
+
+def _sweep(
+    on: str,
+    gpus: float,
+    profile: str,
+    minutes: float,
+    out: Path | None,
+    shard: str | None,
+    device: str,
+    precision: str,
+) -> None:
+    import time
+    from contextlib import closing
+
+    from core.experiments import queue
+    from core.experiments.sweep import display, sweep, workers
+
+    until, shown = time.time() + 60 * minutes, display.Display()
+    items = queue.runnable(profile, shard)
+    out = out and out.absolute()
+    table: list = []
+    with closing(sweep(items, workers(on, gpus), out, device, precision, until)) as progress:
+        for table in progress:
+            shown.show(table)
+    print(display.summary(table) or "nothing is pending here")
 
 
 @app.command()

@@ -160,23 +160,46 @@ def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -
     return record.status == "failed" and record.code == code_version()
 
 
+def in_shard(experiment: Experiment, shard: str) -> bool:
+    """Whether an experiment is in a part of the queue such as "3/16", the third of sixteen.
+
+    It is in one part of so many, the same at any time and on any machine. Raises InputError for a
+    text of another form.
+    """
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise InputError(f"--shard is PART/PARTS, such as 3/16 with parts from 1, not {shard!r}")
+    return int(experiment.id, 16) % int(parts) == int(part) - 1
+
+
+def runnable(profile: str, shard: str | None = None) -> list[Pending]:
+    """Pending runs that this machine can begin, in order; with `shard` its part of them.
+
+    Raises InputError for an unknown profile or a bad shard.
+    """
+    return [
+        item
+        for item in pending(profile)
+        if not item.missing and (shard is None or in_shard(item.experiment, shard))
+    ]
+
+
 def run_pending(
     profile: str,
     minutes: float,
     out: Path | None = None,
     runtime: Runtime | None = None,
     progress: bool = False,
+    shard: str | None = None,
 ) -> Iterator[tuple[Pending, Record | InputError]]:
     """Take pending runs in order until the time is up; yield each with its record, or with the
     error that ended it.
 
     A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
-    that failed with the same code is not tried again. Raises InputError for an unknown profile.
+    that failed with the same code is not tried again. Raises InputError as `runnable` does.
     """
     deadline = time.monotonic() + 60 * minutes
-    for item in pending(profile):
-        if item.missing:
-            continue
+    for item in runnable(profile, shard):
         if time.monotonic() > deadline:
             return
         try:
