@@ -14,7 +14,7 @@ from core.errors import one_line
 from core.experiments.attack import attack
 from core.experiments.experiment import Experiment
 from core.experiments.record import Record, code_version, new_record
-from core.federation import Client, RoundResult, Runtime, Task
+from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
 from core.privacy.membership import LikelihoodRatio
@@ -40,19 +40,24 @@ def rounds(
     *,
     task: Task | None = None,
     clients: Sequence[Client] | None = None,
+    algorithm: Algorithm | None = None,
     checkpoint: Path | None = None,
 ) -> Iterator[RoundResult]:
     """Run an experiment round by round; see `core.federation.rounds`. Where it states an attack, the
     last result holds what the attack found.
 
-    `task` and `clients` may be given to look at them or to change them; by default they are made
-    here.
+    `task`, `clients` and `algorithm` may be given to look at them or to change them; by default
+    they are made here.
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
-    fresh = [attrs.evolve(client, memory=dict(client.memory)) for client in clients]
+    fresh = (
+        [attrs.evolve(client, memory=dict(client.memory)) for client in clients]
+        if experiment.attack
+        else []
+    )
     for result in federation.rounds(
-        experiment.new_algorithm(),
+        algorithm or experiment.new_algorithm(),
         task,
         clients,
         experiment.seed,
@@ -94,6 +99,9 @@ def run(
     experiment: Experiment,
     *,
     runtime: Runtime | None = None,
+    task: Task | None = None,
+    clients: Sequence[Client] | None = None,
+    algorithm: Algorithm | None = None,
     record: Path | None = None,
     checkpoint: Path | None = None,
     progress: bool = False,
@@ -102,6 +110,7 @@ def run(
     """Run an experiment and return its `Record`.
 
     Args:
+        task, clients, algorithm: as in `rounds`; `runtime` is that of a task that is made here.
         record: the file that keeps the record; it is written after every round, atomically.
         checkpoint: the file to resume from; it is removed when the run is complete.
         progress: show a bar with round, accuracy, traffic and time left.
@@ -113,8 +122,10 @@ def run(
     where a file cannot be written or the checkpoint was computed with other code, in another
     precision or on another kind of machine.
     """
-    task = make_task(experiment, runtime)
+    task = task or make_task(experiment, runtime)
     kept = new_record(experiment, task)
+    given = {"task": task, "clients": clients, "algorithm": algorithm}
+    results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
     with (
         tqdm(
             total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True
@@ -123,7 +134,7 @@ def run(
     ):
         try:
             started = longest = 0.0
-            for result in rounds(experiment, task=task, checkpoint=checkpoint):
+            for result in results:
                 kept.add(result)
                 kept.peak_memory = task.runtime.peak_memory()
                 if record:

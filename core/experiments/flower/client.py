@@ -1,0 +1,121 @@
+"""The ClientApp: one node, one client.
+
+A node says in its configuration which client it is (`partition-id`), where its data lie (`data`, a
+folder; without it the node takes its part of a data set that it has whole, for simulations) and
+where it keeps its memory over a restart (`memory`, a folder; without it the memory lives as long
+as Flower's Context).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from core import data
+from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.experiments.flower import wire
+from core.experiments.running import make_clients, make_task
+from core.federation import Client, Runtime, Task
+from core.rng import Rng
+
+app = ClientApp()
+MEMORY = "memory"
+
+
+def runtime(context: Context) -> Runtime:
+    """The device and precision that the run's configuration names."""
+    config = context.run_config
+    return Runtime.choose(str(config.get("device", "cpu")), str(config.get("precision", "float32")))
+
+
+@functools.lru_cache(maxsize=8)
+def _task(experiment: str, folder: str | None, where: Runtime) -> tuple[Experiment, Task]:
+    """An experiment and its task; with the data below a folder in the place of this machine's."""
+    stated = Experiment.from_dict(json.loads(experiment))
+    if folder is None:
+        return stated, make_task(stated, where)
+    dataset = data.load(stated.dataset, root=Path(folder))
+    return stated, Task(dataset, stated.model, stated.model_options, where)
+
+
+@functools.lru_cache(maxsize=8)
+def _clients(experiment: str, where: Runtime) -> list[Client]:
+    stated, task = _task(experiment, None, where)
+    return make_clients(stated, task)
+
+
+def own(context: Context) -> tuple[Experiment, Client]:
+    """The experiment, and this node's client with its memory."""
+    text, config = str(context.run_config["experiment"]), context.node_config
+    number = config.get("partition-id")
+    if not isinstance(number, int):
+        raise InputError("this node needs a whole number partition-id in its --node-config")
+    where = runtime(context)
+    folder = config.get("data")
+    experiment, task = _task(text, None if folder is None else str(folder), where)
+    if not 0 <= number < experiment.clients:
+        raise InputError(f"partition-id must be 0 .. {experiment.clients - 1}, not {number}")
+    if folder is None:
+        client = _clients(text, where)[number]
+    else:
+        train = task.dataset.train
+        device = where.device
+        client = Client(number, task, train.images.to(device), train.labels.to(device))
+    client.memory = _recall(context, client)
+    return experiment, client
+
+
+def _kept(context: Context, client: Client) -> Path | None:
+    folder = context.node_config.get(MEMORY)
+    return folder and Path(str(folder)) / f"{context.run_id}-{client.id}.safetensors"  # type: ignore[return-value]
+
+
+def _recall(context: Context, client: Client) -> dict[str, Any]:
+    """A client's memory: from the Context, or, in a node that was started again, from its file."""
+    device, path = client.task.runtime.device, _kept(context, client)
+    if MEMORY in context.state:
+        return wire.tensors(context.state[MEMORY], device)  # type: ignore[arg-type]
+    if path is None or not path.exists():
+        return {}
+    return safetensors.torch.load_file(path, device=str(device))
+
+
+def _remember(context: Context, client: Client) -> None:
+    context.state[MEMORY] = wire.arrays(client.memory)
+    if path := _kept(context, client):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        plain = {name: value.cpu().contiguous() for name, value in client.memory.items()}
+        safetensors.torch.save_file(plain, part)
+        part.replace(path)
+
+
+@app.query()
+def introduce(message: Message, context: Context) -> Message:
+    """Which client this is, and how many samples it has."""
+    _, client = own(context)
+    about = ConfigRecord({"client": client.id, "samples": len(client)})
+    return Message(RecordDict({wire.META: about}), reply_to=message)
+
+
+@app.train()
+def update(message: Message, context: Context) -> Message:
+    """What the algorithm does for one client in a round."""
+    experiment, client = own(context)
+    asked = str(message.content["asked"]["stream"])  # type: ignore[index, call-overload]
+    # all draws below the same node of the tree of random streams as in one process
+    rng = Rng(experiment.seed, tuple(json.loads(asked)))
+    received = wire.message(message.content, client.task.runtime.device)
+    algorithm = experiment.new_algorithm()
+    answer = algorithm.clients_update([client], {client.id: received}, rng)[client.id]
+    _remember(context, client)
+    content = wire.records(answer)
+    content["asked"] = ConfigRecord({"stream": asked})
+    return Message(content, reply_to=message)

@@ -1,0 +1,244 @@
+"""The ServerApp: the round loop, with clients that are elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import Message as Envelope
+from flwr.serverapp import Grid, ServerApp
+
+from core import data
+from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.experiments.flower import wire
+from core.experiments.flower.client import runtime
+from core.experiments.record import Record
+from core.experiments.running import make_task, run
+from core.federation import Algorithm, Field, Message, State, Task, UploadError
+from core.rng import Rng
+
+log = logging.getLogger("flwr")
+app = ServerApp()
+#: bytes that NumPy's format adds to a tensor
+HEADER = 256
+
+
+@attrs.define(eq=False)
+class Remote:
+    """A client as the server knows it: a number, how many samples it says it has, and its node."""
+
+    id: int
+    samples: int
+    node: int
+    task: Task | None = None
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise InputError(
+            f"this algorithm asks for {name!r} of client {self.id}, which never leaves it; it cannot "
+            "run across a network yet"
+        )
+
+
+def most_bytes(form: Mapping[str, Field]) -> int:
+    """The most bytes that an upload of this form can have."""
+    total = 0
+    for field in form.values():
+        numbers = math.prod(field.most if length is None else length for length in field.shape)
+        total += numbers * field.dtype.itemsize + HEADER
+    return total
+
+
+@attrs.define(eq=False)
+class Link:
+    """The server's end of the network."""
+
+    grid: Grid
+    expected: int
+    #: seconds that a node has for an answer
+    timeout: float
+    #: whether a round waits for nodes that are away, or goes on without them
+    wait: bool
+    clients: dict[int, Remote] = attrs.field(factory=dict)
+    #: what a record says of nodes that were away or refused
+    notes: list[str] = attrs.field(factory=list)
+
+    def note(self, text: str) -> None:
+        """Say it now, and in the record."""
+        log.warning(text)
+        self.notes.append(text)
+
+    def _exchange(self, contents: Mapping[int, RecordDict], kind: str) -> Iterable[Envelope]:
+        """Send to nodes, and the answers that came in time."""
+        envelopes = [
+            Envelope(content, node, kind, ttl=max(self.timeout, 60.0) * 2)
+            for node, content in contents.items()
+        ]
+        return self.grid.send_and_receive(envelopes, timeout=self.timeout)
+
+    def meet(self) -> None:
+        """Ask nodes that are new who they are. A node that is no client of this run is refused."""
+        known = {client.node for client in self.clients.values()}
+        new = {node: RecordDict() for node in self.grid.get_node_ids() if node not in known}
+        for reply in self._exchange(new, "query") if new else ():
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                self.note(f"node {node} was refused: it does not say which client it is")
+                continue
+            about = reply.content[wire.META]
+            number, samples = about["client"], about["samples"]  # type: ignore[index, call-overload]
+            before = self.clients.get(number)
+            if not (isinstance(number, int) and 0 <= number < self.expected):
+                self.note(f"node {node} was refused: {number!r} is no client of this run")
+            elif before is None:
+                self.clients[number] = Remote(number, samples, node)
+            elif before.samples == samples and before.node not in self.grid.get_node_ids():
+                before.node = node
+                self.note(f"client {number} is back, as node {node}")
+            else:
+                self.note(f"node {node} was refused: client {number} is another node")
+
+    def gather(self, patience: float) -> list[Remote]:
+        """All clients, as soon as they are there. Raises InputError after so many seconds."""
+        end = time.monotonic() + patience
+        while len(self.clients) < self.expected:
+            if time.monotonic() > end:
+                away = sorted(set(range(self.expected)) - set(self.clients))
+                raise InputError(f"clients {away} did not come within {patience:g} seconds")
+            self.meet()
+            if len(self.clients) < self.expected:
+                time.sleep(0.5)
+        return [self.clients[number] for number in range(self.expected)]
+
+    def ask(
+        self, clients: Sequence[Remote], messages: Mapping[int, Message], rng: Rng, most: int
+    ) -> dict[int, Message]:
+        """The answers of a round's clients, in their order; those that are missing or unreadable
+        are left out, and named.
+        """
+        asked = json.dumps(rng.path)
+        answers: dict[int, Message] = {}
+        waiting = list(clients)
+        while waiting:
+            contents = {}
+            for client in waiting:
+                contents[client.node] = wire.records(messages[client.id])
+                contents[client.node]["asked"] = ConfigRecord({"stream": asked})
+            by_node = {client.node: client for client in waiting}
+            for reply in self._exchange(contents, "train"):
+                client = by_node.pop(reply.metadata.src_node_id)
+                if reply.has_error():
+                    by_node[client.node] = client
+                    continue
+                try:
+                    answers[client.id] = self._read(reply, asked, most, messages[client.id])
+                except InputError as error:
+                    self.note(f"the upload of client {client.id} was refused: {error}")
+            waiting = list(by_node.values())
+            for client in waiting:
+                goes = "waits for it" if self.wait else "goes on without it"
+                self.note(f"client {client.id} does not answer; the round {goes}")
+            if not self.wait:
+                break
+            if waiting:
+                time.sleep(1.0)
+                self.meet()
+        if not answers:
+            raise InputError("no client gave an answer that can be used")
+        return {client.id: answers[client.id] for client in clients if client.id in answers}
+
+    @staticmethod
+    def _read(reply: Envelope, asked: str, most: int, sent: Message) -> Message:
+        """An answer to this question and to no other."""
+        echo = reply.content.get("asked")
+        if not isinstance(echo, ConfigRecord) or echo.get("stream") != asked:
+            raise UploadError("it belongs to another round")
+        devices = {tensor.device for tensor in sent.tensors.values()} or {torch.device("cpu")}
+        return wire.message(reply.content, devices.pop(), most)
+
+
+def across(algorithm: Algorithm, link: Link) -> Algorithm:
+    """The same algorithm, whose clients are asked across a link."""
+    kind: Any = type(algorithm)
+
+    class Across(kind):
+        """Everything as it was, but for where clients compute."""
+
+        def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
+            """A round, with the nodes that are there now."""
+            link.meet()
+            self.most = most_bytes(self.upload_format(state)[0])
+            return super().round(state, clients, ledger, rng)
+
+        def clients_update(self, clients: Any, messages: Any, rng: Rng) -> dict[int, Message]:
+            """Asked, not computed."""
+            return link.ask(clients, messages, rng, self.most)
+
+    return Across(algorithm.settings, algorithm.schedule)
+
+
+def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
+    """The task of the server.
+
+    With `server-data`, a folder, it knows the test set only: of the training data it knows how many
+    there are in all. Without, it has all data, for simulations.
+    """
+    folder = context.run_config.get("server-data")
+    if not folder:
+        return make_task(experiment, runtime(context))
+    found = data.load(experiment.dataset, root=Path(str(folder)))
+    nothing = torch.zeros(1, *found.train.images.shape[1:], dtype=torch.uint8)
+    labels = torch.zeros(1, dtype=torch.int64).expand(samples)
+    train = data.Split(nothing.expand(samples, -1, -1, -1), labels)
+    dataset = attrs.evolve(found, train=train)
+    return Task(dataset, experiment.model, experiment.model_options, runtime(context))
+
+
+def federate(grid: Grid, context: Context) -> Record:
+    """Run the experiment that the run's configuration states; its record.
+
+    The configuration has `experiment` (JSON), `out` (folder for records; empty: none), `timeout` and
+    `patience` (seconds), `wait-for-all`, `device`, `precision`, and `server-data`.
+    """
+    config = context.run_config
+    experiment = Experiment.from_dict(json.loads(str(config["experiment"])))
+    if experiment.attack:
+        raise InputError("an attack needs the clients' data, which never leave them")
+    timeout = float(config.get("timeout", 600.0))
+    link = Link(grid, experiment.clients, timeout, bool(config.get("wait-for-all", True)))
+    clients = link.gather(float(config.get("patience", 120.0)))
+    task = server_task(experiment, context, sum(map(len, clients)))
+    for client in clients:
+        client.task = task
+    out = str(config.get("out", ""))
+    path = Path(out) / "adhoc" / f"{experiment.id}.json" if out else None
+    record = run(
+        experiment,
+        task=task,
+        clients=clients,  # type: ignore[arg-type]
+        algorithm=across(experiment.new_algorithm(), link),
+        record=path,
+    )
+    record.notes = [*record.notes, *link.notes]
+    if path:
+        record.save(path)
+    return record
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What `flwr run` starts."""
+    federate(grid, context)

@@ -1,0 +1,296 @@
+"""Across Flower's messages an experiment gives the record that it gives in one process."""
+
+import json
+import sys
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core.errors import InputError
+from core.experiments import Experiment, make_clients, make_task, run
+from core.federation import Message, Runtime, UploadError
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
+
+from flwr.app import Context, Error, RecordDict  # noqa: E402
+from flwr.app import Message as Envelope  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from core.experiments.flower import client, server, wire  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def identity(monkeypatch):
+    """What Flower tells every process of a run about itself."""
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+SMALL = {
+    "fedavg": {"local_steps": 3},
+    "fedvck": {"iterations": 4, "server_steps": 5},
+    "fedmk": {"iterations": 3, "server_steps": 4, "generator_steps": 3},
+    "gddfl": {"iterations": 3, "server_steps": 4},
+}
+
+
+def experiment(algorithm: str = "fedavg", **stated) -> Experiment:
+    return Experiment(
+        **{
+            "algorithm": algorithm,
+            "dataset": "digits",
+            "model_options": {"width": 8},
+            "clients": 3,
+            "rounds": 2,
+            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "settings": SMALL.get(algorithm, {}),
+            "profile": "quick",
+        }
+        | stated
+    )
+
+
+class Nodes(Grid):
+    """Flower's grid without a network: every message becomes bytes and a message again on its way,
+    as it does between processes, and each node has a Context of its own.
+    """
+
+    def __init__(self, stated: Experiment, numbers=(0, 1, 2), spoil=None, **config) -> None:
+        self.config = {"experiment": json.dumps(stated.to_dict()), "patience": 2.0} | config
+        self.contexts = {
+            100 + place: self.context(number, 100 + place) for place, number in enumerate(numbers)
+        }
+        self.spoil = spoil or (lambda number, content: content)
+        self.away: set[int] = set()
+
+    def context(self, number, node) -> Context:
+        return Context(1, node, {"partition-id": number}, RecordDict(), self.config)
+
+    @property
+    def server(self) -> Context:
+        return Context(1, 0, {}, RecordDict(), self.config)
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.away]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node in self.away:
+                continue
+            try:
+                reply = client.app(self.copied(message, node), self.contexts[node])
+            except Exception as error:  # Flower answers for an app that fails
+                yield Envelope(Error(0, str(error)), reply_to=message)
+                continue
+            if message.metadata.message_type == "train":
+                reply.content = self.spoil(node - 100, reply.content)
+            yield self.copied(reply, node)
+
+    @staticmethod
+    def copied(message: Envelope, node: int) -> Envelope:
+        parts = get_all_nested_objects(message.content)
+        wire_form = {name: part.deflate() for name, part in parts.items()}
+        message.content = inflate_object_from_contents(message.content.object_id, wire_form)
+        message.metadata._src_node_id = node
+        return message
+
+    create_message = push_messages = pull_messages = set_run = run = None
+
+
+def comparable(record) -> dict:
+    found = attrs.asdict(record)
+    del found["peak_memory"]
+    for row in found["rounds"]:
+        del row["seconds"]
+    return found
+
+
+def one_by_one(stated: Experiment):
+    """The record in one process, with each client computed by itself."""
+    algorithm = stated.new_algorithm()
+    together = algorithm.clients_update
+    algorithm.clients_update = lambda clients, messages, rng: {
+        one.id: together([one], {one.id: messages[one.id]}, rng)[one.id] for one in clients
+    }
+    return run(stated, runtime=Runtime(), algorithm=algorithm)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algorithm", SMALL)
+def test_the_record_across_messages_is_that_of_one_process(algorithm):
+    stated = experiment(algorithm)
+    nodes = Nodes(stated)
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
+
+
+def test_messages_come_back_bit_for_bit():
+    generator = torch.Generator().manual_seed(0)
+    sent = Message(
+        {
+            "a/float": torch.randn(2, 3, generator=generator),
+            "b/bytes": torch.randint(0, 255, (4, 1, 2, 2), generator=generator).to(torch.uint8),
+            "c/whole": torch.tensor(2**62),
+            "d/none": torch.empty(0, 3, dtype=torch.int8),
+            "e/strided": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+            "f/odd": torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45]),
+        },
+        {"samples": 2**62, "share": 0.1, "name": "é", "wanted": [1, 2], "none": []},
+    )
+    got = wire.message(wire.records(sent), torch.device("cpu"))
+    assert got.meta == sent.meta and list(got.tensors) == list(sent.tensors)
+    assert got.nbytes == sent.nbytes
+    for name, tensor in sent.tensors.items():
+        assert got.tensors[name].dtype == tensor.dtype and got.tensors[name].shape == tensor.shape
+        assert got.tensors[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
+
+
+def forged(data: bytes):
+    content = wire.records(Message({"x": torch.zeros(2)}))
+    content["tensors"]["x"] = wire.Array("float32", (2,), "numpy.ndarray", data)
+    return content
+
+
+def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read():
+    import io
+
+    huge, objects = io.BytesIO(), io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": (2**50,)}
+    np.lib.format.write_array_header_1_0(huge, about)
+    np.lib.format.write_array_header_1_0(objects, about | {"descr": "|O", "shape": (1,)})
+    for data in (
+        huge.getvalue(),
+        objects.getvalue() + b"12345678",
+        b"",
+        b"\x93NUMPY\x01\x00",
+        b"x",
+    ):
+        with pytest.raises(InputError, match="'x' cannot be read"):
+            wire.message(forged(data), torch.device("cpu"))
+
+
+def test_an_upload_that_is_too_large_is_refused_by_its_size_alone():
+    with pytest.raises(UploadError, match="1000 bytes where at most 999"):
+        wire.message(forged(b"?" * 1000), torch.device("cpu"), most=999)
+    with pytest.raises(UploadError, match="not those of a message"):
+        wire.message(RecordDict(), torch.device("cpu"))
+
+
+def changed(content: RecordDict, change) -> RecordDict:
+    got = wire.message(content, torch.device("cpu"))
+    new = wire.records(change(got))
+    new["asked"] = content["asked"]
+    return new
+
+
+def of_another_round(content: RecordDict) -> RecordDict:
+    content["asked"]["stream"] = '["round", 1]'
+    return content
+
+
+BAD = {
+    "shape": lambda m: Message({k: v[:1] for k, v in m.tensors.items()}, m.meta),
+    "finite": lambda m: Message({k: v * torch.nan for k, v in m.tensors.items()}, m.meta),
+    "large": lambda m: Message({k: torch.cat([v] * 10) for k, v in m.tensors.items()}, m.meta),
+    "samples": lambda m: Message(m.tensors, {"samples": 10**9}),
+}
+
+
+@pytest.mark.parametrize("how", [*BAD, "replayed"])
+def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_there(how):
+    stated = experiment(refused="leave_out", rounds=2)
+
+    def spoil(number, content):
+        if number != 1:
+            return content
+        replay = how == "replayed" and json.loads(content["asked"]["stream"])[-1] == 2
+        if how == "replayed":
+            return of_another_round(content) if replay else content
+        return changed(content, BAD[how])
+
+    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
+    record = server.federate(nodes, nodes.server)
+    said = " ".join([*record.notes, *(str(row.get("refused", "")) for row in record.rounds)])
+    assert "client 1" in said
+    rounds_without = (2,) if how == "replayed" else (1, 2)
+    algorithm = stated.new_algorithm()
+    together = algorithm.clients_update
+    algorithm.clients_update = lambda clients, messages, rng: together(
+        [one for one in clients if one.id != 1 or rng.path[-1] not in rounds_without], messages, rng
+    )
+    beside = run(stated, runtime=Runtime(), algorithm=algorithm)
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 7), (0, 1, 2, 1)])
+def test_a_node_that_is_no_client_of_the_run_is_refused_and_named(numbers):
+    stated = experiment(rounds=1)
+    nodes = Nodes(stated, numbers)
+    record = server.federate(nodes, nodes.server)
+    assert any("node 103 was refused" in note for note in record.notes)
+    assert record.metrics == one_by_one(stated).metrics
+
+
+def test_a_run_without_its_clients_says_who_is_missing():
+    nodes = Nodes(experiment(), (0, 2), patience=0.1)
+    with pytest.raises(InputError, match=r"clients \[1\] did not come"):
+        server.federate(nodes, nodes.server)
+
+
+def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
+    stated = experiment("moon", settings={"local_steps": 2}, rounds=3)
+    nodes = Nodes(stated)
+    for context in nodes.contexts.values():
+        context.node_config["memory"] = str(tmp_path)
+
+    def forget(number, content):
+        nodes.contexts[100 + number].state = RecordDict()  # a new process knows nothing
+        return content
+
+    nodes.spoil = forget
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
+    for context in nodes.contexts.values():
+        del context.node_config["memory"]
+    nodes = Nodes(stated, spoil=forget)
+    assert server.federate(nodes, nodes.server).metrics is not None
+
+
+def test_an_algorithm_that_looks_into_its_clients_is_refused():
+    stated = experiment("centralized", settings={"local_steps": 1}, rounds=1)
+    nodes = Nodes(stated)
+    with pytest.raises(InputError, match="never leaves it"):
+        server.federate(nodes, nodes.server)
+
+
+def test_a_node_with_its_own_folder_has_the_data_of_that_folder_only(tmp_path):
+    task = make_task(experiment(), Runtime())
+    part = make_clients(experiment(), task)[1]
+    arrays = {
+        "train_images": part.images[:, 0].numpy(),
+        "train_labels": part.labels.numpy()[:, None],
+        "test_images": task.dataset.test.images[:, 0].numpy(),
+        "test_labels": task.dataset.test.labels.numpy()[:, None],
+        "classes": np.array(task.dataset.classes),
+    }
+    np.savez(tmp_path / "clinic.npz", **arrays)
+    stated = experiment(dataset="clinic")
+    config = {"experiment": json.dumps(stated.to_dict())}
+    context = Context(1, 5, {"partition-id": 1, "data": str(tmp_path)}, RecordDict(), config)
+    _, found = client.own(context)
+    assert found.id == 1 and torch.equal(found.images, part.images)
+    assert torch.equal(found.labels, part.labels)
+
+
+def test_without_flower_one_line_says_what_to_install(monkeypatch):
+    import importlib
+
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(InputError, match=r"pip install .*\[flower\]"):
+        importlib.reload(wire)
+    monkeypatch.undo()
+    importlib.reload(wire)
