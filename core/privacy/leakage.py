@@ -1,8 +1,11 @@
-"""Deep leakage: what can be read back from a gradient.
+"""Leakage: what can be read back from a gradient, from weights or from condensed images.
 
 Zhu, Liu, Han. Deep Leakage from Gradients. NeurIPS 2019, Algorithm 1 ("DLG"); L-BFGS with learning
 rate 1 as in the authors' experiments. Gradients are matched in the squared Euclidean distance,
 summed over all parameters.
+
+Zhao, Mopuri, Bilen. iDLG: Improved Deep Leakage from Gradients. 2020: the label of a single image
+need not be looked for, it can be read off (`revealed_labels`).
 
 FedMK (Fig. 6) feeds "the extracted meta knowledge and a trained model" to this attack. An attacker
 who holds the knowledge can compute the model's gradient on it and nothing else, so the attack is
@@ -72,6 +75,31 @@ def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> G
     loss = F.cross_entropy(model(images), labels)
     names = dict(model.named_parameters())
     return dict(zip(names, torch.autograd.grad(loss, list(names.values())), strict=True))
+
+
+def gradients_of_step(
+    before: Mapping[str, torch.Tensor],
+    after: Mapping[str, torch.Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+) -> Gradients:
+    """The gradient behind one step of SGD, from the weights before and after it: what FedAvg sends
+    of one local step gives away what FedSGD sends.
+
+    With momentum this holds for the first step. Of several steps it is a mixture, in which no
+    single gradient is left.
+    """
+    # w' = w - lr (g + decay w)
+    return {name: (w - after[name]) / lr - weight_decay * w for name, w in before.items()}
+
+
+def revealed_labels(bias_gradient: torch.Tensor) -> torch.Tensor:
+    """Labels that the gradient (classes,) with respect to the last layer's bias gives away (iDLG,
+    Eq. 3), in order: those of a single image always, of a batch some.
+
+    The mean over a batch of p_c - [y = c] is below 0 only where c is the label of some image.
+    """
+    return (bias_gradient < 0).nonzero()[:, 0]
 
 
 def deep_leakage(
@@ -180,3 +208,78 @@ def best_matches(restored: torch.Tensor, originals: torch.Tensor, span: float = 
     )
     smallest, row = error.min(1)
     return Matches(row, 10 * torch.log10(span**2 / smallest))
+
+
+def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.0) -> torch.Tensor:
+    """Structural similarity (SSIM, Wang et al. 2004) of each pair of images, both (N, C, H, W) with
+    sides of at least 7 pixels: (N,) float64, 1 for equal images.
+
+    The windows are of 7x7 pixels; the package scikit-image computes it.
+    """
+    from skimage.metrics import structural_similarity
+
+    pairs = zip(
+        *(each.detach().double().cpu().numpy() for each in (restored, originals)), strict=True
+    )
+    values = [structural_similarity(a, b, data_range=span, channel_axis=0) for a, b in pairs]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@attrs.frozen(eq=False)
+class Nearness:
+    """How near images come to private ones and to others of the same kind: peak signal-to-noise
+    ratios (N,), dB, of the nearest of each.
+    """
+
+    private: torch.Tensor
+    others: torch.Tensor
+
+    @property
+    def share(self) -> float:
+        """The share of images whose nearest neighbour is private; about a half where images are no
+        copies. Ties count half.
+        """
+        ahead = (self.private > self.others).double() + 0.5 * (self.private == self.others)
+        return float(ahead.mean())
+
+    @property
+    def chance(self) -> float:
+        """The probability that at least so many are nearer to private images when each is so with
+        probability a half.
+        """
+        from scipy.stats import binomtest
+
+        nearer = int((self.private > self.others).sum())
+        decided = int((self.private != self.others).sum())
+        return float(binomtest(nearer, decided, alternative="greater").pvalue) if decided else 1.0
+
+
+def nearness(
+    images: tuple[torch.Tensor, torch.Tensor],
+    private: tuple[torch.Tensor, torch.Tensor],
+    others: tuple[torch.Tensor, torch.Tensor],
+    span: float = 1.0,
+) -> Nearness:
+    """Compare images with private ones and with a control, class by class.
+
+    Args:
+        images, private, others: images (N, C, H, W) and labels (N,); of every class as many private
+            ones as others, because the nearest of more is nearer. What has a class that these
+            lack is left out.
+
+    Raises InputError where the numbers differ, and where no class is left.
+    """
+    near, control = [], []
+    for c in images[1].unique().tolist():
+        mine, theirs = (pixels[labels == c] for pixels, labels in (private, others))
+        if len(mine) != len(theirs):
+            raise InputError(
+                f"class {c} has {len(mine)} private images and {len(theirs)} others; take as many"
+            )
+        if len(mine):
+            of = images[0][images[1] == c]
+            near.append(best_matches(of, mine, span).psnr)
+            control.append(best_matches(of, theirs, span).psnr)
+    if not near:
+        raise InputError("no image has a class that the private images have")
+    return Nearness(torch.cat(near), torch.cat(control))

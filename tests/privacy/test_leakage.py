@@ -1,5 +1,6 @@
 """Deep leakage: a small image comes back from its gradient, and what cannot be known does not."""
 
+import copy
 import math
 
 import pytest
@@ -8,7 +9,16 @@ from torch import nn
 
 from core import models
 from core.errors import InputError
-from core.privacy.leakage import DeepLeakage, best_matches, deep_leakage, gradients
+from core.privacy.leakage import (
+    DeepLeakage,
+    best_matches,
+    deep_leakage,
+    gradients,
+    gradients_of_step,
+    nearness,
+    revealed_labels,
+    similarity,
+)
 from core.rng import Rng
 
 
@@ -120,3 +130,58 @@ def test_matches_in_closed_form():
     )
     with pytest.raises(InputError):
         best_matches(originals[:0], originals)
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_the_gradient_of_one_image_reveals_its_label(victim, label):
+    leak = gradients(victim, image(label), torch.tensor([label]))
+    assert revealed_labels(leak["out.bias"]).tolist() == [label]
+
+
+def test_a_batch_reveals_no_label_that_it_does_not_have(victim):
+    labels = torch.tensor([0, 0, 2, 2, 2])
+    leak = gradients(victim, image(0, 5), labels)
+    assert set(revealed_labels(leak["out.bias"]).tolist()) <= {0, 2}
+
+
+def test_one_local_step_gives_the_gradient_away(victim):
+    """So the weights after it restore the image as the gradient does."""
+    secret, label = image(5), torch.tensor([1])
+    model = copy.deepcopy(victim)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    step = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    nn.functional.cross_entropy(model(secret), label).backward()
+    step.step()
+    after = {name: value.detach() for name, value in model.named_parameters()}
+    leak = gradients_of_step(before, after, 0.05, 1e-3)
+    for name, value in gradients(victim, secret, label).items():
+        assert torch.allclose(leak[name], value, atol=1e-4)
+    known = revealed_labels(leak["out.bias"])
+    found = deep_leakage(victim, leak, (1, 1, 8, 8), 3, DeepLeakage(iterations=25), Rng(0), known)
+    assert float(best_matches(found.images, secret).psnr) > 25
+
+
+def test_similarity_of_equal_and_of_flat_images():
+    x = image(0, 2)
+    assert similarity(x, x).tolist() == pytest.approx([1, 1])
+    # without structure: (2 a b + c) / (a^2 + b^2 + c) with c = 0.01^2
+    a, b, c = 0.2, 0.7, 0.01**2
+    flat = [torch.full((1, 3, 8, 8), value) for value in (a, b)]
+    expected = (2 * a * b + c) / (a**2 + b**2 + c)
+    assert float(similarity(*flat)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_copies_are_nearer_to_private_images_and_strangers_are_not():
+    labels = torch.arange(3).repeat_interleave(20)
+    private, others, strangers = (image(seed, 60) for seed in range(3))
+    copies = (private + 0.05 * image(9, 60)).clamp(0, 1)
+    found = nearness((copies, labels), (private, labels), (others, labels))
+    assert found.share == 1 and found.chance == pytest.approx(0.5**60)
+    found = nearness((strangers, labels), (private, labels), (others, labels))
+    assert abs(found.share - 0.5) < 3 * math.sqrt(0.25 / 60)
+    found = nearness((strangers, labels), (private, labels), (private, labels))
+    assert found.share == 0.5 and found.chance == 1
+    with pytest.raises(InputError, match="take as many"):
+        nearness((copies, labels), (private[:50], labels[:50]), (others, labels))
+    with pytest.raises(InputError, match="no image has a class"):
+        nearness((copies, labels + 5), (private, labels), (others, labels))

@@ -1,0 +1,112 @@
+"""An audit of differential privacy: the least epsilon that is compatible with what an attacker sees.
+
+Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. NeurIPS 2020: whoever
+tells two neighbouring data sets apart too well refutes a claimed epsilon. An accountant bounds
+epsilon from above, by a proof about a mechanism; an audit bounds it from below, by running the
+program, and so finds a program that is not the mechanism.
+
+Nasr, Hayes, Steinke, Balle, Tramèr, Jagielski, Carlini, Terzis. Tight Auditing of Differentially
+Private Machine Learning. USENIX Security 2023: the claim is about Gaussian noise, so that errors
+refute a distance mu of two normals (Dong, Roth, Su. Gaussian Differential Privacy. 2022), which is
+then said as an epsilon. That takes far fewer trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from core.errors import InputError
+from core.rng import Rng
+
+#: from the data's answers, and a generator, to what leaves the client
+Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of mu-Gaussian differential privacy at this delta, which is 1 / mu the noise
+    multiplier of one release: delta(epsilon) = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon
+    / mu - mu / 2), solved for epsilon >= 0.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    if mu <= 0:
+        return 0.0
+
+    def excess(epsilon: float) -> float:
+        tail = math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2))
+        return float(norm.cdf(-epsilon / mu + mu / 2) - tail - delta)
+
+    # beyond the upper end the first term alone is below delta
+    return float(brentq(excess, 0, mu * (mu / 2 - norm.ppf(delta)))) if excess(0) > 0 else 0.0
+
+
+def least_distance(
+    accused: int, innocent: int, missed: int, guilty: int, confidence: float = 0.95
+) -> float:
+    """The least mu, with this confidence, when of so many cases of one data set so many are taken
+    for the other, and of the other so many are missed; 0 where nothing follows.
+
+    Both rates are replaced by the upper ends of their intervals of Clopper and Pearson, each with
+    half of the error. Raises InputError for counts that are no part of their cases.
+    """
+    from scipy.stats import beta, norm
+
+    if not (0 <= accused <= innocent and 0 <= missed <= guilty and innocent and guilty):
+        raise InputError("an audit needs counts of errors, each of at least one case")
+    level = 1 - (1 - confidence) / 2
+    alpha, gamma = (
+        1.0 if wrong == of else float(beta.ppf(level, wrong + 1, of - wrong))
+        for wrong, of in ((accused, innocent), (missed, guilty))
+    )
+    # FN >= Phi(Phi^-1(1 - FP) - mu)
+    return max(0.0, float(norm.ppf(1 - alpha) - norm.ppf(gamma)))
+
+
+def audited_epsilon(
+    release: Release,
+    canaries: tuple[torch.Tensor, torch.Tensor],
+    releases: int,
+    trials: int,
+    delta: float,
+    rng: Rng,
+    confidence: float = 0.95,
+) -> float:
+    """A lower bound on epsilon of so many releases of a mechanism, by the game between two data
+    sets.
+
+    The attacker sees the releases of one of two canaries, projects their sum on the canaries'
+    difference, and guesses by a threshold. Half of the trials choose the threshold, the other half
+    are counted.
+
+    Args:
+        canaries: two answers that neighbouring data sets may give, as different as they may be.
+        trials: games with each of the canaries, at least 4.
+    """
+    direction = (canaries[1] - canaries[0]).flatten()
+    direction = direction / direction.norm()
+
+    def seen(which: int, game: int) -> float:
+        draws = rng.at("game", which, game).generator(direction.device)
+        out = sum(release(canaries[which], draws) for _ in range(releases))
+        return float(torch.as_tensor(out).flatten() @ direction)
+
+    first, second = (
+        torch.tensor([seen(which, game) for game in range(trials)], dtype=torch.float64)
+        for which in (0, 1)
+    )
+    half = trials // 2
+
+    def bound(threshold: float, part: slice) -> float:
+        no, yes = first[part], second[part]
+        accused, missed = int((no > threshold).sum()), int((yes <= threshold).sum())
+        return least_distance(accused, len(no), missed, len(yes), confidence)
+
+    tried = torch.cat([first[:half], second[:half]]).quantile(
+        torch.linspace(0, 1, 101, dtype=torch.float64)
+    )
+    best = max(tried.tolist(), key=lambda threshold: bound(threshold, slice(half)))
+    return gaussian_epsilon(bound(best, slice(half, None)), delta)
