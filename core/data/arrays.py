@@ -64,6 +64,8 @@ def as_labels(
         raise InputError(f"{source} holds {len(array)} values for {count} images")
     if count and array.min() < 0:
         raise InputError(f"{source} holds the negative number {array.min()}")
+    if count and array.max() >= 2**31:
+        raise InputError(f"{source} holds the number {array.max()}, which is no class")
     if count and classes is not None and array.max() >= classes:
         raise InputError(
             f"{source} holds class {array.max()}, but the classes are numbered 0 to {classes - 1}"

@@ -66,10 +66,17 @@ FASHION_MNIST = IdxSet(
 KMNIST = IdxSet("kmnist", "KMNIST", ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"))
 
 
+#: bytes of the largest idx file that is read; MNIST has 47 million
+LARGEST = 2**30
+
+
 def read_idx(path: Path) -> np.ndarray:
     """The uint8 array in an idx file. Raises InputError when the header or the length is wrong."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise InputError(f"{path} would unpack to more than {LARGEST:,} bytes")
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read ({error}); get it again") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08":

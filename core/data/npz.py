@@ -9,18 +9,20 @@ alone.
 
 from __future__ import annotations
 
+import math
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, BinaryIO
 
 import numpy as np
 
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
-from core.errors import InputError
+from core.errors import InputError, brief
 
 #: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to
 #: which NumPy hands the header of an array that it cannot parse
@@ -29,12 +31,20 @@ _BROKEN = (
     zlib.error,
     EOFError,
     ValueError,
+    RuntimeError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
     OSError,
     KeyError,
     NotImplementedError,
     SyntaxError,
     tokenize.TokenError,
 )
+
+#: an entry may grow to so many bytes, or to so many times what it takes in the file: images shrink
+#: by much less
+GROWN, MOST_GROWTH = 2**26, 100
 
 NEEDED = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -47,7 +57,10 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     objects.
     """
     try:
+        if not path.is_file():
+            raise InputError(f"{path} is not a plain file")
         with path.open("rb") as file:
+            _bounded(file, path)
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise InputError(f"{path} is a single array, not an npz file")
@@ -61,6 +74,42 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
         ) from None
 
 
+def _bounded(file: BinaryIO, path: Path) -> None:
+    """Look at what an archive announces before any of it is unpacked. Raises InputError for entries
+    that are encrypted, that grow as no images do, or that hold less than their header says.
+    """
+    if not zipfile.is_zipfile(file):
+        file.seek(0)
+        return
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            name = f"{path}: {brief(entry.filename)}"
+            if entry.flag_bits & 1:
+                raise InputError(f"{name} is encrypted")
+            if entry.file_size > max(GROWN, MOST_GROWTH * entry.compress_size):
+                raise InputError(f"{name} would grow to {entry.file_size:,} bytes, as no images do")
+            if entry.filename.endswith(".npy"):
+                with archive.open(entry) as opened:
+                    announced = _announced(opened)
+                if announced > entry.file_size:
+                    raise InputError(
+                        f"{name} announces {announced:,} bytes and holds {entry.file_size:,}"
+                    )
+    file.seek(0)
+
+
+def _announced(opened: IO[bytes]) -> int:
+    """Bytes of the array that the header of an npy file announces; 0 for one of Python objects,
+    which is refused later.
+    """
+    version = np.lib.format.read_magic(opened)
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    if version[0] not in read:
+        return 0
+    shape, _, dtype = read[version[0]](opened)
+    return 0 if dtype.hasobject else math.prod(shape) * dtype.itemsize
+
+
 def _reason(error: Exception) -> str:
     if "allow_pickle" in str(error) or "Object arrays" in str(error):
         return "it holds Python objects, which are not loaded, or is not an npz file at all"
@@ -72,6 +121,8 @@ def in_layout(path: Path) -> bool:
     only).
     """
     try:
+        if not path.is_file():
+            return False
         with zipfile.ZipFile(path) as archive:
             return {f"{name}.npy" for name in NEEDED} <= set(archive.namelist())
     except (zipfile.BadZipFile, OSError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import inspect
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import torch
 from core.data.dataset import Split
 from core.data.roots import data_root
 from core.errors import InputError, unknown
+from core.files import read_json
 from core.rng import Rng
 
 Labels = np.ndarray | torch.Tensor
@@ -334,13 +334,12 @@ def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
     return [np.array(pool, dtype=np.int64) for pool in pools]
 
 
+#: bytes of the largest split file that is read: some ten million numbers
+LARGEST = 2**27
+
+
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no split file {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error})") from None
+    data = read_json(path, LARGEST, "split file")
     if not isinstance(data, dict):
         raise InputError(f"{path} must hold a table with 'client_idx'")
     return data

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import yaml
 
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
+from core.files import read_text
 
 #: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and
 #: `profiles.yaml`
@@ -22,8 +26,36 @@ FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
 
 
+#: bytes of the largest specification that is read, and aliases in it
+LARGEST, MOST_ALIASES = 2**20, 100
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML without the silence about a key that stands twice."""
+    """YAML without the silence about a key that stands twice, and without aliases of aliases, which
+    grow without bound.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.aliases = 0
+        #: anchors whose content has an alias in it
+        self.nested: set[str] = set()
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node, as ever; raises MarkedYAMLError for an alias too many."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before, alias = self.aliases, isinstance(event, yaml.AliasEvent)
+        if alias:
+            self.aliases += 1
+            if event.anchor in self.nested or self.aliases > MOST_ALIASES:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the alias {event.anchor!r} stands for other aliases, or is one too many",
+                    problem_mark=event.start_mark,
+                )
+        node = super().compose_node(parent, index)
+        if not alias and getattr(event, "anchor", None) and self.aliases > before:
+            self.nested.add(event.anchor)
+        return node
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -37,11 +69,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         for key, _ in node.value
         if key.tag != "tag:yaml.org,2002:merge"
     ]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise yaml.MarkedYAMLError(
-                problem=f"the key {key!r} stands twice", problem_mark=node.start_mark
-            )
+    twice = next((key for key, count in Counter(keys).items() if count > 1), None)
+    if twice is not None:
+        raise yaml.MarkedYAMLError(
+            problem=f"the key {twice!r} stands twice", problem_mark=node.start_mark
+        )
     loader.flatten_mapping(node)
     return {
         loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)
@@ -62,11 +94,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     is not one.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
-        raise InputError(f"there is no specification {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the specification {path} cannot be read: {error}") from None
+        data = yaml.load(read_text(path, LARGEST, "specification"), Loader=_Loader)
+    except (RecursionError, OverflowError):
+        raise InputError(f"{short(path)} is nested too deeply") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
@@ -130,12 +160,18 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        for column in PRINTED:
-            if column not in (reader.fieldnames or ()):
-                raise InputError(f"{short(path)} has no column {column!r}")
-        return list(reader)
+    reader = csv.DictReader(io.StringIO(read_text(path, LARGEST, "list of printed numbers")))
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"{short(path)}, line {reader.line_num}: {error}") from None
+    for column in PRINTED:
+        if column not in (reader.fieldnames or ()):
+            raise InputError(f"{short(path)} has no column {column!r}")
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise InputError(f"{short(path)}, row {number}, has not as many values as the header")
+    return rows
 
 
 def _same(printed: str, wanted: Any) -> bool:
@@ -188,6 +224,8 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
     try:
         value = None if text == "OOM" else float(text)
         std = float(row["std"]) if row["std"] else None
+        if not all(math.isfinite(one) for one in (value, std) if one is not None):
+            raise ValueError
     except ValueError:
         raise InputError(
             f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"
