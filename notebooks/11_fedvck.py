@@ -37,42 +37,27 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from core import condensation, experiments, server
+from core import condensation, server
 from core.algorithms import find
 from core.condensation import engine
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
+from core.experiments import TableSpec
 from core.report import (
     condensed_images,
     curves,
     heat_map,
     lines,
-    partition_plot,
+    metrics_frame,
     progress,
     show,
     source,
     table,
     table_frame,
 )
+from core.report.lesson import Lesson, pooled
+from core.report.results import lead
 from core.rng import Rng
 
-
 # %%
-def experiment(algorithm, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": settings,
-        },
-    )
-
-
 condensing = {
     "iterations": iterations,
     "image_lr": 1.0,
@@ -81,29 +66,30 @@ condensing = {
     "server_steps": 60,
     "server_lr": 0.02,
 }
-plan = experiment("fedvck", warm_start=warm_start, wire=wire, **condensing)
-settings = plan.new_algorithm().settings
-task = experiments.make_task(plan)
-members = experiments.make_clients(plan, task)
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    own={
+        "fedvck": {**condensing, "warm_start": warm_start, "wire": wire},
+        "feddm": condensing,
+    },
+)
+settings = lesson.experiment().new_algorithm().settings
+task, members = lesson.task, lesson.members()
 classes = task.dataset.classes
 
 # %%
-images, labels = (
-    torch.cat([getattr(c, name) for c in members])
-    for name in ("images", "labels")
-)
-parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(
-    partition_plot(
-        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
-    )
-)
+images, labels, owner = pooled(members)
+show(lesson.partition_plot())
 
 # %%
-results = list(experiments.rounds(plan, task=task, clients=members))
-pd.DataFrame(
-    {r.round: {"accuracy (%)": 100 * r.metrics["accuracy"]} for r in results}
-).round(1)
+vck = lesson.run(clients=members)
+vck.per_round().round(1)
 
 # %% [markdown]
 # ## What a client does
@@ -129,7 +115,7 @@ source(find("fedvck").condense)
 source(condensation.smoothed_error)
 
 # %%
-at = {"now": results[-2].state, "before": results[-3].state}
+at = {"now": vck.states[-2], "before": vck.states[-3]}
 models = {name: task.model_from(state.tensors) for name, state in at.items()}
 logits, previous = (
     task.outputs(models[name], images) for name in ("now", "before")
@@ -209,9 +195,6 @@ source(condensation.selection_probabilities)
 # weights, whose ratio cannot exceed $e$.
 
 # %%
-owner = torch.repeat_interleave(
-    torch.arange(clients), torch.tensor([len(c) for c in members])
-)
 _, group = torch.unique(owner * len(classes) + labels, return_inverse=True)
 groups = int(group.max()) + 1
 error = condensation.smoothed_error(
@@ -249,7 +232,7 @@ pd.DataFrame(
 # likely to be drawn, at the right the four that are least likely.
 
 # %%
-largest = max(range(clients), key=lambda k: len(members[k]))
+largest = max(range(len(members)), key=lambda k: len(members[k]))
 mine = (owner == largest).nonzero()[:, 0]
 mine = mine[rules["share"][mine].argsort(descending=True)]
 ends = [
@@ -264,7 +247,7 @@ show(
         labels[chosen],
         classes,
         columns=8,
-        title=f"Client {largest}, by P_w",
+        title=f"Client {members[largest].id}, by P_w",
     )
 )
 
@@ -293,7 +276,7 @@ source(engine.REAL_SIDES["expectation"])
 # the clients have sent in the last round, one row a class:
 
 # %%
-last = results[-1].state.tensors
+last = vck.state.tensors
 new = last["knowledge/round"] == rounds - 1
 sent, sent_labels = last["knowledge/images"][new], last["knowledge/labels"][new]
 grey = (
@@ -330,7 +313,7 @@ each = [
     server.logit_prototypes(
         logits[owner == k], labels[owner == k], len(classes)
     )
-    for k in range(clients)
+    for k in range(len(members))
 ]
 prototypes = server.aggregate_prototypes(
     *(torch.stack(values) for values in zip(*each, strict=True))
@@ -472,22 +455,12 @@ source(server.update_model)
 
 
 # %%
-def run(plan):
-    record = experiments.new_record(plan, task)
-    for result in experiments.rounds(plan, task=task):
-        record.add(result)
-    return record
-
-
-vck = experiments.new_record(plan, task)
-for result in results:
-    vck.add(result)
 runs = [
-    vck,
-    run(experiment("feddm", **condensing)),
-    run(experiment("fedavg", local_steps=10, lr=0.05)),
+    vck.record,
+    lesson.run("feddm").record,
+    lesson.run("fedavg", local_steps=10, lr=0.05).record,
 ]
-show(curves(runs, title=f"{dataset}, alpha = {alpha:g}"))
+show(curves(runs, title=lesson.title))
 
 # %%
 show(curves(runs, x="megabytes", title="the same against what was sent"))
@@ -545,27 +518,14 @@ table("fedvck", 12, best)
 
 
 # %%
-def lead(frame, kind):
-    """FedVCK minus the best other method of each column in which both have a
-    number.
-    """
-    of = frame.dropna(subset=kind)
-    others = of[of["row"] != "FedVCK"].groupby("column")[kind]
-    return pd.DataFrame(
-        {
-            kind: of[of["row"] == "FedVCK"].set_index("column")[kind]
-            - others.max(),
-            f"rivals {kind}": others.size(),
-        }
-    )
-
-
 leads = {}
 for number in (2, 3, 7, 11):
     frame = table_frame("fedvck", number, best)
     leads[f"Table {number}"] = (
-        lead(frame, "printed")
-        .join(lead(frame, "measured"), how="outer")
+        lead(frame, "FedVCK", "printed")
+        .add_suffix(" printed")
+        .join(lead(frame, "FedVCK").add_suffix(" measured"), how="outer")
+        .rename(columns=lambda name: name.removeprefix("lead "))
         .loc[lambda found: found[["printed", "measured"]].notna().any(axis=1)]
     )
 leads = pd.concat(leads, names=["table", "column"])
@@ -595,17 +555,8 @@ Markdown(
 # the number of classes. Both, from the same runs:
 
 # %%
-known, both = records(), []
-for number in (3, 11):
-    level = table_frame("fedvck", number, best)["profile"].iat[0]
-    both += [
-        {"column": cell.column, "row": cell.row, **known[run.id].metrics}
-        for cell in TableSpec.find("fedvck", number).cells(level)
-        for run in cell.experiments
-        if run.id in known
-    ]
+both = pd.concat(metrics_frame("fedvck", number, best) for number in (3, 11))
 measures = {"accuracy": "accuracy (%)", "balanced_accuracy": "balanced (%)"}
-both = pd.DataFrame(both, columns=["column", "row", *measures])
 means = 100 * both.groupby(["column", "row"], sort=False)[
     list(measures)
 ].mean().rename(columns=measures)

@@ -39,22 +39,32 @@ import torch
 from IPython.display import Markdown
 
 import core.federation as federation
-from core import condensation, data, experiments, models, server
+from core import condensation, data, models, server
 from core.algorithms import fedmk, find
 from core.condensation import bilevel
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
+from core.experiments import TableSpec
+from core.families import generative
+from core.federation.tensors import take_each, unpack
 from core.models import count_parameters
 from core.report import (
     condensed_images,
+    curve_frame,
     curves,
     lines,
-    partition_plot,
     progress,
     show,
     source,
     table,
     table_frame,
+)
+from core.report.lesson import Lesson, pooled
+from core.report.results import (
+    bytes_by_kind,
+    column_curves,
+    filled,
+    lead,
+    table_runs,
+    verdict_counts,
 )
 from core.report.tuning import tuning_table
 from core.rng import Rng
@@ -63,23 +73,6 @@ best = None if shown == "best" else shown
 
 
 # %%
-def experiment(algorithm, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "model": "lenet",
-            "rounds": rounds,
-            "clients": clients,
-            "active": active,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": settings,
-        },
-    )
-
-
 rates = {
     "inner_lr": 0.2,
     "horizon": 25,
@@ -87,44 +80,40 @@ rates = {
     "server_lr": 0.2,
     "server_steps": 25,
 }
-batches = {"inner_batch": 32, "real_batch": 32, "generator_steps": 20}
-plan = experiment(
+lesson = Lesson(
+    profile,
     "fedmk",
-    images_per_class=images_per_class,
-    iterations=iterations,
-    **rates,
-    **batches,
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model="lenet",
+    active=active,
+    own={
+        "fedmk": {
+            "images_per_class": images_per_class,
+            "iterations": iterations,
+            "inner_batch": 32,
+            "real_batch": 32,
+            "generator_steps": 20,
+            **rates,
+        }
+    },
 )
-algorithm = plan.new_algorithm()
-settings = algorithm.settings
-task = experiments.make_task(plan)
-members = experiments.make_clients(plan, task)
+algorithm = lesson.experiment().new_algorithm()
+settings, task, members = algorithm.settings, lesson.task, lesson.members()
 classes, test = task.dataset.classes, task.dataset.test
 
 # %%
-everything = torch.cat([client.labels for client in members]).cpu()
-parts = torch.arange(len(everything)).split([len(client) for client in members])
-show(
-    partition_plot(
-        everything, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
-    )
-)
+show(lesson.partition_plot())
 
 # %% [markdown]
 # The run. `active` of the clients take part in a round.
 
 # %%
-results = list(experiments.rounds(plan, task=task, clients=members))
-pd.DataFrame(
-    {
-        r.round: {
-            "accuracy (%)": 100 * r.metrics["accuracy"],
-            "up (kB)": r.up / 1000,
-            "down (kB)": r.down / 1000,
-        }
-        for r in results
-    }
-).T.round(1)
+run = lesson.run(clients=members)
+run.per_round().T.round(2)
 
 # %% [markdown]
 # ## What a client does
@@ -404,7 +393,12 @@ print(
 source(find("fedmk").broadcast)
 
 # %%
-before, last = results[-2].state, results[-1].state
+before, last = run.states[-2:]
+
+
+def owners(state):
+    """The clients whose knowledge the server has."""
+    return list(take_each("knowledge/", state.tensors))
 
 
 def given(state, number):
@@ -412,13 +406,13 @@ def given(state, number):
     handed = algorithm.broadcast(state, number).tensors["images"]
     return next(
         k
-        for k in fedmk.owners(state)
+        for k in owners(state)
         if state.tensors[f"knowledge/{k}/images"] is handed
     )
 
 
 taken = {}
-for number in fedmk.owners(last) if len(fedmk.owners(before)) > 1 else []:
+for number in owners(last) if len(owners(before)) > 1 else []:
     other = given(before, number)
     own = last.tensors[f"knowledge/{number}/labels"].unique()
     theirs = before.tensors[f"knowledge/{other}/labels"].unique()
@@ -441,7 +435,7 @@ pd.DataFrame(taken).T
 def gallery(result):
     """Show the first image of each class of each active client."""
     tiles, row = [], []
-    for owner in fedmk.owners(result.state):
+    for owner in owners(result.state):
         images, labels = (
             result.state.tensors[f"knowledge/{owner}/{kind}"].cpu()
             for kind in ("images", "labels")
@@ -471,7 +465,7 @@ def gallery(result):
     )
 
 
-for result in results:
+for result in run.results:
     gallery(result)
 
 # %% [markdown]
@@ -480,13 +474,13 @@ for result in results:
 # the mean of the real images of the class.
 
 # %%
-owners = fedmk.owners(last)
 uploaded, marks = (
-    torch.cat([last.tensors[f"knowledge/{k}/{kind}"] for k in owners])
+    torch.cat([last.tensors[f"knowledge/{k}/{kind}"] for k in owners(last)])
     for kind in ("images", "labels")
 )
 marks = marks.long()
-real = torch.cat([client.images for client in members]).float()
+pictures, everything, _ = pooled(members)
+real = pictures.float()
 held = marks.unique()
 made_mean = torch.stack([uploaded[marks == c].mean(0) for c in held]).cpu()
 real_mean = torch.stack(
@@ -590,7 +584,8 @@ source(find("fedmk").train_model)
 
 # %%
 model = task.model_from(last.tensors).eval()
-generator = fedmk.generator_of(task, model, Rng(seed), last)
+generator = generative.feature_generator(task, model.feature_size, Rng(seed))
+unpack(generator, last.tensors, "generator/")
 pseudo, pseudo_marks = fedmk.draw_pseudo(
     generator, marks, len(marks), Rng(seed).at("pseudo")
 )
@@ -634,13 +629,6 @@ print(
 
 
 # %%
-def record_of(plan, finished=None):
-    record = experiments.new_record(plan, task)
-    for result in finished or experiments.rounds(plan, task=task):
-        record.add(result)
-    return record
-
-
 local = {
     "lr": 0.01,
     "local_steps": 20,
@@ -648,7 +636,7 @@ local = {
     "momentum": 0.0,
     "weight_decay": 0.0,
 }
-runs = [record_of(plan, results), record_of(experiment("fedavg", **local))]
+runs = [run.record, lesson.run("fedavg", **local).record]
 show(curves(runs, title=f"Equal rounds: {dataset}, alpha = {alpha:g}"))
 
 # %%
@@ -680,18 +668,9 @@ pd.Series(work).to_frame("images a round and client")
 # Bytes of the run by direction and kind, from the ledger:
 
 # %%
-pd.DataFrame(
-    {
-        record.experiment.algorithm: pd.Series(
-            {
-                (way, kind): size
-                for way, kinds in record.bytes.items()
-                for kind, size in kinds.items()
-            }
-        )
-        for record in runs
-    }
-).fillna(0).astype(int).rename_axis(["direction", "kind"])
+bytes_by_kind(
+    {record.experiment.algorithm: record for record in runs}, each_round=False
+)
 
 # %% [markdown]
 # Appendix A works the cost out for MNIST: 20 float32 images of 28 by 28 pixels per class and a model of 105 K, ten
@@ -915,19 +894,15 @@ table_of_tries.style.format(
 Markdown("> " + TableSpec.find("fedmk", "schedule").note)
 
 # %%
-known, tried = records(), []
-for cell in TableSpec.find("fedmk", "schedule").cells("laptop"):
-    done = [run for run in cell.experiments if run.id in known]
-    for run in done:
-        scores = [row["metrics"]["accuracy"] for row in known[run.id].rounds]
-        tried.append((cell.row, run.seed, 100 * sum(scores[-5:]) / 5))
-    if not done:
-        tried.append((cell.row, 0, float("nan")))
+tried = [
+    (run.row, run.seed, curve_frame(run.record)["value"].tail(5).mean())
+    for run in table_runs("fedmk", "schedule", ["laptop"]).itertuples()
+]
 schedules = pd.DataFrame(tried, columns=["schedule", "seed", "accuracy"])
-schedules = schedules.pivot(index="schedule", columns="seed", values="accuracy")
-schedules.assign(mean=schedules.mean(axis=1)).round(1).astype(object).fillna(
-    "pending"
-)
+schedules = schedules.pivot(
+    index="schedule", columns="seed", values="accuracy"
+).reindex([row.name for row in TableSpec.find("fedmk", "schedule").rows])
+filled(schedules.assign(mean=schedules.mean(axis=1)), "{:.1f}")
 
 # %% [markdown]
 # ### By how much FedMK leads
@@ -943,27 +918,16 @@ frame = pd.concat(
 tuned = frame["row"].str.endswith(", tuned")
 
 
-def lead(kind, others):
-    """FedMK minus the best of the other rows of every column in which both
-    have a number.
-    """
-    ours = frame["row"] == "FedMK"
-    best_other = (
-        frame[others & ~ours].dropna(subset=kind).groupby("column")[kind].max()
-    )
-    return (
-        frame[ours].dropna(subset=kind).set_index("column")[kind] - best_other
-    )
-
-
 leads = pd.DataFrame(
     {
-        "printed": lead("printed", ~tuned),
-        "measured": lead("measured", ~tuned),
-        "measured, others tuned": lead("measured", tuned),
+        "printed": lead(frame[~tuned], "FedMK", "printed")["lead"],
+        "measured": lead(frame[~tuned], "FedMK")["lead"],
+        "measured, others tuned": lead(
+            frame[tuned | frame["row"].eq("FedMK")], "FedMK"
+        )["lead"],
     }
 ).reindex(frame["column"].unique())
-leads.round(2).astype(object).fillna("pending")
+filled(leads)
 
 # %% [markdown]
 # ### How steady the last round is
@@ -974,41 +938,23 @@ leads.round(2).astype(object).fillna("pending")
 # between two rounds. The best round is known only to someone who looks at the test set; it is not a result. Why a round
 # can lose so much is a question of [the next page](21_fedmk_ablations).
 
+
 # %%
-known, rows = records(), []
-for number in (1, 4, 3):
-    for cell in TableSpec.find("fedmk", number).cells("paper"):
-        for run in (
-            known[run.id] for run in cell.experiments if run.id in known
-        ):
-            scores = 100 * pd.Series(
-                [
-                    row["metrics"]["accuracy"]
-                    for row in run.rounds
-                    if row["metrics"]
-                ]
-            )
-            steps = scores.diff()
-            rows.append(
-                (
-                    cell.row,
-                    scores.iloc[-1],
-                    scores.tail(5).mean(),
-                    scores.max(),
-                    steps.tail(5).abs().mean(),
-                    max(0, -steps.min()),
-                )
-            )
+def steady(record):
+    scores = curve_frame(record)["value"]
+    steps = scores.diff()
+    return {
+        "last round": scores.iloc[-1],
+        "mean of the last five": scores.tail(5).mean(),
+        "best round": scores.max(),
+        "mean step": steps.tail(5).abs().mean(),
+        "largest fall": max(0, -steps.min()),
+    }
+
+
+runs = pd.concat(table_runs("fedmk", n, ["paper"]) for n in (1, 4, 3))
 steadiness = pd.DataFrame(
-    rows,
-    columns=[
-        "method",
-        "last round",
-        "mean of the last five",
-        "best round",
-        "mean step",
-        "largest fall",
-    ],
+    [{"method": run.row, **steady(run.record)} for run in runs.itertuples()]
 ).groupby("method", sort=False)
 steadiness.mean().round(1).assign(runs=steadiness.size())
 
@@ -1022,75 +968,54 @@ steadiness.mean().round(1).assign(runs=steadiness.size())
 table("fedmk", "figure2", best)
 
 # %%
-measured = {}
-for level in ("laptop", "paper"):
-    for cell in TableSpec.find("fedmk", "figure2").cells(level):
-        for run in cell.experiments:
-            if run.id in known:
-                measured.setdefault((cell.column, level), {})[run.id] = cell.row
-for (column, level), names in measured.items():
-    show(
-        curves(
-            list(names),
-            by=lambda record, names=names: names[record.experiment.id],
-            title=f"{column}, profile {level}",
-        )
-    )
+measured = table_runs("fedmk", "figure2")
+for figure in column_curves(measured):
+    show(figure)
 
 
-def overtakes(names):
+# %%
+def overtakes(records):
     """FedMK's accuracy after ten rounds, and the first round in which FedAvg
-    has as much.
+    has as much; None where one of them has no such record.
     """
     scores = {
-        names[id_]: {
-            row["round"]: row["metrics"]["accuracy"]
-            for row in known[id_].rounds
-            if row["metrics"]
-        }
-        for id_ in names
+        name: curve_frame(record).set_index("round")["value"]
+        for name, record in records.items()
     }
-    if 10 not in scores.get("FedMK", {}) or "FedAvg" not in scores:
+    if "FedAvg" not in scores or 10 not in scores.get("FedMK", []):
         return None
-    goal = scores["FedMK"][10]
-    first = [
-        number for number, score in scores["FedAvg"].items() if score >= goal
-    ]
+    goal, others = scores["FedMK"][10], scores["FedAvg"]
+    reached = others.index[others >= goal]
     return {
-        "FedMK after 10 rounds (%)": round(100 * goal, 1),
-        "FedAvg has it in round": min(first)
-        if first
-        else f"none of {max(scores['FedAvg'])}",
+        "FedMK after 10 rounds (%)": f"{goal:.1f}",
+        "FedAvg has it in round": str(reached.min())
+        if len(reached)
+        else f"none of {others.index.max()}",
     }
 
 
 passed = {
-    key: row for key, names in measured.items() if (row := overtakes(names))
+    key: overtakes(dict(zip(of["row"], of["record"], strict=True)))
+    for key, of in measured.groupby(["column", "profile"], sort=False)
 }
-print(
-    f"{len(measured)} columns of Figure 2 are measured, at least in part"
-    if measured
-    else "No curve of Figure 2 is measured yet: the commands stand below the "
-    "table."
+passed = {key: row for key, row in passed.items() if row}
+pd.DataFrame(passed).T if passed else Markdown(
+    "No column of Figure 2 is measured for both methods yet."
 )
-pd.DataFrame(passed).T if passed else None
 
 # %% [markdown]
 # ## Verdict
 
 # %%
-verdicts = frame["verdict"].value_counts()
+sentences = []
+say = sentences.append
 first = frame[frame["column"] == "mnist-0.5"].set_index("row")["printed"]
 printed, here = leads["printed"].dropna(), leads["measured"].dropna()
-print(
-    f"Tables 1, 4 and 3, {len(frame)} cells: "
-    + ", ".join(f"{n} {name}" for name, n in verdicts.items())
-    + "."
-)
+say(f"Tables 1, 4 and 3, {len(frame)} cells: " + verdict_counts(frame) + ".")
 wide = frame[
     (frame["verdict"] == "inconclusive") & frame["profile"].eq("paper")
 ]
-print(
+say(
     f"{len(wide)} of them decide nothing because their seeds differ so much"
     + "".join(
         f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± "
@@ -1100,30 +1025,31 @@ print(
     )
     + "."
 )
-print(
+say(
     f"In print FedMK leads in {(printed > 0).sum()} of {len(printed)} columns, "
     f"by {printed.min():.2f} "
     f"({printed.idxmin()}) to {printed.max():.2f} ({printed.idxmax()}) points."
 )
-print(
+say(
     f"Measured, it leads in {(here > 0).sum()} of {len(here)} columns."
     if len(here)
     else "No column with FedMK and another method is measured yet."
 )
 fair = leads["measured, others tuned"].dropna()
 if len(fair):
-    print(
+    say(
         f"Against tuned learning rates it leads in {(fair > 0).sum()} of "
         f"{len(fair)} columns; its lead is between "
         f"{fair.min():.2f} ({fair.idxmin()}) and {fair.max():.2f} "
         f"({fair.idxmax()}) points."
     )
 rival = first.drop("FedMK")
-print(
+say(
     f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, '
     f"and {first['FedGen']} is FedGen; "
     f"the best other method there is {rival.idxmax()} with {rival.max()}."
 )
+Markdown("\n\n".join(sentences))
 
 # %% [markdown]
 # ## What the paper leaves open
@@ -1195,10 +1121,7 @@ print(
 #
 # ```python
 # def accuracy(**changed):
-#     plan_ = experiment("fedmk", **{"images_per_class": images_per_class, "iterations": iterations,
-#                                    **rates, **batches, **changed})
-#     *_, end = experiments.rounds(plan_, task=task)
-#     return 100 * end.metrics["accuracy"]
+#     return lesson.run(**changed).accuracy
 #
 # {"as above": accuracy(), "four times the steps": accuracy(server_steps=100),
 #  "horizon 1": accuracy(horizon=1), "horizon 1, one step": accuracy(horizon=1, server_steps=1)}
@@ -1222,8 +1145,8 @@ print(
 #
 # ```python
 # for steps in (20, 50, 100):
-#     record = record_of(experiment("fedavg", **local | {"local_steps": steps}))
-#     print(steps, round(100 * record.metrics["accuracy"], 1))
+#     run = lesson.run("fedavg", **local | {"local_steps": steps})
+#     print(steps, round(run.accuracy, 1))
 # ```
 #
 # At the defaults of this page FedAvg was ahead with 50 batches, and with 20 at five times the learning rate

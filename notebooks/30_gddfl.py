@@ -40,45 +40,30 @@ import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from core import condensation, experiments, models
+from core import condensation, models
 from core.algorithms import find, random_selection
 from core.condensation import engine, gradient, shift
 from core.data import isic
-from core.experiments.profiles import apply
 from core.families import one_shot
 from core.metrics import averaging
 from core.report import (
     condensed_images,
-    partition_plot,
     progress,
     show,
     source,
     table,
     table_frame,
 )
+from core.report.lesson import Lesson
+from core.report.results import verdict_counts
 from core.report.verdict import MB
 from core.rng import Rng
+from core.server import weighted_average
 
 best = None if shown == "best" else shown
 
 
 # %%
-def experiment(algorithm, rounds=1, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": settings,
-            "evaluate_every": rounds,
-        },
-    )
-
-
 trained = {"server_epochs": 150, "server_lr": 0.02}
 condensed = {
     "images_per_class": images_per_class,
@@ -89,22 +74,21 @@ condensed = {
     "encoder_width": encoder_width,
     **trained,
 }
-plan = experiment("gddfl", **condensed)
-algorithm = plan.new_algorithm()
-task = experiments.make_task(plan)
-members = [
-    client for client in experiments.make_clients(plan, task) if len(client)
-]
+lesson = Lesson(
+    profile,
+    "gddfl",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=1,
+    seed=seed,
+    own={"gddfl": condensed, "dm": condensed},
+)
+task, members = lesson.task, lesson.members()
 classes = task.dataset.classes
 
 # %%
-labels = torch.cat([client.labels for client in members])
-parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(
-    partition_plot(
-        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
-    )
-)
+show(lesson.partition_plot())
 
 # %% [markdown]
 # ## A shift of statistics
@@ -287,14 +271,8 @@ source(one_shot.OneShot.server_update)
 
 
 # %%
-def run(algorithm, rounds=1, **settings):
-    return list(
-        experiments.rounds(experiment(algorithm, rounds, **settings), task=task)
-    )
-
-
-runs = {"GDD-FL": run("gddfl", **condensed)}
-sent = runs["GDD-FL"][-1].state.tensors
+runs = {"GDD-FL": lesson.run()}
+sent = runs["GDD-FL"].state.tensors
 show(
     condensed_images(
         sent["uploaded/images"],
@@ -338,7 +316,7 @@ ideas = {
     "FedAvg": (
         "models travel, round after round, and are averaged by numbers of "
         "samples",
-        line(find("fedavg").server_update, "average = weighted_average"),
+        line(weighted_average, "sum_.add_"),
     ),
     "DC": (
         "a network shall learn the same from them: gradients agree, by their "
@@ -382,23 +360,27 @@ few = condensed | {
 total = {"images_per_class": clients * images_per_class, **trained}
 local = {"local_steps": 10, "lr": 0.05}
 runs |= {
-    "GDD-FL, p = 0": run("gddfl", **condensed, shift_probability=0),
-    "DM": run("dm", **condensed),
-    "DSA": run("dsa", **few),
-    "DC": run("dc", **few),
-    f"R.S.@{total['images_per_class']}": run("random_selection", **total),
-    "FedAvg, 1 round": run("fedavg", **local),
-    "FedAvg, 10 rounds": run("fedavg", 10, **local),
-    "Upper bound": run("centralized", lr=0.05, local_steps=50),
+    "GDD-FL, p = 0": lesson.run(shift_probability=0),
+    "DM": lesson.run("dm"),
+    "DSA": lesson.run("dsa", **few),
+    "DC": lesson.run("dc", **few),
+    f"R.S.@{total['images_per_class']}": lesson.run(
+        "random_selection", **total
+    ),
+    "FedAvg, 1 round": lesson.run("fedavg", **local),
+    "FedAvg, 10 rounds": lesson.but(rounds=10, evaluate_every=10).run(
+        "fedavg", **local
+    ),
+    "Upper bound": lesson.run("centralized", lr=0.05, local_steps=50),
 }
 rows = {
     name: {
-        "up (kB)": sum(r.up for r in results) / 1e3,
-        "seconds": sum(sum(r.seconds.values()) for r in results),
-        "accuracy (%)": 100 * results[-1].metrics["accuracy"],
-        "AUC (%)": 100 * results[-1].metrics["auc_macro"],
+        "up (kB)": sum(r.up for r in run.results) / 1e3,
+        "seconds": run.record.seconds,
+        "accuracy (%)": run.accuracy,
+        "AUC (%)": 100 * run.record.metrics["auc_macro"],
     }
-    for name, results in runs.items()
+    for name, run in runs.items()
 }
 pd.DataFrame(rows).T.round(1)
 
@@ -667,7 +649,7 @@ pd.Series(
         * images_per_class
         * one,
         "classes that clients hold": held * images_per_class * one,
-        "ledger": runs["GDD-FL"][-1].up,
+        "ledger": runs["GDD-FL"].results[-1].up,
     }
 ).to_frame("bytes")
 
@@ -769,19 +751,16 @@ measured.round(2) if len(
 ) else "not measured yet: the lists below the tables have the commands"
 
 # %%
-for rival, ahead in measured.items():
-    if ahead.notna().any():
-        print(
-            f"GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of "
-            f"{int(ahead.notna().sum())} measured cases, "
-            f"on average by {ahead.mean():.1f} points"
-        )
-verdicts = table_frame("gddfl", 1, best)
-verdicts = verdicts[verdicts["printed_text"].ne("")]["verdict"].value_counts()
-print(
-    "Printed cells:",
-    ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()),
-)
+sentences = [
+    f"- GDD-FL is ahead of {rival} in {int((ahead > 0).sum())} of "
+    f"{int(ahead.notna().sum())} measured cases, on average by "
+    f"{ahead.mean():.1f} points."
+    for rival, ahead in measured.items()
+    if ahead.notna().any()
+]
+cells = table_frame("gddfl", 1, best)
+cells = cells[cells["printed_text"].ne("")]
+Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 
 # %% [markdown]
 # ## Take away
@@ -807,8 +786,8 @@ print(
 # $2 \mathcal{L}_{\mathcal{S}, \mathcal{T}}$. SGD (with momentum, too) on twice a loss is SGD with twice the rate.
 #
 # ```python
-# double = run("dm", **{**condensed, "image_lr": 2.0})[-1].state.tensors["uploaded/images"]
-# zero = runs["GDD-FL, p = 0"][-1].state.tensors["uploaded/images"]
+# double = lesson.run("dm", image_lr=2.0).state.tensors["uploaded/images"]
+# zero = runs["GDD-FL, p = 0"].state.tensors["uploaded/images"]
 # (double.int() - zero.int()).abs().max()
 # ```
 #

@@ -30,9 +30,8 @@ import attrs
 import pandas as pd
 import torch
 
-from core import condensation, experiments, models
+from core import condensation, models
 from core.condensation import shift
-from core.experiments.profiles import apply
 from core.report import (
     condensed_images,
     scatter,
@@ -41,6 +40,7 @@ from core.report import (
     table,
     table_frame,
 )
+from core.report.lesson import Lesson
 from core.report.results import filled
 from core.rng import Rng
 
@@ -49,37 +49,26 @@ forms = {"dsu": "dsu", "as printed": "as_printed"}
 
 
 # %%
-def experiment(algorithm, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "rounds": 1,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "iid"},
-            "settings": {
-                "images_per_class": images_per_class,
-                "iterations": iterations,
-                "image_lr": 1.0,
-                "real_batch": real_batch,
-                "encoder_depth": encoder_depth,
-                "encoder_width": encoder_width,
-                "server_epochs": 150,
-                "server_lr": 0.02,
-                **settings,
-            },
-        },
-    )
-
-
-task = experiments.make_task(experiment("gddfl"))
-members = [
-    client
-    for client in experiments.make_clients(experiment("gddfl"), task)
-    if len(client)
-]
+lesson = Lesson(
+    profile,
+    "gddfl",
+    dataset=dataset,
+    partition={"name": "iid"},
+    clients=clients,
+    rounds=1,
+    seed=seed,
+    settings={
+        "images_per_class": images_per_class,
+        "iterations": iterations,
+        "image_lr": 1.0,
+        "real_batch": real_batch,
+        "encoder_depth": encoder_depth,
+        "encoder_width": encoder_width,
+        "server_epochs": 150,
+        "server_lr": 0.02,
+    },
+)
+task, members = lesson.task, lesson.members()
 data, classes = task.dataset, task.dataset.classes
 train = data.train
 label = int(torch.bincount(train.labels).argmax())
@@ -433,9 +422,9 @@ arms = {
 }
 states, measures = {}, {}
 for name, (algorithm, changes) in arms.items():
-    plan = experiment(algorithm, **changes)
-    *_, last = experiments.rounds(plan, task=task, clients=equipped)
-    states[name], model = last.state, plan.new_algorithm().model(last.state)
+    run = lesson.run(algorithm, clients=equipped, **changes)
+    states[name] = run.state
+    model = run.experiment.new_algorithm().model(run.state)
     right = {
         where: (
             task.outputs(model, images).argmax(1)
@@ -443,7 +432,7 @@ for name, (algorithm, changes) in arms.items():
         )
         for where, images in tests.items()
     }
-    measures[name] = {"clients apart (%)": clients_apart(last.state)} | {
+    measures[name] = {"clients apart (%)": clients_apart(run.state)} | {
         f"accuracy (%), {where}": 100 * hits.float().mean().item()
         for where, hits in right.items()
     }
@@ -627,8 +616,8 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 #
 # ```python
 # for p in (0.0, 0.5, 1.0):
-#     *_, last = experiments.rounds(experiment("gddfl", shift_layer=1, shift_probability=p), task=task, clients=equipped)
-#     print(p, clients_apart(last.state), last.metrics["accuracy"])
+#     last = lesson.run(clients=equipped, shift_layer=1, shift_probability=p)
+#     print(p, clients_apart(last.state), last.accuracy)
 # ```
 #
 # Algorithm 1 keeps the unshifted loss in any case, so that even at $p = 1$ half of the pull is towards the real images.

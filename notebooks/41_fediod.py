@@ -32,30 +32,34 @@ shown = "best"
 # %%
 import math
 
-import attrs
 import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from core import distillation, experiments
+from core import distillation
 from core.algorithms import find
 from core.algorithms.fediod import clients as local
 from core.algorithms.fediod.server import Centre
 from core.experiments import TableSpec
-from core.experiments.profiles import apply
-from core.models import Stacked
 from core.report import (
     condensed_images,
     curves,
     lines,
     metrics_frame,
-    partition_plot,
     progress,
     show,
     source,
     table,
     table_frame,
 )
+from core.report.lesson import (
+    Lesson,
+    answers,
+    share_right,
+    switch_table,
+    switches,
+)
+from core.report.results import filled, verdict_counts
 from core.report.tuning import tuning_table
 from core.rng import Rng
 
@@ -63,65 +67,43 @@ best = None if shown == "best" else shown
 
 
 # %%
-def experiment(algorithm, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "model_options": {"depth": 2, "width": 16},
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": {"lr": 0.05, "batch_size": 32, **settings},
-        },
-    )
-
-
-budget = {
-    "local_steps": 50,
-    "distill_steps": steps,
-    "distill_batch": 32,
-    "student_steps": student_steps,
-    "generator_width": 16,
-    "discriminator_width": 8,
-    "gan_lr": 0.002,
-    "student_lr": 0.01,
-}
-plan = experiment("fediod", **budget)
-algorithm = plan.new_algorithm()
-settings = algorithm.settings
-task = experiments.make_task(plan)
-members = [
-    client for client in experiments.make_clients(plan, task) if len(client)
-]
+lesson = Lesson(
+    profile,
+    "fediod",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model_options={"depth": 2, "width": 16},
+    settings={"lr": 0.05, "batch_size": 32},
+    own={
+        "fediod": {
+            "local_steps": 50,
+            "distill_steps": steps,
+            "distill_batch": 32,
+            "student_steps": student_steps,
+            "generator_width": 16,
+            "discriminator_width": 8,
+            "gan_lr": 0.002,
+            "student_lr": 0.01,
+        }
+    },
+)
+algorithm = lesson.experiment().new_algorithm()
+settings, task, members = algorithm.settings, lesson.task, lesson.members()
 classes, test = task.dataset.classes, task.dataset.test
 
 # %%
-labels = torch.cat([client.labels for client in members])
-parts = torch.arange(len(labels)).split([len(client) for client in members])
-show(
-    partition_plot(
-        labels, parts, classes, title=f"{dataset}, alpha = {alpha:g}"
-    )
-)
+show(lesson.partition_plot())
 
 # %% [markdown]
 # The run. A round is a part of stage two: cutting it into rounds changes nothing but how often it is tested.
 
 # %%
-results = list(experiments.rounds(plan, task=task, clients=members))
-pd.DataFrame(
-    {
-        r.round: {
-            "steps": r.state.meta["step"],
-            "accuracy (%)": 100 * r.metrics["accuracy"],
-            "up (MB)": r.up / 1e6,
-            "down (MB)": r.down / 1e6,
-        }
-        for r in results
-    }
+run = lesson.run(clients=members)
+run.per_round().assign(
+    steps=[state.meta["step"] for state in run.states]
 ).T.round(1)
 
 # %% [markdown]
@@ -134,29 +116,14 @@ source(local.train_teacher)
 
 
 # %%
-def share_right(scores, wanted=test.labels):
-    """Accuracy (%) of scores (N, C)."""
-    return 100 * (scores.argmax(1) == wanted).float().mean().item()
-
-
-@torch.no_grad()
-def ask(networks, inputs):
-    """Outputs (K, N, ...) of networks for images in the form of network
-    inputs.
-    """
-    return torch.cat(
-        [Stacked(networks)(part).float() for part in inputs.split(500)], 1
-    )
-
-
 teachers = local.teachers(members, settings)
-on_test = ask(teachers, task.inputs(test.images))
+on_test = answers(teachers, task.inputs(test.images))
 pd.DataFrame(
     {
         f"client {client.id}": {
             "images": len(client),
             "classes": int((client.class_counts > 0).sum()),
-            "teacher's accuracy (%)": share_right(z),
+            "teacher's accuracy (%)": share_right(z, test.labels),
         }
         for client, z in zip(members, on_test, strict=True)
     }
@@ -178,7 +145,7 @@ source(find("fediod").step)
 # in *each* step, for each client.
 
 # %%
-final = results[-1].state
+final = run.state
 centre, locals_ = algorithm.sides(final, members, Rng(seed))
 crossing = pd.DataFrame(
     [
@@ -227,10 +194,12 @@ source(distillation.gan_losses)
 centre, locals_ = algorithm.sides(final, members, Rng(seed))
 images = centre.images(0).detach()
 inputs = task.dataset.standardise(images)
-fake = distillation.generated(ask(locals_.judges, inputs))
+fake = distillation.generated(answers(locals_.judges, inputs))
 real = torch.stack(
     [
-        distillation.generated(ask([judge], task.inputs(client.images))).mean()
+        distillation.generated(
+            answers([judge], task.inputs(client.images))
+        ).mean()
         for judge, client in zip(locals_.judges, members, strict=True)
     ]
 )
@@ -292,7 +261,7 @@ source(distillation.jensen_shannon)
 
 # %%
 begin = algorithm.initialise(task, Rng(seed).at("initialise"))
-states = [begin, *(result.state for result in results)]
+states = [begin, *run.states]
 pi = centre.weights
 
 
@@ -303,7 +272,7 @@ def pictures(state, count=200):
 
 def on_images(network_inputs):
     """Means of Eq. 3 and 4, and how many classes the mean answer shows."""
-    q = ask(teachers, network_inputs).softmax(-1)
+    q = answers(teachers, network_inputs).softmax(-1)
     mean = torch.einsum("k,knc->nc", pi, q).mean(0)
     return {
         "entropy": distillation.confidence_loss(q, pi).item(),
@@ -374,7 +343,7 @@ source(Centre.learn)
 counts = torch.stack([client.class_counts for client in members])
 film = [pictures(state) for state in states]
 guess = distillation.ensemble_logits(
-    ask(teachers, task.dataset.standardise(film[-1])),
+    answers(teachers, task.dataset.standardise(film[-1])),
     distillation.class_input_importance(counts),
 ).argmax(1)
 found, first = (
@@ -448,7 +417,9 @@ source(distillation.ensemble_logits)
 # data, as the mixture {eq}`eq:kd-mixture` has it.
 
 # %%
-judged = distillation.generated(ask(locals_.judges, task.inputs(test.images)))
+judged = distillation.generated(
+    answers(locals_.judges, task.inputs(test.images))
+)
 mixtures = {
     "mean of logits": torch.einsum("k,knc->nc", pi, on_test),
     "class ratio only (*)": distillation.ensemble_logits(
@@ -462,22 +433,23 @@ mixtures = {
         distillation.class_input_importance(counts, 1 - judged, 1 - real),
     ),
 }
-accuracy = {"best single teacher": max(share_right(z) for z in on_test)}
-accuracy |= {name: share_right(scores) for name, scores in mixtures.items()}
-accuracy["the student"] = 100 * results[-1].metrics["accuracy"]
+accuracy = {
+    "best single teacher": max(share_right(z, test.labels) for z in on_test)
+}
+accuracy |= {
+    name: share_right(scores, test.labels) for name, scores in mixtures.items()
+}
+accuracy["the student"] = run.accuracy
 pd.Series(accuracy).round(1).to_frame("test accuracy (%)")
 
 # %%
-gap = (
-    accuracy["class and input ratio (Eq. 8)"] - accuracy["class ratio only (*)"]
+gap, turned = (
+    accuracy[f"class and input ratio{name}"] - accuracy["class ratio only (*)"]
+    for name in (" (Eq. 8)", ", turned")
 )
-turned = (
-    accuracy["class and input ratio, turned"] - accuracy["class ratio only (*)"]
-)
-print(
-    f"Here the input ratio changes the accuracy of the ensemble by {gap:+.1f} "
-    "points as printed "
-    f"and by {turned:+.1f} turned."
+Markdown(
+    "Here the input ratio changes the accuracy of the ensemble by "
+    f"{gap:+.1f} points as printed and by {turned:+.1f} turned."
 )
 
 # %% [markdown]
@@ -493,19 +465,8 @@ print(
 
 
 # %%
-def record_of(plan, rounds):
-    record = experiments.new_record(plan, task)
-    for result in rounds:
-        record.add(result)
-    return record
-
-
-averaging = experiment("fedavg", local_steps=10)
-runs = [
-    record_of(plan, results),
-    record_of(averaging, experiments.rounds(averaging, task=task)),
-]
-show(curves(runs, x="megabytes", title=f"{dataset}, alpha = {alpha:g}"))
+fedavg = lesson.run("fedavg", local_steps=10)
+show(curves([run.record, fedavg.record], x="megabytes", title=lesson.title))
 
 # %% [markdown]
 # How many bytes the methods need on CIFAR-10 is claimed in the paper's Figure 8; it has no numbers. [Privacy and
@@ -546,12 +507,7 @@ ranks[
 ]
 
 # %%
-verdicts = frame["verdict"].value_counts()
-print(
-    f"The {len(frame)} cells of Table 1: "
-    + ", ".join(f"{count} {name}" for name, count in verdicts.items())
-    + "."
-)
+Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 
 # %% [markdown]
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print. The column of CIFAR-100 at
@@ -641,20 +597,21 @@ ended.groupby(level=0, sort=False).mean().round(3).rename(
 # student knows the answers to the generator's images, not to real ones.
 
 # %%
-run = next(
+laptop = next(
     cell
     for cell in TableSpec.find("fediod", 1).cells("laptop")
     if cell.row == "FedIOD"
 ).experiments[0]
-taken = run.settings["distill_steps"] * run.settings["distill_batch"]
+taken = laptop.settings["distill_steps"] * laptop.settings["distill_batch"]
 full = find("fediod").Settings()
-least = full.all_steps([50_000 // run.clients]) * full.distill_batch
+least = full.all_steps([50_000 // laptop.clients]) * full.distill_batch
 print(
     f"A laptop's run asks about {taken:,} images. The paper's "
     f"{full.distill_epochs} epochs are at least {least:,}, "
-    f"{least / taken:.0f} times as many: with 50,000 images on {run.clients} "
+    f"{least / taken:.0f} times as many: with 50,000 images on "
+    f"{laptop.clients} "
     "clients the largest has "
-    f"{50_000 // run.clients:,} or more."
+    f"{50_000 // laptop.clients:,} or more."
 )
 
 # %% [markdown]
@@ -669,7 +626,7 @@ released = table_frame("fediod", "released", best).pivot(
 released = released[
     ["as printed", "gan_loss: non_saturating", "released, alpha = 0.1"]
 ].dropna(how="all")
-released.round(1).astype(object).fillna("pending")
+filled(released, "{:.1f}")
 
 # %% [markdown]
 # What each term and each switch changes is asked in [ablations](42_fediod_ablations) and in [paper and released
@@ -752,22 +709,8 @@ table("fediod", 9, best)
 # The equations above are those in print. Where the authors' code has something else, a setting has its value:
 
 # %%
-Settings = find("fediod").Settings
-pairs = {
-    field.name: (
-        getattr(Settings(), field.name),
-        getattr(Settings.released(), field.name),
-    )
-    for field in attrs.fields(Settings)
-}
-pd.DataFrame(
-    {
-        name: [str(value) for value in pair]
-        for name, pair in pairs.items()
-        if pair[0] != pair[1]
-    },
-    index=["printed", "released"],
-).T
+pairs = switches(find("fediod").Settings)
+switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 
 # %% [markdown]
 # `uniqueness_form` turns a sign: the released generator makes the teachers *agree*. `tau` of 10,001 is meant as
@@ -796,7 +739,7 @@ pd.DataFrame(
 # Insert {eq}`eq:iod-unique` into the sum: $\sum_k \pi_k H(q_k) - H(\bar q) + \sum_k \pi_k H(q_k)$. In numbers:
 #
 # ```python
-# q = ask(teachers, inputs).softmax(-1)
+# q = answers(teachers, inputs).softmax(-1)
 # both = distillation.confidence_loss(q, pi) - distillation.jensen_shannon(q, pi).mean()
 # mixture = distillation.entropy(torch.einsum("k,knc->nc", pi, q)).mean()
 # both, 2 * distillation.confidence_loss(q, pi) - mixture
@@ -862,8 +805,7 @@ pd.DataFrame(
 #
 # ```python
 # for how in ({}, {"input_ratio": "real"}, {"importance": "class_ratio"}):
-#     *_, last = experiments.rounds(experiment("fediod", **budget, **how), task=task)
-#     print(how, round(100 * last.metrics["accuracy"], 1))
+#     print(how, round(lesson.run(**how).accuracy, 1))
 # ```
 #
 # Repeat it with other values of `seed`: when the spread over seeds is larger than the differences, one run decides
@@ -881,8 +823,7 @@ pd.DataFrame(
 #
 # ```python
 # mixed = [{"model": "convnet", "depth": 2, "width": 16}, {"model": "resnet8", "width": 8, "grid": 1}]
-# *_, last = experiments.rounds(experiment("fediod", **budget, teacher_models=mixed), task=task)
-# round(100 * last.metrics["accuracy"], 1)
+# round(lesson.run(teacher_models=mixed).accuracy, 1)
 # ```
 #
 # The student keeps the network of the experiment. Teachers of one kind run together, the others one by one; nothing
