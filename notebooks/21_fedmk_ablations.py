@@ -25,15 +25,13 @@ profile = "quick"
 shown = "best"
 
 # %%
-import attrs
 import pandas as pd
 import torch
 from IPython.display import Markdown
 
-from core import condensation, experiments
-from core.algorithms import fedmk
+from core import condensation
 from core.experiments import TableSpec
-from core.experiments.profiles import apply
+from core.federation.tensors import take_each
 from core.metrics import earth_movers_distance
 from core.privacy import leakage
 from core.report import (
@@ -44,55 +42,40 @@ from core.report import (
     table,
     table_frame,
 )
+from core.report.lesson import Lesson
+from core.report.results import lead, verdict_counts
 from core.rng import Rng
 
 best = None if shown == "best" else shown
 
 
 # %%
-def experiment(rounds=rounds, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": "fedmk",
-            "dataset": dataset,
-            "model": "lenet",
-            "rounds": rounds,
-            "clients": clients,
-            "active": active,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": {
-                "images_per_class": images_per_class,
-                "iterations": iterations,
-                "inner_lr": 0.2,
-                "horizon": 25,
-                "image_lr": 30.0,
-                "inner_batch": 32,
-                "real_batch": 32,
-                "server_lr": 0.2,
-                "server_steps": 25,
-                "generator_steps": 20,
-                **settings,
-            },
-        },
-    )
-
-
-plan = experiment()
-task = experiments.make_task(plan)
-members = experiments.make_clients(plan, task)
+lesson = Lesson(
+    profile,
+    "fedmk",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model="lenet",
+    active=active,
+    settings={
+        "images_per_class": images_per_class,
+        "iterations": iterations,
+        "inner_lr": 0.2,
+        "horizon": 25,
+        "image_lr": 30.0,
+        "inner_batch": 32,
+        "real_batch": 32,
+        "server_lr": 0.2,
+        "server_steps": 25,
+        "generator_steps": 20,
+    },
+)
+task, members = lesson.task, lesson.members()
 classes, test = task.dataset.classes, task.dataset.test
-
-
-def run(**changes):
-    """Every round of a run."""
-    return list(
-        experiments.rounds(experiment(**changes), task=task, clients=members)
-    )
-
-
-full = run()
+full = lesson.run()
 
 # %% [markdown]
 # ## Table 2: one part less
@@ -156,16 +139,15 @@ print(
 
 # %%
 arms = {
-    "w/o sharing": run(sharing=False),
-    "w/o pseudo knowledge": run(pseudo=0.0),
-    "w/o dynamic weights": run(weights="uniform"),
+    "w/o sharing": lesson.run(sharing=False),
+    "w/o pseudo knowledge": lesson.run(pseudo=0.0),
+    "w/o dynamic weights": lesson.run(weights="uniform"),
     "FedMK": full,
 }
-scores = {"w/o iteration": [full[0]], **arms}
 scores = pd.Series(
     {
-        name: 100 * results[-1].metrics["accuracy"]
-        for name, results in scores.items()
+        "w/o iteration": full.per_round()["accuracy (%)"].iloc[0],
+        **{name: run.accuracy for name, run in arms.items()},
     }
 )
 pd.DataFrame(
@@ -221,11 +203,10 @@ show(
 # its end.
 
 # %%
-begin = (
-    experiment().new_algorithm().initialise(task, Rng(seed).at("initialise"))
-)
+algorithm = lesson.experiment().new_algorithm()
+begin = algorithm.initialise(task, Rng(seed).at("initialise"))
 client = max(members, key=len)
-states = {"start": begin, **{f"round {r.round}": r.state for r in full}}
+states = {"start": begin, **{f"round {r.round}": r.state for r in full.results}}
 losses = {
     name: torch.nn.functional.cross_entropy(
         task.outputs(task.model_from(state.tensors), client.images),
@@ -347,11 +328,11 @@ source(condensation.class_balanced_weights)
 table("fedmk", 6, best)
 
 # %%
-by_class = run(weights="class_balanced")
+by_class = lesson.run(weights="class_balanced")
 pd.Series(
     {
         "dynamic": scores["FedMK"],
-        "class-balanced": 100 * by_class[-1].metrics["accuracy"],
+        "class-balanced": by_class.accuracy,
         "all equal": scores["w/o dynamic weights"],
     }
 ).round(1).to_frame("accuracy (%), digits, one seed")
@@ -366,13 +347,13 @@ pd.Series(
 # from another client's, and only its own classes tell them where to go.
 
 # %%
-narrow = attrs.evolve(
-    experiment(rounds=2 * rounds),
+narrow = lesson.but(
+    rounds=2 * rounds,
     clients=10,
     active=4,
     partition={"name": "pathological", "classes_per_client": len(classes) // 2},
 )
-crowd = experiments.make_clients(narrow, task)
+crowd = narrow.members()
 has = torch.stack([client.class_counts > 0 for client in crowd])
 
 
@@ -380,17 +361,15 @@ def recalls(made):
     """Of every round and class: the active clients that have it, and its
     recall.
     """
-    plan = attrs.evolve(narrow, settings={**narrow.settings, "classes": made})
     rows = []
-    for state in (
-        result.state
-        for result in experiments.rounds(plan, task=task, clients=crowd)
-    ):
+    for state in narrow.run(clients=crowd, classes=made).states:
         right = (
             task.outputs(task.model_from(state.tensors), test.images).argmax(1)
             == test.labels
         )
-        for c, number in enumerate(has[fedmk.owners(state)].sum(0).tolist()):
+        for c, number in enumerate(
+            has[list(take_each("knowledge/", state.tensors))].sum(0).tolist()
+        ):
             rows.append(
                 {
                     "clients": number,
@@ -466,16 +445,18 @@ table("fedmk", "figure3", best)
 # %%
 sizes = (2, images_per_class, 4 * images_per_class)
 of_size = {
-    size: full if size == images_per_class else run(images_per_class=size)
+    size: full
+    if size == images_per_class
+    else lesson.run(images_per_class=size)
     for size in sizes
 }
 pd.DataFrame(
     {
         f"{size} per class": {
-            "accuracy (%)": 100 * results[-1].metrics["accuracy"],
-            "upload a round (kB)": results[-1].up / 1000,
+            "accuracy (%)": run.accuracy,
+            "upload a round (kB)": run.results[-1].up / 1000,
         }
-        for size, results in of_size.items()
+        for size, run in of_size.items()
     }
 ).T.round(1)
 
@@ -493,22 +474,11 @@ table("fedmk", "figure5", best)
 
 
 # %%
-def lead(number):
-    """FedMK minus the best other method of every measured column of a figure,
-    in points.
-    """
-    frame = table_frame("fedmk", number, best).dropna(subset="measured")
-    others = frame[frame["row"] != "FedMK"].groupby("column")["measured"].max()
-    return (
-        frame[frame["row"] == "FedMK"].set_index("column")["measured"] - others
-    ).dropna()
-
-
 for name, claim in (
     ("figure4", "best with 5, 7 and 10 active clients"),
     ("figure5", "best at 20, 30 and 40 rounds"),
 ):
-    leads = lead(name)
+    leads = lead(table_frame("fedmk", name, best), "FedMK")["lead"].dropna()
     columns = len(TableSpec.find("fedmk", name).columns)
     print(
         f"{name}, {claim}: "
@@ -566,26 +536,29 @@ pd.Series(
 # %%
 def knowledge(state):
     return torch.cat(
-        [state.tensors[f"knowledge/{k}/images"] for k in fedmk.owners(state)]
+        [
+            one["images"]
+            for one in take_each("knowledge/", state.tensors).values()
+        ]
     )
 
 
-model = task.model_from(full[-1].state.tensors).eval()
+model = task.model_from(full.state.tensors).eval()
 spaces = {
     "pixels, -1 to 1": lambda x: x,
     "pixels, 0 to 1": lambda x: (x + 1) / 2,
     "features": lambda x: model.embed(x).detach(),
 }
-smallest = knowledge(of_size[sizes[0]][-1].state)
+smallest = knowledge(of_size[sizes[0]].state)
 noise = {
     size: 2
     * torch.rand(
-        len(knowledge(results[-1].state)),
+        len(knowledge(run.state)),
         *smallest.shape[1:],
         generator=Rng(seed).at("noise", size).generator(),
     ).to(smallest.device)
     - 1
-    for size, results in of_size.items()
+    for size, run in of_size.items()
 }
 other = (
     2
@@ -595,8 +568,8 @@ other = (
     - 1
 )
 sets = {
-    f"knowledge, {size} per class": knowledge(results[-1].state)
-    for size, results in of_size.items()
+    f"knowledge, {size} per class": knowledge(run.state)
+    for size, run in of_size.items()
 }
 distances = {
     name: {
@@ -679,10 +652,7 @@ def grey(images):
     )
 
 
-algorithm, victim = (
-    experiment().new_algorithm(),
-    task.model_from(begin.tensors).eval(),
-)
+victim = task.model_from(begin.tensors).eval()
 told = algorithm.client_update(
     client, algorithm.broadcast(begin, client.id), Rng(seed).at("told")
 ).tensors
@@ -839,10 +809,9 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 numbered = pd.concat(
     [table_frame("fedmk", number, best) for number in (2, 5, 6, 7)]
 )
-verdicts = numbered["verdict"].value_counts()
 print(
     f"Tables 2, 5, 6 and 7, {len(numbered)} cells: "
-    + ", ".join(f"{n} {name}" for name, n in verdicts.items())
+    + verdict_counts(numbered)
     + "."
 )
 print(
@@ -950,11 +919,8 @@ print(
 # :class: dropdown
 #
 # ```python
-# import attrs
-#
 # def accuracy(seed, **changes):
-#     *_, end = experiments.rounds(attrs.evolve(experiment(**changes), seed=seed))
-#     return 100 * end.metrics["accuracy"]
+#     return lesson.but(seed=seed).run(**changes).accuracy
 #
 # pairs = pd.DataFrame({seed: {"full": accuracy(seed), "uniform": accuracy(seed, weights="uniform")}
 #                       for seed in range(3)}).T
