@@ -23,7 +23,7 @@ from torch import nn
 from core.errors import InputError
 from core.federation import Algorithm, Client, State, Task, rounds, select
 from core.privacy import membership
-from core.privacy.membership import LikelihoodRatio, Verdicts
+from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.rng import Rng
 
 
@@ -63,8 +63,14 @@ class Outcome:
 
     def together(self) -> Verdicts:
         """The verdicts on all clients' uploads as one list."""
-        each = [(one.member, one.online, one.offline) for one in self.clients.values()]
-        return Verdicts(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+        each = list(self.clients.values())
+
+        def joined(name: str, of: Sequence[object]) -> np.ndarray:
+            return np.concatenate([getattr(one, name) for one in of], axis=-1)
+
+        names = [field.name for field in attrs.fields(Evidence)]
+        seen = Evidence(*(joined(name, [one.evidence for one in each]) for name in names))
+        return Verdicts(seen, joined("online", each), joined("offline", each))
 
     def metrics(self) -> dict[str, float]:
         """What a record keeps. `mia_tpr_0.01` is the share of members that is found while 1% of the
@@ -137,13 +143,13 @@ def _judged(
 
     def judged(which: int | None, ids: Sequence[int]) -> Verdicts:
         target, *shadows = (one[which] for one in found)
-        return membership.likelihood_ratios(
+        seen = Evidence(
             target,
             np.stack(shadows),
             torch.cat([masks[id_] for id_ in ids], 1).numpy(),
             torch.cat([asked[id_].member for id_ in ids]).numpy(),
-            settings.variance,
         )
+        return membership.likelihood_ratios(seen, settings.variance)
 
     return Outcome({id_: judged(id_, [id_]) for id_ in asked}, judged(None, list(asked)))
 

@@ -47,15 +47,33 @@ class LikelihoodRatio:
 
 
 @attrs.frozen(eq=False)
+class Evidence:
+    """What an attacker sees of T images, and the truth."""
+
+    #: (T,) confidences of the attacked model
+    target: np.ndarray
+    #: (S, T) those of the shadow models
+    shadows: np.ndarray
+    #: (S, T) bool, which of them were made with the image, at least two with and two without
+    inside: np.ndarray
+    #: (T,) bool, the truth
+    member: np.ndarray
+
+
+@attrs.frozen(eq=False)
 class Verdicts:
     """What an attack says of T images: larger scores speak for membership."""
 
-    #: (T,) bool, the truth
-    member: np.ndarray
+    evidence: Evidence
     #: (T,) log of the likelihood ratio
     online: np.ndarray
     #: (T,) chance that a model made without the image is less confident
     offline: np.ndarray
+
+    @property
+    def member(self) -> np.ndarray:
+        """(T,) bool, the truth."""
+        return self.evidence.member
 
     @property
     def auc(self) -> float:
@@ -90,25 +108,13 @@ def draw(labels: torch.Tensor, shadows: int, rng: Rng) -> torch.Tensor:
     return torch.stack(halves)
 
 
-def likelihood_ratios(
-    target: np.ndarray,
-    shadows: np.ndarray,
-    inside: np.ndarray,
-    member: np.ndarray,
-    variance: str = "pooled",
-) -> Verdicts:
-    """Attack T images.
-
-    Args:
-        target: (T,) confidences of the attacked model.
-        shadows: (S, T) those of the shadow models; inside: (S, T) bool, which of them were made
-            with the image, at least two with and two without.
-        member: (T,) bool, the truth, which is handed on.
-        variance: see `LikelihoodRatio`.
+def likelihood_ratios(evidence: Evidence, variance: str = "pooled") -> Verdicts:
+    """Attack T images; for `variance` see `LikelihoodRatio`.
 
     Raises InputError for confidences that are not finite, and for an image with fewer than two
     shadow models of either kind.
     """
+    target, shadows, inside = evidence.target, evidence.shadows, evidence.inside
     if not (np.isfinite(target).all() and np.isfinite(shadows).all()):
         raise InputError("a confidence is not finite: has a shadow model diverged?")
     with_, without = (_gaussian(shadows, side, variance) for side in (inside, ~inside))
@@ -117,7 +123,7 @@ def likelihood_ratios(
     # 1 - Pr[Z > phi], Z ~ N(mu_out, s_out^2)
     mean, var = without
     z = torch.as_tensor((target - mean) / np.sqrt(var))
-    return Verdicts(member, online, torch.special.ndtr(z).numpy())
+    return Verdicts(evidence, online, torch.special.ndtr(z).numpy())
 
 
 def _gaussian(
@@ -149,13 +155,22 @@ def auc(scores: np.ndarray, member: np.ndarray) -> float:
     return float(roc_auc_score(member, scores))
 
 
-def true_positives(scores: np.ndarray, member: np.ndarray, rate: float) -> float:
-    """The largest share of members that is found while at most a share `rate` of the others is
-    accused.
+def roc(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ROC curve: rates of false positives, rising, and the largest rate of true positives at
+    each of them.
     """
     from sklearn.metrics import roc_curve
 
     wrong, right, _ = roc_curve(member, scores, drop_intermediate=False)
+    last = np.append(wrong[1:] > wrong[:-1], True)
+    return wrong[last], right[last]
+
+
+def true_positives(scores: np.ndarray, member: np.ndarray, rate: float) -> float:
+    """The largest share of members that is found while at most a share `rate` of the others is
+    accused.
+    """
+    wrong, right = roc(scores, member)
     return float(right[wrong <= rate].max())
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from core.errors import InputError
 from core.privacy import membership
-from core.privacy.membership import LikelihoodRatio, likelihood_ratios
+from core.privacy.membership import Evidence, LikelihoodRatio, likelihood_ratios
 from core.rng import Rng
 
 
@@ -60,7 +60,7 @@ def test_every_image_is_in_half_of_the_shadow_models_and_half_of_each_class_in_e
 @pytest.mark.parametrize("variance", ["each", "pooled"])
 def test_the_likelihood_ratio_is_that_of_scipys_normal_densities(variance):
     target, shadows, inside, member = world(0, 1.0, images=20)
-    found = likelihood_ratios(target, shadows, inside, member, variance)
+    found = likelihood_ratios(Evidence(target, shadows, inside, member), variance)
     sides = [[shadows[side[:, i], i] for i in range(20)] for side in (inside, ~inside)]
     means = [np.array([x.mean() for x in side]) for side in sides]
     deviations = []
@@ -80,13 +80,13 @@ def test_the_likelihood_ratio_is_that_of_scipys_normal_densities(variance):
 
 
 def test_a_model_that_knows_its_data_by_heart_gives_all_of_them_away():
-    found = likelihood_ratios(*world(1, 20.0))
+    found = likelihood_ratios(Evidence(*world(1, 20.0)))
     assert found.auc == 1
     assert membership.true_positives(found.online, found.member, 0.0) == 1
 
 
 def test_a_model_that_never_saw_the_data_gives_nothing_away():
-    aucs = [likelihood_ratios(*world(seed, 0.0)).auc for seed in range(20)]
+    aucs = [likelihood_ratios(Evidence(*world(seed, 0.0))).auc for seed in range(20)]
     error = math.sqrt((2 * 200 + 1) / (12 * 200**2))
     assert abs(np.mean(aucs) - 0.5) < 3 * error / math.sqrt(20)
     assert 0.5 * error < np.std(aucs) < 1.7 * error
@@ -94,16 +94,16 @@ def test_a_model_that_never_saw_the_data_gives_nothing_away():
 
 def test_the_attack_is_as_good_as_the_best_test_with_known_densities():
     """With many shadow models the AUC is that of two normals a deviation apart: Phi(1 / sqrt 2)."""
-    aucs = [likelihood_ratios(*world(seed, 1.0, 1000, 128)).auc for seed in range(4)]
+    aucs = [likelihood_ratios(Evidence(*world(seed, 1.0, 1000, 128))).auc for seed in range(4)]
     assert np.mean(aucs) == pytest.approx(stats.norm.cdf(1 / math.sqrt(2)), abs=0.02)
 
 
 def test_what_makes_no_sense_is_refused():
     target, shadows, inside, member = world(0, 0.0, 10, 4)
     with pytest.raises(InputError, match="diverged"):
-        likelihood_ratios(target * np.nan, shadows, inside, member)
+        likelihood_ratios(Evidence(target * np.nan, shadows, inside, member))
     with pytest.raises(InputError, match="two shadow models"):
-        likelihood_ratios(target, shadows, np.zeros_like(inside), member)
+        likelihood_ratios(Evidence(target, shadows, np.zeros_like(inside), member))
     with pytest.raises(InputError, match="one kind is missing"):
         membership.auc(target, np.ones(10, dtype=bool))
     with pytest.raises(InputError, match="even"):
