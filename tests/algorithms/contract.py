@@ -43,6 +43,7 @@ from core.federation import (
     check_upload,
     rounds,
 )
+from tests.algorithms.hostile import nothing_gets_by
 
 #: small values of settings, by name: an algorithm gets those that it has
 SMALL: dict[str, Any] = {
@@ -525,6 +526,15 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
                 raise AssertionError(f"{name}, {word}: accepted")
 
 
+def no_upload_gets_by_its_form(subject: Subject) -> None:
+    """What is drawn at random is refused, or is what the form of the algorithm promises."""
+    seen, done = watch(subject), set()
+    for message, tensors, meta, id_ in seen.checked:
+        if (names := tuple(sorted({**tensors, **meta}))) not in done:
+            done.add(names)
+            nothing_gets_by(message, tensors, meta, id_, len(seen.clients[id_]))
+
+
 # bad settings
 
 #: no setting allows the first two of these, and few the others
@@ -561,6 +571,7 @@ PROMISES: dict[str, Callable[[Subject], None]] = {
         bytes_are_those_of_the_tensors,
         nothing_private_is_sent,
         hostile_uploads_are_refused,
+        no_upload_gets_by_its_form,
         bad_settings_are_answered,
     )
 }
