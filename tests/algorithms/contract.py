@@ -80,29 +80,40 @@ SMALL: dict[str, Any] = {
     "synthetic": 8,
     "projection": 6,
 }
-#: other ways through an algorithm, each a subject of its own; the empty one is the first where it
-#: is there
+
+
+def needs(library: str, **settings: Any) -> list[dict[str, Any]]:
+    """One way through an algorithm, where a library is there that it needs."""
+    return [settings] if importlib.util.find_spec(library) else []
+
+
+#: ways through an algorithm, each a subject of its own
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dc": [{"init": "real"}],
     "desa": [{}, {"estimator": "expectation"}],
-    "dm": [{}, {"init": "real"}],
+    "dm": [{}, {"init": "real_average"}],
+    "feddf": [{"check_every": 1}],
     "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],
-    "feddm": [{}, {"estimator": "expectation"}],
-    "fediod": [{}, {"importance": "class_ratio", "private": True, "pretrain_steps": 1}],
-    "fedkd": [{}, {"private": True, "local_rounds": 2}],
+    "feddm": [{}, {"estimator": "expectation"}, {"candidates": 4, "clip_norm": 0.5, "rho": 0}],
+    "fediod": [{}, *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1)],
+    "fedkd": [{"fresh_noise": True}, *needs("opacus", private=True, local_rounds=2)],
     "fedmd": [{}, {"tested": "clients"}],
-    "fedmk": [{"compare_size": 1} if importlib.util.find_spec("ot") else {}],
+    "fedmk": [{}, *needs("ot", compare_size=1)],
     "fedvck": [
-        {"candidates": 7, "statistics": "running", "clip_norm": 0.5, "warm_start": True},
-        {"estimator": "expectation", "batches": "sliding", "keep_rounds": 2, "wire": "float32"},
-        {"estimator": "feature_bank", "first_model": "own", "wo_latent": True},
+        {},
+        {"candidates": 7, "statistics": "running", "clip_norm": 0.5},
+        {"candidates": 7, "estimator": "expectation", "batches": "sliding", "keep_rounds": 2},
+        {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
+        {"variant": "released"},
     ],
     "gddfl": [{}, {"shift_layer": 1, "shift": "as_printed", "shift_probability": 1.0}],
 }
 #: these send images of their clients: that is what they are compared for
 SEND_IMAGES = ("centralized", "random_selection")
 
-ROUNDS, ACTIVE, EMPTY, NOBODYS, SEED = 3, 3, 2, 9, 7
+ROUNDS, ACTIVE, SEED = 3, 3, 7
+#: of the clients; as texts they sort in another order
+IDS, EMPTY, NOBODYS = (0, 1, 2, 3, 10), 2, 9
 
 
 @attrs.frozen(eq=False)
@@ -125,14 +136,16 @@ class Subject:
 
 
 def tiny(kind: type[Algorithm], more: Mapping[str, Any]) -> Any:
-    """Settings of an algorithm: those of `SMALL` that it has, and more."""
+    """Settings of an algorithm, printed or released: those of `SMALL` that it has, and more."""
+    more = dict(more)
+    base = kind.Settings.released() if more.pop("variant", "") == "released" else kind.Settings()
     defaults = {field.name: field.default for field in attrs.fields(kind.Settings)}
     small = {
         name: value
         for name, value in SMALL.items()
         if name in defaults and isinstance(defaults[name], (type(value), type(None)))
     }
-    return kind.Settings(**small | more)
+    return attrs.evolve(base, **small | more)
 
 
 def subjects() -> dict[str, Subject]:
@@ -153,14 +166,14 @@ def task() -> Task:
 
 
 def crowd() -> list[Client]:
-    """Clients 0 and 4 are as usual, 1 has one image, 2 none, 3 one class; nobody has a 9."""
+    """Clients 0 and 10 are as usual, 1 has one image, 2 none, 3 one class; nobody has a 9."""
     train = task().dataset.train
     rows = train.labels.ne(NOBODYS).nonzero().flatten()
     threes = rows[train.labels[rows] == 3]
     parts = [rows[:30], rows[30:31], rows[:0], threes[-8:], rows[31:61]]
     return [
         Client(id_, task(), train.images[part], train.labels[part])
-        for id_, part in enumerate(parts)
+        for id_, part in zip(IDS, parts, strict=True)
     ]
 
 

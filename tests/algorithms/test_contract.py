@@ -235,3 +235,51 @@ def test_an_empty_client_that_takes_part_is_found(monkeypatch):
         PROMISES["an_empty_client_takes_no_part"](
             Subject("fedavg", fedavg.FedAvg, tiny(fedavg.FedAvg, {}))
         )
+
+
+#: what no setting of these may be, beside what the promise tries on all of them
+REFUSED = [
+    ("dc", {"matches": None, "images_per_class": 7}, {"matches": 0}),
+    ("desa", {"ipc": 0}, {"learn_anchors": 1}, {"estimator": "all"}, {"kd_temperature": 0}),
+    ("dfrd", {"ema": 1.5}, {"distance": "l3"}, {"server_batch": 1}),
+    ("dm", {"images_per_class": 0}, {"init": "noisy"}, {"augmentation": "colour"}),
+    ("dsa", {"network_lr": 0}),
+    ("fedavg", {"learning_rate": 0.1}, {"lr": "fast"}),
+    ("fedavgm", {"server_momentum": 1.5}),
+    ("feddf", {"auxiliary": ""}, {"auxiliary": 3}, {"kept_apart": 1}, {"clip_norm": 0}),
+    ("feddf", {"kept_apart": 0}, {"pool": 1}),
+    ("feddistill", {"sharing": "all"}, {"absent": "none"}, {"tracking": "epoch"}),
+    ("feddm", {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0}, {"image_lr": 0}),
+    ("fedgan", {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}),
+    ("fedgen", {"decay": 0.0}, {"generator_batch": 1}, {"noise": "gauss"}, {"labels": "all"}),
+    ("fedgen", {"ensemble": "logit"}, {"ensemble_weights": "none"}),
+    ("fediod", {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"private": True}),
+    ("fediod", {"gan": 0, "pretrain_steps": 5}, {"tau": 0}, {"importance": "eq8"}, {"epsilon": 0}),
+    ("fediod", {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"delta": 1.5}),
+    ("fediod", {"gan_loss": "hinge"}, {"class_ratio": "sizes"}, {"student_steps": 0}),
+    ("fedkd", {"levels": 128}, {"epsilon": 0}, {"epsilon": 11.0}, {"delta": 1}, {"pool": 0}),
+    ("fedkd", {"protects": "all"}),
+    ("fedmd", {"alignment": 0}, {"tested": "server"}, {"lr": 0}, {"initial_steps": 0}),
+    ("fedmix", {"mixup": 1.5}, {"mean_batch": 1}, {"mean_batch": 2.5}),
+    ("fedmk", {"tau": 0.0}, {"weights": "focal"}, {"sharing": "yes"}, {"classes": "some"}),
+    ("fedmk", {"images_per_class": 0}, {"compare_size": 0}),
+    ("fedvck", {"augmentation": 3}, {"server_augmentation": "color_turn"}, {"alpha": 1.5}),
+    ("fedvck", {"candidates": 0}, {"negatives": 0}, {"temperature": 0}, {"warm_start": "yes"}),
+    ("fedvck", {"keep_rounds": 0}, {"wire": "float16"}, {"first_model": "mine"}),
+    ("gddfl", {"shift": "printed"}, {"shift_probability": 1.5}, {"shift_layer": 4}),
+    ("moon", {"temperature": 0.0}, {"projection": 2.5}),
+    ("random_selection", {"iterations": 3}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [(name, settings) for name, *all_ in REFUSED for settings in all_]
+)
+def test_a_value_out_of_bounds_is_refused(name, settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        algorithms.create(name, settings)
+
+
+def test_an_unknown_algorithm_is_refused():
+    with pytest.raises(InputError, match="did you mean 'fedavg'"):
+        algorithms.create("fedavgg")

@@ -2,7 +2,6 @@
 
 import math
 
-import attrs
 import pytest
 import torch
 
@@ -10,7 +9,6 @@ from core import algorithms
 from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, condensed_counts
-from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime
 from core.rng import Rng
@@ -41,32 +39,6 @@ def clients(task):
 
 def feddm(**settings):
     return algorithms.create("feddm", FAST | settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"estimator": "minibatch"},
-        {"estimator": "feature_bank"},
-        {"estimator": "expectation"},
-        {"estimator": "minibatch", "candidates": 4, "clip_norm": 0.5, "rho": 0},
-    ],
-    ids=str,
-)
-def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, clients, settings):
-    algorithm, rng = feddm(augmentation=AUGMENTATION, **settings), Rng(3)
-    state = algorithm.initialise(task, Rng(0))
-    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    batched = algorithm.clients_update(clients, messages, rng)
-    for client in clients:
-        alone = algorithm.client_update(
-            client, messages[client.id], rng.at("client", client.id)
-        ).tensors
-        together = batched[client.id].tensors
-        assert alone["labels"].equal(together["labels"])
-        apart = (alone["images"].int() - together["images"].int()).abs()
-        assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
-    assert not any(client.memory for client in clients)
 
 
 def weights(encoder):
@@ -149,28 +121,6 @@ def test_the_server_sees_the_images_of_this_round_only(task, clients):
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "stop"),
-    [
-        ({}, 1),
-        ({"active": 2, "settings": FAST | {"estimator": "expectation"}}, 2),
-    ],
-    ids=["all", "two active"],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
-    experiment = attrs.evolve(TINY, rounds=3, **more)
-    whole = list(rounds(experiment, task=task))
-    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors")
-    for _ in range(stop):
-        next(broken)
-    broken.close()
-    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors"))
-    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    last, again = whole[-1].state, resumed[-1].state
-    assert last.meta == again.meta
-    assert all(torch.equal(value, again.tensors[name]) for name, value in last.tensors.items())
-
-
 def test_the_ledger_counts_images_and_labels(task, clients):
     sizes = torch.stack([client.class_counts for client in clients])
     images = int(condensed_counts(sizes[sizes > 0], Condensation(share=0.05)).sum())
@@ -178,13 +128,3 @@ def test_the_ledger_counts_images_and_labels(task, clients):
         "images": images * 64,
         "labels": images,
     }
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"rho": -1.0}, {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0}, {"image_lr": 0}],
-    ids=str,
-)
-def test_bad_values_are_refused(settings):
-    with pytest.raises(InputError):
-        feddm(**settings)

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from core import algorithms
-from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Client, Message, Runtime, UploadError
+from core.federation import Message, Runtime, UploadError
 from core.rng import Rng
 
 TINY = Experiment(
@@ -136,34 +135,6 @@ def test_the_clients_models_are_tested_on_demand(task):
     assert algorithms.create("fedmd", variant="released").settings.tested == "clients"
 
 
-@pytest.mark.parametrize("tested", ["student", "clients"])
-def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, tested):
-    experiment = attrs.evolve(TINY, active=3, settings=TINY.settings | {"tested": tested})
-    whole = list(rounds(experiment, task=task))
-    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
-    for _ in range(2):
-        next(broken)
-    broken.close()
-    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c"))
-    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    assert all(
-        torch.equal(resumed[-1].state.tensors[name], w)
-        for name, w in whole[-1].state.tensors.items()
-    )
-
-
-def test_clients_without_data_with_one_image_and_with_one_class(task):
-    images, labels = task.dataset.train.images, task.dataset.train.labels
-    rows = [torch.arange(0), torch.arange(1), (labels == 3).nonzero()[:20, 0]]
-    clients = [Client(k, task, images[r], labels[r]) for k, r in enumerate(rows)]
-    *_, last = rounds(TINY, task=task, clients=clients)
-    assert (
-        np.isfinite(last.metrics["cross_entropy"])
-        and last.up == 2 * LOGITS
-        and not clients[0].memory
-    )
-
-
 def test_a_client_that_diverges_is_named(task):
     client = make_clients(TINY, task)[1]
     with pytest.raises(UploadError, match=r"client 1 .*did the training diverge"):
@@ -195,11 +166,3 @@ def test_it_beats_chance_on_digits(tested):
     )
     *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
     assert last.metrics["accuracy"] > 0.25  # chance is 0.10
-
-
-@pytest.mark.parametrize(
-    "bad", [{"alignment": 0}, {"tested": "server"}, {"lr": 0}, {"initial_steps": 0}]
-)
-def test_bad_settings_are_refused(bad):
-    with pytest.raises(InputError):
-        create(**bad)

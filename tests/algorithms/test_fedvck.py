@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from core import algorithms
-from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
@@ -72,57 +71,7 @@ def assert_same_uploads(one, other):
                 torch.testing.assert_close(value, twin, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"augmentation": "colour"},
-        {"augmentation": 3},
-        {"server_augmentation": "color_turn"},
-        {"alpha": 1.5},
-        {"candidates": 0},
-        {"negatives": 0},
-        {"temperature": 0},
-        {"warm_start": "yes"},
-        {"keep_rounds": 0},
-        {"wire": "float16"},
-        {"first_model": "mine"},
-        {"server_epochs": 0},
-    ],
-    ids=str,
-)
-def test_bad_values_are_refused(settings):
-    with pytest.raises(InputError, match="fedvck"):
-        fedvck(**settings)
-
-
 # one batch, or one by one
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"estimator": "minibatch"},
-        {"estimator": "feature_bank"},
-        {"estimator": "expectation"},
-        {"estimator": "minibatch", "candidates": 7, "statistics": "running", "clip_norm": 0.5},
-        {"estimator": "expectation", "candidates": 7, "batches": "sliding"},
-        {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
-    ],
-    ids=str,
-)
-def test_clients_upload_the_same_in_one_batch_and_one_by_one(task, clients, settings):
-    algorithm, rng = fedvck(augmentation=AUGMENTATION, **settings), Rng(3)
-    state = algorithm.initialise(task, Rng(0))
-    messages = messages_of(algorithm, state, clients)
-    together, apart = copies(clients), copies(clients)
-    batched = algorithm.clients_update(together, messages, rng)
-    alone = {
-        client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
-        for client in apart
-    }
-    assert_same_uploads(batched, alone)
-    for one, other in zip(together, apart, strict=True):
-        assert one.memory.keys() == other.memory.keys()
 
 
 @pytest.mark.parametrize(

@@ -220,32 +220,6 @@ def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
         assert torch.equal(ours.tensors[name], value)
 
 
-# resuming
-
-
-@pytest.mark.parametrize(
-    ("more", "stop"),
-    [
-        ({"settings": FAST | {"warm_start": True}}, 2),
-        ({"settings": FAST | {"estimator": "expectation"}, "active": 2}, 1),
-        ({"variant": "released", "active": 2}, 2),
-    ],
-    ids=["warm start", "two active", "released"],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one(task, tmp_path, more, stop):
-    experiment = attrs.evolve(TINY, rounds=3, **more)
-    whole = list(rounds(experiment, task=task))
-    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors")
-    for _ in range(stop):
-        next(broken)
-    broken.close()
-    resumed = list(rounds(experiment, task=task, checkpoint=tmp_path / "c.safetensors"))
-    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    last, again = whole[-1].state, resumed[-1].state
-    assert last.meta == again.meta and last.tensors.keys() == again.tensors.keys()
-    assert all(torch.equal(value, again.tensors[name]) for name, value in last.tensors.items())
-
-
 def test_the_projector_is_kept(task):
     after = [result.state.tensors for result in rounds(attrs.evolve(TINY, rounds=3), task=task)]
     names = [name for name in after[2] if name.startswith("projector/")]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from core import algorithms
-from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Message, Runtime, pack
 from core.rng import Rng
@@ -39,21 +38,6 @@ def test_the_registry_is_the_files():
         algorithm = algorithms.create(name)
         assert attrs.has(type(algorithm.settings)) and algorithm.__doc__
         assert isinstance(algorithms.create(name, variant="released").settings, algorithm.Settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("fedavgg", {}),
-        ("fedavg", {"learning_rate": 0.1}),
-        ("fedprox", {"mu": -1}),
-        ("fedavgm", {"server_momentum": 1.5}),
-        ("fedavg", {"lr": "fast"}),
-    ],
-)
-def test_unknown_names_and_bad_values_are_refused(name, settings):
-    with pytest.raises(InputError):
-        algorithms.create(name, settings)
 
 
 def test_the_server_averages_parameters_and_running_statistics_by_samples(task, clients):
@@ -177,56 +161,6 @@ def test_with_its_own_term_it_is_not(task, name, on):
         a.state.tensors["parameters/classifier.weight"],
         b.state.tensors["parameters/classifier.weight"],
     )
-
-
-REMEMBERING = [
-    ("moon", {"projection": 6}),
-    ("fedmix", {}),
-    ("fedgen", {"generator_steps": 2}),
-    ("feddistill", {}),
-    ("feddistill", {"sharing": "logits", "tracking": "run"}),
-    ("fedensemble", {}),
-]
-
-
-@pytest.mark.parametrize(("name", "settings"), REMEMBERING)
-def test_a_run_that_was_killed_and_resumed_equals_one_that_was_not(task, tmp_path, name, settings):
-    experiment = attrs.evolve(
-        TINY, algorithm=name, rounds=3, active=2, settings=TINY.settings | settings
-    )
-    whole = list(rounds(experiment, task=task))
-    broken = rounds(experiment, task=task, checkpoint=tmp_path / "c")
-    next(broken), next(broken)
-    broken.close()
-    *_, resumed = rounds(experiment, task=task, checkpoint=tmp_path / "c")
-    assert resumed.row() | {"seconds": 0} == whole[-1].row() | {"seconds": 0}
-    assert resumed.state.tensors.keys() == whole[-1].state.tensors.keys()
-    for key, value in whole[-1].state.tensors.items():
-        assert torch.equal(value, resumed.state.tensors[key]), key
-
-
-@pytest.mark.parametrize(("name", "settings"), [*REMEMBERING, ("fedprox", {}), ("fedavgm", {})])
-def test_clients_with_one_class_one_image_or_none_are_served(task, clients, name, settings):
-    one_class = attrs.evolve(
-        clients[0],
-        images=clients[0].images[clients[0].labels == 3][:5],
-        labels=clients[0].labels[clients[0].labels == 3][:5],
-        memory={},
-    )
-    one = attrs.evolve(
-        clients[1], images=clients[1].images[:1], labels=clients[1].labels[:1], memory={}
-    )
-    empty = attrs.evolve(
-        clients[2], images=clients[2].images[:0], labels=clients[2].labels[:0], memory={}
-    )
-    experiment = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | settings)
-    *_, last = rounds(experiment, task=task, clients=[one_class, one, empty])
-    assert all(
-        torch.isfinite(value).all()
-        for value in last.state.tensors.values()
-        if value.is_floating_point()
-    )
-    assert last.metrics
 
 
 ALONE = attrs.evolve(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from core import algorithms
 from core.algorithms.moon import Projected, contrast
-from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime
 from core.models import build, count_parameters
@@ -153,11 +152,3 @@ def test_the_encoder_starts_as_that_of_fedavg(task):
         kind, weight = name.split("/", 1)
         if not weight.startswith("classifier"):
             assert torch.equal(headed[f"{kind}/encoder.{weight}"], value)
-
-
-@pytest.mark.parametrize(
-    "bad", [{"mu": -1.0}, {"temperature": 0.0}, {"projection": -1}, {"projection": 2.5}]
-)
-def test_bad_values_are_refused(bad):
-    with pytest.raises(InputError, match=next(iter(bad))):
-        algorithms.create("moon", bad)

@@ -10,8 +10,7 @@ from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
-from core.federation import Client, Ledger, Message, Runtime
-from core.federation.uploads import UploadError, check_upload
+from core.federation import Ledger, Runtime
 from core.rng import Rng
 
 CONDENSING = ["gddfl", "dm", "dc", "dsa"]
@@ -75,75 +74,6 @@ def test_later_rounds_change_nothing(name, task):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("gddfl", {}),
-        ("gddfl", {"shift_layer": 1, "shift": "as_printed", "shift_probability": 1.0}),
-        ("dm", {}),
-        ("dm", {"init": "real_average"}),
-        ("dc", {}),
-        ("dsa", {"init": "real"}),
-    ],
-    ids=str,
-)
-def test_clients_upload_the_same_in_one_batch_and_one_by_one(name, more, task, clients):
-    algorithm, rng = create(name, **more), Rng(3)
-    state = algorithm.initialise(task, Rng(0))
-    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    batched = algorithm.clients_update(clients, messages, rng)
-    for client in clients:
-        alone = algorithm.client_update(
-            client, messages[client.id], rng.at("client", client.id)
-        ).tensors
-        together = batched[client.id].tensors
-        assert alone["labels"].equal(together["labels"])
-        assert alone["labels"].tolist() == [
-            label for label in range(10) for _ in range(2) if client.class_counts[label]
-        ]
-        apart = (alone["images"].int() - together["images"].int()).abs()
-        assert apart.max() <= 1 and (apart > 0).float().mean() < 0.02
-    assert not any(client.memory for client in clients)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_resumed_run_equals_an_uninterrupted_one(name, task, tmp_path):
-    whole = run(name, task)
-    broken = rounds(
-        attrs.evolve(TINY, algorithm=name, settings=settings_of(name)),
-        task=task,
-        checkpoint=tmp_path / "c.safetensors",
-    )
-    next(broken)
-    broken.close()
-    resumed = run(name, task, checkpoint=tmp_path / "c.safetensors")
-    assert [r.row() | {"seconds": 0} for r in resumed] == [r.row() | {"seconds": 0} for r in whole]
-    assert whole[-1].state.meta == resumed[-1].state.meta
-    assert all(
-        torch.equal(value, resumed[-1].state.tensors[name])
-        for name, value in whole[-1].state.tensors.items()
-    )
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_odd_clients(name, task, clients):
-    """A client without data takes no part; one with a single image or a single class does."""
-    images, labels = clients[0].images, clients[0].labels
-    one_class = labels == labels[0]
-    odd = [
-        Client(0, task, images[:0], labels[:0]),
-        Client(1, task, images[:1], labels[:1]),
-        Client(2, task, images[one_class], labels[one_class]),
-        Client(3, task, clients[1].images, clients[1].labels),
-    ]
-    experiment = attrs.evolve(TINY, algorithm=name, settings=settings_of(name), rounds=1)
-    (result,) = rounds(experiment, task=task, clients=odd)
-    owners = result.state.tensors["uploaded/client"]
-    assert 0 not in owners and 3 in owners
-    if name in CONDENSING:
-        assert (owners == 1).sum() == (owners == 2).sum() == 2
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_the_server_trains_the_first_model_on_what_it_received(name, task):
     """The images stay in the state, with their clients; the model is that of a training on them."""
@@ -161,24 +91,6 @@ def test_the_server_trains_the_first_model_on_what_it_received(name, task):
         assert torch.equal(new.tensors[f"parameters/{key}"], value)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_swollen_upload_is_refused(name, task):
-    algorithm = create(name)
-    tensors, meta = algorithm.upload_format(algorithm.initialise(task, Rng(0)))
-    fields = {
-        key: torch.zeros(*(21 if side is None else side for side in field.shape), dtype=field.dtype)
-        for key, field in tensors.items()
-    }
-    with pytest.raises(UploadError, match="at most 20"):
-        check_upload(Message(fields), tensors, meta, 0)
-    fields = {key: value[:20] for key, value in fields.items()}
-    check_upload(Message(fields), tensors, meta, 0)
-    with pytest.raises(UploadError, match="out of range"):
-        check_upload(
-            Message(fields | {"labels": torch.full((20,), 10, dtype=torch.uint8)}), tensors, meta, 0
-        )
-
-
 def test_the_servers_settings_are_those_of_the_paper():
     """MICCAI 2023, Sec. 3.2."""
     for name in ALL:
@@ -191,29 +103,6 @@ def test_the_servers_settings_are_those_of_the_paper():
             1.0,
         )
         assert training.total(200) == 50 * 4
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("dm", {"images_per_class": 0}),
-        ("dm", {"init": "noisy"}),
-        ("dm", {"augmentation": "colour"}),
-        ("gddfl", {"shift": "printed"}),
-        ("gddfl", {"shift_probability": 1.5}),
-        ("gddfl", {"shift_layer": 4}),
-        ("gddfl", {"shift_layer": -1}),
-        ("dc", {"images_per_class": 7}),
-        ("dsa", {"network_lr": 0}),
-        ("random_selection", {"images_per_class": -1}),
-        ("random_selection", {"iterations": 3}),
-        ("dc", {"matches": 0}),
-    ],
-    ids=str,
-)
-def test_bad_values_are_refused(name, more):
-    with pytest.raises(InputError):
-        algorithms.create(name, more)
 
 
 def test_an_encoder_that_is_too_deep_for_the_images(task, clients):
