@@ -202,11 +202,12 @@ Markdown(
 # Missing tries run with
 
 # %%
+measured = records()
 first = next(
     (
         cell
         for cell in spec.cells(PROFILE)
-        if cell.experiments[0].id not in records()
+        if cell.experiments[0].id not in measured
     ),
     None,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from core.__main__ import main
 
-KILLS = 10
+KILLS = 6
 COMMAND = [
     "run",
     "--algorithm",
@@ -25,7 +25,7 @@ COMMAND = [
     "--active",
     "3",
     "--rounds",
-    "14",
+    "9",
     "--set",
     "local_steps=3",
     "--model-set",
@@ -43,7 +43,10 @@ def processes():
     torch.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["core.__main__", "core.report", "core.experiments.queue"])
+    context.set_forkserver_preload(
+        "core.__main__ core.report core.experiments.queue core.algorithms.fedavgm torch._dynamo "
+        "sklearn.datasets sklearn.metrics rich.table pydantic filelock".split()
+    )
     return context
 
 
@@ -90,7 +93,7 @@ def test_the_record_is_the_same_bit_for_bit_after_kills_at_many_moments(processe
     for _ in range(KILLS):
         process, before = start(processes, out), rounds_done(out)
         while process.is_alive() and rounds_done(out) == before:
-            time.sleep(0.001)
+            time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.03))
         kills += process.is_alive()
         process.kill()
@@ -98,6 +101,6 @@ def test_the_record_is_the_same_bit_for_bit_after_kills_at_many_moments(processe
     last = start(processes, out)
     last.join(100)
     assert last.exitcode == 0
-    assert kills >= 5, "the run was too short to be killed often"
+    assert kills >= 3, "the run was too short to be killed often"
     assert result(out) == result(tmp_path / "whole")
     assert not list((out / "checkpoints").glob("*.safetensors"))

@@ -140,7 +140,7 @@ def test_every_cell_names_a_command_that_leads_back_to_it(cells):
                 if (cell.paper, cell.table) == (spec.paper, spec.table)
             ]
             assert len(set(addresses)) == len(addresses)
-    for profile, step in (("laptop", 1), ("quick", 20), ("paper", 20)):
+    for profile, step in (("laptop", 4), ("quick", 20), ("paper", 20)):
         for cell in cells[profile][::step]:
             words = shlex.split(cell.command())
             assert words == cell.command().split(" ")
