@@ -508,6 +508,10 @@ def hostile(message: Message, tensors: Mapping, meta: Mapping) -> Iterator[tuple
         yield "missing", name, Message(rest, message.meta)
         for word, value in hostile_tensors(name, message.tensors[name], field):
             yield word, name, _with(message, name, value)
+    rows = [name for name, field in tensors.items() if field.shape[:1] == (None,)]
+    for name in rows:
+        if len(rows) > 1 and len(message.tensors[name]):
+            yield "a row less", name, _with(message, name, message.tensors[name][1:])
     yield "extra", "more", _with(message, "more", torch.zeros(1))
     for name, field in meta.items():
         rest = {key: value for key, value in message.meta.items() if key != name}

@@ -10,7 +10,7 @@ import torch
 from core import algorithms
 from core.algorithms.desa import anchors, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import Experiment, make_task, rounds
 from core.federation import Ledger, Message, Runtime, UploadError, pack
 from core.rng import Rng
 
@@ -26,16 +26,6 @@ TINY = Experiment(
     evaluate_every=9,
     settings=LOCAL | ANCHORS,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def desa(**settings):

@@ -9,7 +9,7 @@ import torch
 
 from core import algorithms
 from core.algorithms.dfrd import Ensemble, diversity_loss, transferability_loss
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import Experiment, make_task, rounds
 from core.federation import Runtime
 from core.federation.tensors import unpack
 from core.models.stacked import Stacked
@@ -27,16 +27,6 @@ TINY = Experiment(
     evaluate_every=9,
     settings=LOCAL | GAME,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def dfrd(**settings):

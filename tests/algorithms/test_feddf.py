@@ -26,11 +26,6 @@ TINY = Experiment(
 
 
 @pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture(scope="module")
 def round_one(task):
     """A state and the uploads of its clients."""
     algorithm = algorithms.create("feddf", TINY.settings)

@@ -7,8 +7,8 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Message, Runtime, pack
+from core.experiments import Experiment, rounds
+from core.federation import Message, pack
 from core.rng import Rng
 
 # without normalisation an output does not depend on the rest of its batch
@@ -21,16 +21,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 3, "batch_size": 16},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def feddistill(**changes):

@@ -9,8 +9,7 @@ from core import algorithms
 from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, condensed_counts
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime
+from core.experiments import Experiment, rounds
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
@@ -25,16 +24,6 @@ TINY = Experiment(
     settings=FAST,
     evaluate_every=9,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def feddm(**settings):

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from core.algorithms.fedensemble import Ensemble, FedEnsemble
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime
+from core.experiments import Experiment, make_clients, rounds
 
 TINY = Experiment(
     algorithm="fedensemble",
@@ -18,11 +17,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 4, "batch_size": 16},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
 
 
 def test_the_models_of_the_last_round_are_tested_together(task, monkeypatch):

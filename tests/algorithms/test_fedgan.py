@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from core import algorithms
 from core.algorithms.fedgan import adversarial_losses, draw, labelled
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import Experiment, make_task, rounds
 from core.experiments.spec import TABLES, read_published
 from core.federation import Runtime
 from core.federation.tensors import unpack
@@ -26,16 +26,6 @@ TINY = Experiment(
     evaluate_every=9,
     settings={"local_steps": 2, "batch_size": 16, **NARROW},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def fedgan(**settings):

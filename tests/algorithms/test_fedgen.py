@@ -7,8 +7,8 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms, server
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Message, Runtime
+from core.experiments import Experiment, make_clients, rounds
+from core.federation import Message
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
 
@@ -21,11 +21,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 2, "batch_size": 16, "generator_steps": 3, "generator_hidden": 12},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
 
 
 @pytest.fixture(scope="module")

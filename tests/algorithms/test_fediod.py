@@ -13,8 +13,8 @@ from torch.nn import functional
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Ledger, Runtime, Schedule, UploadError
+from core.experiments import Experiment, make_clients, rounds
+from core.federation import Ledger, Schedule, UploadError
 from core.federation.tensors import take
 from core.models import Stacked
 from core.rng import Rng
@@ -39,11 +39,6 @@ TINY = Experiment(
     evaluate_every=9,
 )
 K, B, CLASSES, PIXELS = 3, 8, 10, 64
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ import torch
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime
+from core.experiments import Experiment, make_clients, rounds
 from core.rng import Rng
 
 accountants = pytest.importorskip("opacus.accountants")
@@ -39,11 +38,6 @@ TINY = Experiment(
     evaluate_every=9,
 )
 B = 4
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
 
 
 def accounted(multiplier, releases):

@@ -33,11 +33,6 @@ TINY = Experiment(
 )
 
 
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
 def create(**changes):
     return algorithms.create("fedkd", TINY.settings | changes)
 

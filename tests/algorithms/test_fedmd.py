@@ -32,11 +32,6 @@ TINY = Experiment(
 LOGITS = 60 * 10 * 4  # bytes of one client's answers
 
 
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
 def create(**changes):
     return algorithms.create("fedmd", TINY.settings | changes)
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.algorithms.fedmix import averages, mixup_loss
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Client, Message, Runtime, UploadError
+from core.experiments import Experiment, rounds
+from core.federation import Client
 from core.models import initialise
 from core.rng import Rng
 
@@ -23,16 +23,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 2, "batch_size": 16},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 @pytest.fixture
@@ -186,13 +176,3 @@ def test_a_client_that_comes_late_gets_all_and_the_others_what_is_new(task, clie
             )
             known |= {c.id: sum(sizes[i] for i in sent) for c in taking_part}
     assert len(sent) > 2
-
-
-def test_every_average_needs_its_labels(task, clients, monkeypatch):
-    bad = {
-        "averages/images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8),
-        "averages/labels": torch.zeros(2, 10),
-    }
-    monkeypatch.setattr("core.algorithms.fedmix.averages", lambda *_: Message(bad))
-    with pytest.raises(UploadError, match="as many labels as averages"):
-        next(rounds(TINY, task=task, clients=clients))

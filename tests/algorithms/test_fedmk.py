@@ -35,11 +35,6 @@ def fedmk(**settings):
 
 
 @pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture(scope="module")
 def clients(task):
     return make_clients(TINY, task)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import Experiment, rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
-from core.federation import Client, Ledger, Runtime, pack
+from core.federation import Client, Ledger, pack
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
@@ -31,16 +31,6 @@ TINY = Experiment(
     settings=FAST,
     evaluate_every=9,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def fedvck(**settings):

@@ -10,7 +10,7 @@ from core import algorithms
 from core.algorithms import fedvck as module
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import Experiment, rounds
 from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
@@ -36,16 +36,6 @@ TINY = Experiment(
     settings=FAST,
     evaluate_every=9,
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def fedvck(**settings):

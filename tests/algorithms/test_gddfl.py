@@ -1,6 +1,5 @@
 """GDD-FL: the paper's budget, its two losses, and that it learns."""
 
-import pytest
 import torch
 
 from core import algorithms
@@ -20,11 +19,6 @@ SMALL = {
 TINY = Experiment(
     algorithm="gddfl", dataset="digits", model_options={"width": 8}, clients=2, rounds=1
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
 
 
 def uploaded(task, name="gddfl", **more):

@@ -23,11 +23,6 @@ TINY = Experiment(
 
 
 @pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture(scope="module")
 def clients(task):
     return make_clients(TINY, task)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from core import algorithms
 from core.algorithms.moon import Projected, contrast
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime
+from core.experiments import Experiment, rounds
 from core.models import build, count_parameters
 from core.rng import Rng
 
@@ -23,16 +22,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 3, "batch_size": 16},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 def cosine(a, b):

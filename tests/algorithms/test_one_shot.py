@@ -37,16 +37,6 @@ def create(name, **more):
     return algorithms.create(name, settings_of(name, **more))
 
 
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
-
-
 def run(name, task, **more):
     return list(
         rounds(attrs.evolve(TINY, algorithm=name, settings=settings_of(name)), task=task, **more)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Message, Runtime, Schedule, pack
+from core.experiments import Experiment, rounds
+from core.federation import Message, Schedule, pack
 from core.models import Classifier
 from core.rng import Rng
 
@@ -23,16 +23,6 @@ TINY = Experiment(
     partition={"name": "dirichlet", "alpha": 0.5},
     settings={"local_steps": 3, "batch_size": 16, "lr": 0.05},
 )
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_task(TINY, Runtime())
-
-
-@pytest.fixture
-def clients(task):
-    return make_clients(TINY, task)
 
 
 class Linear(Classifier):

@@ -44,8 +44,18 @@ def processes():
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        "core.__main__ core.report core.experiments.queue core.algorithms.fedavgm torch._dynamo "
-        "sklearn.datasets sklearn.metrics rich.table pydantic filelock".split()
+        [
+            "core.__main__",
+            "core.report",
+            "core.experiments.queue",
+            "core.algorithms.fedavgm",
+            "torch._dynamo",
+            "sklearn.datasets",
+            "sklearn.metrics",
+            "rich.table",
+            "pydantic",
+            "filelock",
+        ]
     )
     return context
 
