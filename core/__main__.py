@@ -536,7 +536,9 @@ def data_(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="condensation or local-training.")] = "condensation",
+    what: Annotated[
+        str, typer.Argument(help="condensation, local-training, bilevel or run (whole runs).")
+    ] = "condensation",
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
@@ -545,7 +547,7 @@ def bench(
     \b
     Example:
       python -m core bench condensation
-      python -m core bench local-training
+      python -m core bench run
     """
     from core.experiments import bench as benches
     from core.federation import Runtime

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from core.errors import unknown
-from core.experiments.bench import bilevel, condensation, local_training
+from core.experiments.bench import bilevel, condensation, local_training, runs
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
 
@@ -19,6 +19,7 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "bilevel": bilevel.measure,
     "condensation": condensation.measure,
     "local-training": local_training.measure,
+    "run": runs.measure,
 }
 
 
@@ -63,5 +64,6 @@ def report(result: dict[str, Any]) -> str:
             if "ceiling_share" in one
             else ""
         )
-        lines.append(f"  {name:14}{one['rate']:12,.1f} {result['unit']}{beside}{share}")
+        memory = f"  {one['peak_memory'] / 2**20:,.0f} MB at most" if "peak_memory" in one else ""
+        lines.append(f"  {name:22}{one['rate']:12,.1f} {result['unit']}{beside}{share}{memory}")
     return "\n".join(lines)

@@ -1,0 +1,157 @@
+"""Whole runs: one round of an algorithm with its server, beside the same work as released code
+writes it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from core.algorithms import create
+from core.experiments.bench import bilevel, plain
+from core.experiments.bench.timing import ceiling, random_task, seconds, spread
+from core.federation import Client, Ledger, Runtime, Task
+from core.rng import Rng
+
+#: pairs; clients and images of each in the pairs; clients of the rows that show how runs grow
+PAIRS, CLIENTS, IMAGES, GROWING = 3, 2, 160, (10, 100, 1000)
+#: channels of the ConvNet; images of a batch
+WIDTH, BATCH = 128, 64
+#: images of a class that are condensed; real ones in a step; iterations
+CONDENSED, REAL, ITERATIONS = 5, 64, 6
+
+
+def clients_of(task: Task, number: int) -> list[Client]:
+    """The training images dealt out to so many clients in turn."""
+    train, device = task.dataset.train, task.runtime.device
+    mix = torch.randperm(len(train.labels), generator=Rng(6).generator())
+    return [
+        Client(
+            k,
+            task,
+            train.images[mix[k::number]].to(device),
+            train.labels[mix[k::number]].to(device),
+        )
+        for k in range(number)
+    ]
+
+
+def whole_round(
+    task: Task, clients: list[Client], name: str, settings: dict[str, Any], variant: str = "printed"
+) -> None:
+    """A first round of an algorithm, by the package."""
+    for client in clients:
+        client.memory = {}
+    algorithm, ledger = create(name, settings, variant), Ledger()
+    ledger.open_round()
+    state = algorithm.initialise(task, Rng(0))
+    algorithm.model(algorithm.round(state, clients, ledger, Rng(0).at("round", 1)))
+
+
+def _contestants(runtime: Runtime) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """For each algorithm the plain run and ours."""
+    task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
+    task = attrs.evolve(task, model_options={"width": WIDTH})
+    clients = clients_of(task, CLIENTS)
+    small = attrs.evolve(task, model="resnet8", model_options={"width": WIDTH // 4})
+    small_clients = clients_of(small, CLIENTS)
+    grey = attrs.evolve(random_task(runtime, CLIENTS * bilevel.REAL, 1, 28, 10), model="lenet")
+    grey_clients = clients_of(grey, CLIENTS)
+    sources = bilevel.problems(
+        attrs.evolve(random_task(runtime, bilevel.CLIENTS * bilevel.REAL, 1, 28, 10), model="lenet")
+    )[:CLIENTS]
+    matching = {"iterations": ITERATIONS, "real_batch": REAL, "server_batch": BATCH}
+    exact = matching | {"min_images": CONDENSED, "estimator": "expectation", "pool": 2}
+    exact |= {"server_epochs": 4, "first_model": "server"}
+    once = matching | {"images_per_class": CONDENSED, "server_epochs": 4}
+    once["encoder_width"] = WIDTH
+    steps = {"local_steps": 2, "batch_size": BATCH, "distill_batch": BATCH, "distill_steps": 4}
+    numbers = (ITERATIONS, CONDENSED, REAL, BATCH, 4)
+
+    def ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], None]:
+        return lambda: whole_round(task, clients, *what)
+
+    return {
+        "fedavg": (
+            lambda: plain.fedavg(task, clients, BATCH, 1),
+            ours(task, clients, "fedavg", {"local_epochs": 1, "batch_size": BATCH}),
+        ),
+        "fedvck": (
+            lambda: plain.fedvck(task, clients, *numbers),
+            ours(task, clients, "fedvck", exact, "released"),
+        ),
+        "gddfl": (
+            lambda: plain.gddfl(task, clients, *numbers),
+            ours(task, clients, "gddfl", once),
+        ),
+        "fediod": (
+            lambda: plain.fediod(small, small_clients, BATCH, 2, 4),
+            ours(small, small_clients, "fediod", steps | {"scored_images": 0}),
+        ),
+        "fedmk": (
+            lambda: bilevel.plain_round(grey, sources),
+            ours(
+                grey,
+                grey_clients,
+                "fedmk",
+                {"iterations": bilevel.ITERATIONS, "server_steps": 1, "images_per_class": 20},
+            ),
+        ),
+    }
+
+
+def measure(runtime: Runtime) -> dict[str, Any]:
+    """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; the share of
+    the machine's ceiling; and rounds of FedAvg with 10, 100 and 1,000 clients.
+    """
+    best, found = ceiling(runtime), {}
+    for name, (slow, fast) in _contestants(runtime).items():
+        slow(), fast()  # warm-up
+        pairs = [
+            (seconds(slow, runtime.device), seconds(fast, runtime.device)) for _ in range(PAIRS)
+        ]
+        took = statistics.median(ours for _, ours in pairs)
+        with FlopCounterMode(display=False) as counter:
+            fast()
+        found[name] = {
+            "rate": 3600 / took,
+            "seconds": took,
+            "plain_seconds": statistics.median(theirs for theirs, _ in pairs),
+            "ratio": spread([theirs / ours for theirs, ours in pairs]),
+            "ceiling_share": counter.get_total_flops() / took / best,
+        }
+    for number in GROWING:
+        found[f"fedavg, {number} clients"] = growing(runtime, number)
+    return {
+        "what": f"one round with its server, {CLIENTS} clients, {ITERATIONS} iterations, {REAL} real "
+        "images a class and step, random pixels of 3x32x32 (fedmk: 1x28x28), against a plain loop "
+        "in float32; fedvck: released settings with exact expectations",
+        "unit": "runs/hour",
+        "ceilings": {
+            precision: ceiling(attrs.evolve(runtime, precision=precision))
+            for precision in ("float32", "bfloat16")
+        },
+        "contestants": found,
+    }
+
+
+def growing(runtime: Runtime, number: int) -> dict[str, Any]:
+    """A round of FedAvg with so many clients of 16 images each, ConvNet-32."""
+    task = random_task(runtime, 16 * number, 3, 32, 10)
+    task = attrs.evolve(task, model_options={"width": WIDTH // 4})
+    clients = clients_of(task, number)
+    took = seconds(
+        lambda: whole_round(task, clients, "fedavg", {"local_steps": 1, "batch_size": 16}),
+        runtime.device,
+    )
+    return {
+        "rate": 3600 / took,
+        "seconds": took,
+        "seconds_per_client": took / number,
+        "peak_memory": runtime.peak_memory(),
+    }
