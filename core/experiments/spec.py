@@ -24,37 +24,35 @@ TABLES = Path(__file__).resolve().parents[2] / "book" / "tables"
 FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
 #: what a row of published.csv must hold beside the columns that a `match` may name
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
-
-
-#: bytes of the largest specification that is read, and aliases in it
-LARGEST, MOST_ALIASES = 2**20, 100
+#: bytes of the largest specification that is read, and nodes of it when all aliases are filled in
+LARGEST, MOST_NODES = 2**20, 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without the silence about a key that stands twice, and without aliases of aliases, which
-    grow without bound.
+    """YAML without the silence about a key that stands twice, and without aliases that grow without
+    bound.
     """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self.aliases = 0
-        #: anchors whose content has an alias in it
-        self.nested: set[str] = set()
+        #: nodes so far, those that an alias stands for included, and how many each anchor has
+        self.nodes = 0
+        self.sizes: dict[str, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node, as ever; raises MarkedYAMLError for an alias too many."""
+        """A node, as ever; raises MarkedYAMLError for more than `MOST_NODES`."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        before, alias = self.aliases, isinstance(event, yaml.AliasEvent)
-        if alias:
-            self.aliases += 1
-            if event.anchor in self.nested or self.aliases > MOST_ALIASES:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the alias {event.anchor!r} stands for other aliases, or is one too many",
-                    problem_mark=event.start_mark,
-                )
+        alias, before = isinstance(event, yaml.AliasEvent), self.nodes
+        # an alias to something that is not closed yet would stand for itself
+        self.nodes += self.sizes.get(event.anchor, MOST_NODES) if alias else 1
+        if self.nodes > MOST_NODES:
+            raise yaml.MarkedYAMLError(
+                problem=f"it has more than {MOST_NODES} parts when its aliases are filled in",
+                problem_mark=event.start_mark,
+            )
         node = super().compose_node(parent, index)
-        if not alias and getattr(event, "anchor", None) and self.aliases > before:
-            self.nested.add(event.anchor)
+        if not alias and event.anchor:
+            self.sizes[event.anchor] = self.nodes - before
         return node
 
 

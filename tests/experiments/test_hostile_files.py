@@ -15,8 +15,7 @@ LAUGHS = "a: &a [x]\n" + "\n".join(
 )
 YAML = {
     "aliases that explode": LAUGHS,
-    "aliases of aliases": "a: &a [1]\nb: &b [*a]\nc: *b\n",
-    "many aliases": "a: &a [1]\n" + "\n".join(f"k{i}: *a" for i in range(101)),
+    "many aliases": "a: &a [1]\n" + "\n".join(f"k{i}: *a" for i in range(40_000)),
     "an alias to itself": "a: &a [*a]\n",
     "deep lists": "a: " + "[" * 50_000,
     "deep mappings": "a: " + "{a: " * 50_000,
