@@ -45,10 +45,11 @@ tally()
 # ## Orders
 #
 # Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one.
-# It is the mean over seeds, with its 95% interval; pairs that are printed within two points of each other do not count.
+# It is the mean over seeds, with its 95% interval, which has no width where all seeds give the same tau; pairs that are
+# printed within two points of each other do not count.
 
 # %%
-orders().set_index(["paper", "table", "column"]).round(2)
+orders().set_index(["paper", "table", "column", "metric"]).round(2)
 
 # %% [markdown]
 # ## How often the verdicts are wrong

@@ -52,22 +52,24 @@ def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
 def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """Kendall's tau between printed and measured order of the methods, for every column with at
-    least three of both: `paper`, `table`, `column`, `profile`, `methods`, `seeds`, `tau` (mean over
-    the seeds that all methods have) and the ends of its 95% interval, `low` and `high`.
+    least three of both: `paper`, `table`, `column`, `metric`, `profile`, `methods`, `seeds`, `tau`
+    (mean over the seeds that all methods have) and the ends of its 95% interval, `low` and `high`.
 
-    Pairs that are printed within the margin of each other do not count.
+    Pairs that are printed within the margin of each other do not count; costs and settings, which
+    follow from shapes, have no order here.
     """
     known = records() if measured is None else measured
     rows = []
     for spec, cells in _tables(known):
         for column in dict.fromkeys((cell.column, cell.metric) for cell in cells):
             here = [cell for cell in cells if (cell.column, cell.metric) == column]
-            found = _order(here, known)
+            found = None if column[1] in KINDS else _order(here, known)
             if found:
-                place = {"paper": spec.paper, "table": spec.table, "column": column[0]}
-                rows.append(place | {"profile": here[0].profile} | found)
-    names = ("paper", "table", "column", "profile", "methods", "seeds", "tau", "low", "high")
-    return pd.DataFrame(rows, columns=list(names))
+                place = {"paper": spec.paper, "table": spec.table}
+                place |= {"column": column[0], "metric": column[1], "profile": here[0].profile}
+                rows.append(place | found)
+    names = ("paper", "table", "column", "metric", "profile", "methods", "seeds", "tau")
+    return pd.DataFrame(rows, columns=[*names, "low", "high"]).dropna(subset="tau")
 
 
 def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> dict[str, float] | None:
