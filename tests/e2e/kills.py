@@ -1,0 +1,138 @@
+"""Kill a run at named points of its work, many times, and compare its record with one of a run that
+was left alone.
+
+`python -m tests.e2e.kills 500` does so 500 times and says after each hundred how it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shlex
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+COMMAND = shlex.split(
+    "run --algorithm fedavgm --dataset digits --alpha 0.5 --clients 4 --active 3 --rounds 8 "
+    "--set local_steps=3 --model-set width=8 --profile quick --device cpu"
+)
+#: points of a run, by name: a function, and whether the kill comes before or after it
+POINTS = {
+    "before the data are loaded": ("core.data:load", "before"),
+    "before a round": ("core.federation.algorithm:Algorithm.round", "before"),
+    "after a client": ("core.algorithms.fedavg:FedAvg.client_update", "after"),
+    "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before"),
+    "after the server": ("core.algorithms.fedavgm:FedAvgM.server_update", "after"),
+    "before a test": ("core.federation.task:Task.evaluate", "before"),
+    "before a file is written": ("core.files:write_whole", "before"),
+    "between a file and its place": ("pathlib:Path.replace", "before"),
+    "after a file is in its place": ("pathlib:Path.replace", "after"),
+    "before a file is removed": ("pathlib:Path.unlink", "before"),
+    "after a file is removed": ("pathlib:Path.unlink", "after"),
+}
+
+
+def _quietly(out: str, point: str | None, count: int) -> None:
+    """The command line, in a process that kills itself when it comes by the point so often."""
+    import importlib
+
+    import torch
+
+    from core.__main__ import main
+
+    torch.set_num_threads(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    if point:
+        where, when = POINTS[point]
+        module, name = where.split(":")
+        owner: Any = importlib.import_module(module)
+        *classes, name = name.split(".")
+        for one in classes:
+            owner = getattr(owner, one)
+        _mine(owner, name, when, count)
+    raise SystemExit(main([*COMMAND, "--out", out]))
+
+
+def _mine(owner: Any, name: str, when: str, count: int) -> None:
+    """Have a function kill this process at its count-th call."""
+    true, calls = getattr(owner, name), 0
+
+    def killing(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = true(*given, **named)
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    for module in [owner, *(m for n, m in list(sys.modules.items()) if n.startswith("core"))]:
+        if getattr(module, name, None) is true:
+            setattr(module, name, killing)
+
+
+def processes() -> Any:
+    """Processes that start with the package loaded, so that a kill costs no second import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["core.__main__", "core.report", "core.experiments.queue"])
+    return context
+
+
+def result(out: Path) -> dict[str, Any]:
+    """The record, without what may differ: the time and the memory that a run took."""
+    (path,) = (out / "adhoc").glob("*.json")
+    record = json.loads(path.read_text())
+    assert record.pop("peak_memory") > 0
+    for row in record["rounds"]:
+        row["seconds"] = None
+    return record
+
+
+def run(context: Any, out: Path, point: str | None = None, count: int = 0) -> bool:
+    """One process, to its end. Returns whether it was killed; raises AssertionError where it failed
+    otherwise.
+    """
+    process = context.Process(target=_quietly, args=(str(out), point, count))
+    process.start()
+    process.join(200)
+    assert process.exitcode in (0, -signal.SIGKILL), (point, count, process.exitcode)
+    return process.exitcode != 0
+
+
+def kill_often(kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
+    """Kill runs at points drawn at random until there were so many kills; each run goes on until it
+    is complete. Returns the kills by point.
+
+    Raises AssertionError where a record differs from that of a run that was left alone, or a
+    checkpoint is left.
+    """
+    context, draw, done = processes(), random.Random(seed), dict.fromkeys(POINTS, 0)
+    assert not run(context, folder / "whole")
+    whole, number = result(folder / "whole"), 0
+    while sum(done.values()) < kills:
+        out, number = folder / f"killed{number}", number + 1
+        # early counts, so that a run is killed many times before it is complete
+        while sum(done.values()) < kills:
+            point, count = draw.choice(sorted(POINTS)), draw.randint(1, 6)
+            if not run(context, out, point, count):
+                break
+            done[point] += 1
+        run(context, out)
+        assert result(out) == whole
+        assert not list((out / "checkpoints").glob("*.safetensors"))
+    return done
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    for part in range(0, wanted, 100):
+        with tempfile.TemporaryDirectory() as folder:
+            print(part, kill_often(min(100, wanted - part), Path(folder), seed=part), flush=True)
