@@ -555,6 +555,33 @@ def bench(
     print(benches.report(benches.measure(what, Runtime.choose(device, precision))))
 
 
+@app.command("gpu-check")
+def gpu_check(
+    minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
+    out: Annotated[Path, typer.Option(help="The JSON file that is written.")] = Path(
+        "gpu-check.json"
+    ),
+    device: Device = "cuda",
+    precision: Precision = "auto",
+) -> None:
+    """Run every algorithm, benches and the beginning of a paper-budget run on a GPU; write one JSON.
+
+    \b
+    Example:
+      python -m core gpu-check --out gpu-check.json
+    """
+    from core.experiments import gpu
+    from core.federation import Runtime
+
+    found = gpu.check(Runtime.choose(device, precision), minutes)
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    failed = [name for name, one in found["algorithms"].items() if "error" in one]
+    print(
+        f"{len(found['algorithms'])} algorithms, {len(failed)} failed"
+        f"{': ' + ', '.join(failed) if failed else ''}; written: {out}"
+    )
+
+
 @app.command()
 def book(
     action: Annotated[str, typer.Argument(help="build, check, serve or shots.")] = "build",
