@@ -312,7 +312,10 @@ def claims_table(paper: str, main: bool = False) -> Any:
             "verdict": [_verdict_html(word) for word in frame["verdict"]],
             "what it rests on": [escape(text) for text in frame["effect"]],
             "budget": frame["budget"],
-            "page": [f'<a href="{page}.html">{page}</a>' if page else "" for page in frame["page"]],
+            "page": [
+                f'<a href="{escape(page, quote=True)}.html">{escape(page)}</a>' if page else ""
+                for page in frame["page"]
+            ],
         }
     )
     css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;text-align:left;"}]
