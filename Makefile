@@ -3,6 +3,7 @@
 
 SHELL := /bin/sh
 VENV := .venv
+MACHINES := .venv-machines
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 JOBS := 2
@@ -11,10 +12,10 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots test lint format sync lock clean
+.PHONY: help install book check serve shots test machines test-machines federation-demo lint format sync lock clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED)  ## make .venv with the exact versions of requirements.lock
 
@@ -65,6 +66,24 @@ test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) tests
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) --timeout 300 \
 	  --nbval-lax --nbval-current-env notebooks
+
+# Flower holds back versions of packages that the book has newer, so both stand in an environment of their own, which
+# sees .venv behind it.
+$(MACHINES)/.installed: requirements-machines.lock $(INSTALLED)
+	@$(PY) -m venv $(MACHINES)
+	@$(MACHINES)/bin/python -m pip -qq --no-input --disable-pip-version-check install --no-deps -r requirements-machines.lock
+	@$(PY) -c 'import pathlib, sysconfig; print(sysconfig.get_path("purelib"), pathlib.Path.cwd(), sep="\n")' > \
+	  $$($(MACHINES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/book.pth
+	@touch $@
+
+machines: $(MACHINES)/.installed  ## Ray and Flower, in .venv-machines
+
+test-machines: $(MACHINES)/.installed  ## the tests with real Ray nodes and a real federation
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MACHINES)/bin/python -m pytest \
+	  tests/experiments/test_sweep.py tests/experiments/test_flower.py tests/e2e/test_federation.py
+
+federation-demo: $(MACHINES)/.installed  ## three hospitals and a server on this machine, with TLS and keys
+	@$(MACHINES)/bin/python -m core.experiments.flower.demo
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check . ; echo "make format mends this"; exit 1; }

@@ -1,0 +1,117 @@
+"""`make federation-demo`: three hospitals and a server on this machine, from keys to a record."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from core import data
+from core.errors import InputError
+from core.experiments.experiment import Experiment
+from core.experiments.flower.deployment import Deployment, write_data
+from core.experiments.record import Record
+from core.federation import Client, Runtime, Task, distribute
+
+HOSPITALS = 3
+#: images of a hospital, so that the demonstration ends while one looks on
+MOST = 300
+
+
+def hospitals() -> tuple[Task, list[Client]]:
+    """The three largest centres of HAM10000 where it is at hand, else three parts of the digits."""
+    found = {info.name: info for info in data.available()}
+    name = "ham10000" if found["ham10000"].present else "digits"
+    dataset = data.load(name, size=28 if name == "ham10000" else None)
+    task = Task(dataset, "convnet", {"width": 16}, Runtime())
+    centres = task.dataset.train.centre
+    if centres is None:
+        clients = distribute(task, {"name": "dirichlet", "alpha": 0.3}, HOSPITALS, 0)
+    else:
+        count = int(centres.max()) + 1
+        clients = distribute(task, {"name": "natural"}, count, 0)
+    largest = sorted(clients, key=len, reverse=True)[:HOSPITALS]
+    return task, [
+        Client(number, task, client.images[:MOST], client.labels[:MOST])
+        for number, client in enumerate(largest)
+    ]
+
+
+def experiment() -> Experiment:
+    """A short FedVCK."""
+    return Experiment(
+        algorithm="fedvck",
+        dataset="hospital",
+        model_options={"width": 16},
+        clients=HOSPITALS,
+        rounds=3,
+        settings={
+            "iterations": 80,
+            "image_lr": 1.0,
+            "clip_norm": 30.0,
+            "estimator": "expectation",
+            "pool": 1,
+            "server_steps": 60,
+            "server_lr": 0.02,
+        },
+        profile="quick",
+    )
+
+
+def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
+    """Print a line for every round; the record when it is complete.
+
+    A node that ends is started again, as a service manager would do it: the server takes it back
+    when it has missed the old one's sign of life.
+    """
+    shown, again = 0, 0.0
+    while True:
+        record = Record.load(path) if path.exists() else None
+        for row in record.rounds[shown:] if record else ():
+            print(
+                f"round {row['round']} of {rounds}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "
+                f"{row['up'] / 2**10:.0f} kB up, {row['down'] / 2**10:.0f} kB down"
+            )
+            shown += 1
+        if record and record.status != "running":
+            return record
+        ended = [name for name, one in deployment.processes.items() if one.poll() is not None]
+        if "superlink" in ended:
+            raise InputError(f"the server ended; see {deployment.folder / 'superlink.log'}")
+        if ended and time.monotonic() > again:
+            again = time.monotonic() + 5
+            for name in ended:
+                deployment.node(int(name.removeprefix("node")))
+        time.sleep(0.5)
+
+
+def main() -> int:
+    """Everything, and nothing left behind but what was said."""
+    stated = experiment()
+    with tempfile.TemporaryDirectory(prefix="federation-") as folder:
+        with Deployment(Path(folder)) as here:
+            task, clients = hospitals()
+            write_data(here.folder, stated.dataset, task.dataset, clients)
+            sizes = ", ".join(str(len(client)) for client in clients)
+            print(
+                f"{task.dataset.name}: {sizes} images in three folders; test images at the server"
+            )
+            here.superlink()
+            print(f"SuperLink at {here.port}, with TLS; only nodes whose key it knows may come")
+            for number in range(HOSPITALS):
+                here.register(number)
+                here.node(number)
+            record = follow(here, here.run(stated), stated.rounds)
+        print(f"all stopped; {record.status}" + "".join(f"\n{note}" for note in record.notes))
+        return 0 if record.status == "complete" else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

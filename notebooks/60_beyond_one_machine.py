@@ -1,0 +1,252 @@
+# %% [markdown]
+# # Beyond one machine
+#
+# *Question:* what changes when a thousand runs go to a cluster, and when hospitals keep their data; what crosses the
+# wire, and what protects it?\
+# *Time:* some seconds on two CPU cores. *Data:* the book's records, and scikit-learn's digits for one small run.
+#
+# Every method of this book is a server and clients that exchange messages. So far both lived in one process. The same
+# program runs in two other places: on many machines that each take whole experiments, and across institutions that each
+# hold one client. In neither case does the result change.
+
+# %% tags=["parameters"]
+runs = 1000
+gpus = 64
+runs_per_gpu = 4
+overhead = 2.0
+seed = 0
+
+# %%
+import heapq
+
+import pandas as pd
+import torch
+
+from core.experiments import records
+from core.federation import Ledger
+from core.report import source
+from core.rng import Rng
+
+known = list(records().values())
+len(known)
+
+# %% [markdown]
+# ## A thousand runs: a cluster
+#
+# A table needs many runs that know nothing of each other. `--on local:2` gives them to two processes, `--on ray` to a
+# cluster, and `--shard 3/16` is a part of the queue for job arrays:
+#
+# ```bash
+# python -m core run --pending --profile laptop --on local:2
+# python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
+# sbatch --array=1-16 job.sh     # job.sh: ... --pending --shard $SLURM_ARRAY_TASK_ID/16 --out /shared/runs
+# ```
+#
+# A task is one run to its record. A lost worker costs what was computed since the last round, because the run goes on
+# from its checkpoint. How long do a thousand runs take? The queue's order is kept, so the answer is a simulation: each
+# run goes to the worker that is free first. The durations are drawn from the records of this book, with two seconds for
+# each run to begin. These are CPU seconds of small budgets; only the ratio between the rows carries over.
+
+# %%
+measured = [
+    record.seconds for record in known if record.experiment.profile == "laptop"
+]
+drawn = torch.randint(len(measured), (runs,), generator=Rng(seed).generator())
+durations = [measured[i] + overhead for i in drawn.tolist()]
+
+
+def makespan(workers: int) -> float:
+    """Seconds until the last of the runs ends."""
+    free = [0.0] * workers
+    for duration in durations:
+        heapq.heappush(free, heapq.heappop(free) + duration)
+    return max(free)
+
+
+alone = makespan(1)
+pd.DataFrame(
+    {
+        "workers": workers,
+        "hours": makespan(workers) / 3600,
+        "times as fast": alone / makespan(workers),
+        "share of the time in use (%)": 100
+        * alone
+        / workers
+        / makespan(workers),
+    }
+    for workers in (1, 2, 16, gpus, gpus * runs_per_gpu)
+).round(2)
+
+# %% [markdown]
+# The longest run is what a large cluster waits for at the end: more workers than that do not help.
+#
+# ## Three hospitals: the wire
+#
+# Flower [^flower] carries the messages between machines. The server runs the round loop of
+# {doc}`01_federated_learning`, and each hospital what the algorithm does for one client. Nothing else is new:
+#
+# ```{figure} ../book/_static/wire.svg
+# :alt: Three hospitals on the left, a server on the right. Images, labels and the memory of each hospital stay inside it. From the server a model goes down to each hospital. From each hospital condensed images with labels, logit prototypes and counts go up. A line between them stands for TLS and the keys of the hospitals. The server checks every upload and keeps the ledger.
+# :name: fig-wire
+#
+# What crosses the wire in a round of FedVCK. Red stays, green goes up, grey goes down.
+# ```
+#
+# ```bash
+# make federation-demo                     # keys, certificates, a server and three hospitals, on this machine
+# flwr run hospitals local-simulation      # the same app in Flower's simulation
+# ```
+#
+# The demonstration starts a SuperLink and three SuperNodes as processes, each with a folder of its own. A node that is
+# killed comes back with its memory; until then the round waits for it or goes on without it, as `wait-for-all` says,
+# and the record names it. All draws of random numbers come from the same streams as in one process, so with the same
+# seed the record is the same, bit for bit, where clients are computed one by one. (In one process FedVCK condenses all
+# clients as one batch, whose sums have another order.)
+#
+# Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
+# question of this round, and passes the checks of {py:mod}`core.federation.uploads`. What fails is refused by name.
+#
+# [^flower]: Beutel, Topal, Mathur, Qiu, Fernandez-Marques, Gao, Sani, Li, Parcollet, de Gusmão, Lane. Flower: A Friendly
+#     Federated Learning Research Framework. arXiv 2007.14390, 2020.
+#
+# ## What each method sends
+#
+# All traffic passes through a ledger, here and across a network, and every record holds its sums:
+
+# %%
+source(Ledger.count)
+
+# %% [markdown]
+# One record of each algorithm, in the setting that most records share: kB for one client and round. Compare rows of one
+# setting only.
+
+
+# %%
+def setting(record) -> str:
+    """Data, network and clients of a run."""
+    e = record.experiment
+    return f"{e.dataset}, {e.model}, {e.clients} clients"
+
+
+def traffic(record) -> dict:
+    """kB that one client sends and receives, and what they are."""
+    e, row = record.experiment, {}
+    rounds = len(record.rounds)
+    turns = rounds * (e.active or e.clients)
+    for way in ("up", "down"):
+        kinds = record.bytes[way]
+        row[f"kB {way} a turn"] = sum(kinds.values()) / turns / 1000
+        row[f"sent {way}"] = ", ".join(kinds)
+    return {"algorithm": e.algorithm, "setting": setting(record), **row}
+
+
+printed = [
+    record
+    for record in known
+    if record.experiment.variant == "printed" and record.status == "complete"
+]
+common = pd.Series([setting(record) for record in printed]).value_counts()
+first = {}
+for record in sorted(printed, key=lambda one: -common[setting(one)]):
+    first.setdefault(record.experiment.algorithm, record)
+table = pd.DataFrame(map(traffic, first.values())).set_index(
+    ["setting", "algorithm"]
+)
+table.sort_values(["setting", "kB up a turn"]).round(1)
+
+# %% [markdown]
+# A *turn* is a round of one client. Methods that send models cost the same in every round; one-shot methods send
+# images once, and their bytes are spread over the rounds of the record. FedIOD talks in every step of its
+# distillation.
+#
+# ## What protects the wire
+#
+# | protection | against whom | helps with | does not help with |
+# |---|---|---|---|
+# | TLS | somebody on the network | reading or changing messages on their way | the server: it reads everything |
+# | keys of the nodes | a stranger who wants to take part | uploads under a false name | a hospital that has a key and lies |
+# | checks of uploads | a broken or hostile hospital | wrong forms, NaN, sizes, counts, replays | values that are plausible and wrong |
+# | secure aggregation | the server | it sees the sum of the uploads only | uploads that are no summands |
+# | central differential privacy | readers of the model | bounds what the model says of one client | the server, which sees the uploads before the noise |
+# | local differential privacy | the server too | each upload by itself | accuracy: the noise is not averaged first |
+#
+# **Secure aggregation** adds a mask to every upload. Each pair of clients agrees on a mask that one adds and the other
+# subtracts, so all masks vanish from the sum, and only from the sum:
+
+# %%
+generator = Rng(seed).at("masks").generator()
+#: three uploads in fixed point, modulo 2^31
+uploads = torch.randint(0, 2**20, (3, 5), generator=generator)
+masks = torch.randint(0, 2**31, (3, 3, 5), generator=generator)
+# client i adds the mask that it shares with a later one, and subtracts that
+# which it shares with an earlier one
+own = (
+    masks[0, 1] + masks[0, 2],
+    masks[1, 2] - masks[0, 1],
+    -masks[0, 2] - masks[1, 2],
+)
+masked = (uploads + torch.stack(own)).remainder(2**31)
+seen = masked.sum(0).remainder(2**31)
+assert torch.equal(seen, uploads.sum(0))
+pd.DataFrame(
+    {
+        "an upload": uploads[0],
+        "what the server sees of it": masked[0],
+        "sum of the uploads": uploads.sum(0),
+        "sum of what it sees": seen,
+    }
+)
+
+# %% [markdown]
+# FedAvg needs nothing but a weighted sum, so this is all it needs. **Condensed images are not summable.** The server
+# trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation is
+# no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
+# GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each
+# hospital's images, and what they reveal must be bounded before they leave: by the condensation itself under differential
+# privacy, with noise at each client. {doc}`43_fediod_privacy` shows what this costs.
+#
+# **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of a
+# round: the deviation of the mean is $\sigma C / K$ for clip norm $C$ and $K$ clients. With a million phones it is
+# nothing; with three hospitals it is a third of what one client would need alone. And the server still sees the uploads.
+#
+# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. In a
+# deployment with noise for privacy each hospital must draw it from a secret of its own.
+#
+# ## Take away
+#
+# - Many runs: the queue on workers, with the records of a serial run.
+# - Hospitals: the same round loop, with clients that are elsewhere; the ledger counts the same bytes.
+# - TLS and keys protect the wire, not from the server. Secure aggregation does, but only for sums.
+#
+# ## Exercises
+#
+# ```{exercise} A lost hospital
+# :label: ex-machines-lost
+#
+# One of three hospitals goes away after it has sent its masked upload, another before. In which case can the server still
+# read the sum?
+# ```
+#
+# ```{solution} ex-machines-lost
+# :class: dropdown
+#
+# After: all masks are there, and they vanish. Before: the masks that the others share with it remain in the sum. Real
+# protocols let the others give those masks away, by secret sharing (Bonawitz et al., CCS 2017).
+# ```
+#
+# ```{exercise} The cluster's tail
+# :label: ex-machines-tail
+#
+# Sort the durations so that the longest run begins first. How much sooner do 64 workers end?
+# ```
+#
+# ````{solution} ex-machines-tail
+# :class: dropdown
+#
+# ```python
+# durations.sort(reverse=True)
+# makespan(gpus)
+# ```
+#
+# The long runs no longer begin last, so the end is near the larger of the mean load and the longest run.
+# ````

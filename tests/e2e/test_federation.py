@@ -1,0 +1,74 @@
+"""A real federation on this machine: a SuperLink and three SuperNodes as processes, with TLS and node
+authentication. One of the nodes is killed in the middle of a round, and a stranger knocks.
+"""
+
+import os
+import signal
+import time
+
+import attrs
+import pytest
+
+from core.experiments import Experiment, run
+
+pytest.importorskip("flwr", reason="Flower is not installed: `make machines` installs it")
+
+from core.experiments.flower import keys
+from core.experiments.flower.demo import follow, hospitals
+from core.experiments.flower.deployment import Deployment, write_data
+
+#: moon's clients remember their last model
+EXPERIMENT = Experiment(
+    algorithm="moon",
+    dataset="hospital",
+    model_options={"width": 8},
+    clients=3,
+    rounds=2,
+    settings={"local_steps": 20},
+    profile="quick",
+)
+
+
+def said(deployment: Deployment, name: str) -> str:
+    path = deployment.folder / f"{name}.log"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def wait_for(ready, seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "it did not come to that in time"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDCON_DATA", raising=False)
+    with Deployment(tmp_path) as here:
+        task, clients = hospitals()
+        write_data(tmp_path, "hospital", task.dataset, clients)
+        here.superlink()
+        for number in range(3):
+            here.register(number)
+            here.node(number)
+        # a key that was never registered
+        (tmp_path / "node9").mkdir()
+        keys.node(tmp_path / "keys", "node9")
+        here.node(9)
+        path = here.run(EXPERIMENT, timeout=30.0)
+        wait_for(lambda: here.processes["node9"].poll() is not None)
+        assert "ctivate" in said(here, "node9")
+        del here.processes["node9"]
+        # in the second round the first node has a memory to lose
+        wait_for(path.exists)
+        os.killpg(here.processes["node0"].pid, signal.SIGKILL)
+        record = follow(here, path, 2)
+        groups = [process.pid for process in here.processes.values()]
+    assert record.status == "complete"
+    beside = run(EXPERIMENT, task=attrs.evolve(task, model_options={"width": 8}), clients=clients)
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+    assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]
+    assert any("client 0 does not answer; the round waits for it" in note for note in record.notes)
+    for group in groups:
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
