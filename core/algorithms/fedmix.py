@@ -68,8 +68,9 @@ class FedMix(fedavg.FedAvg):
         return State(task, super().initialise(task, rng).tensors | pool, {"averaged": []})
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-        """The network; its batch normalisation has a quick second derivative."""
-        return quicken(super().network(task, tensors))
+        """The network; its batch normalisation has a quick second derivative where one is taken."""
+        network = super().network(task, tensors)
+        return quicken(network) if self.settings.mixup else network
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The exchange of averages that are still to come, then a round of FedAvg."""

@@ -49,7 +49,7 @@ def after_one_round(task, clients):
 def sources(algorithm, clients, state):
     """What clients start from, without running the extraction."""
     return {
-        client.id: algorithm.source(
+        client.id: algorithm.problem(
             client,
             algorithm.broadcast(state, client.id),
             state.task.model_from(state.tensors),

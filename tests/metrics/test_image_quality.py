@@ -14,8 +14,7 @@ from scipy.linalg import sqrtm
 
 from core.data import load
 from core.errors import InputError
-from core.experiments import Experiment
-from core.federation import rounds
+from core.experiments import Experiment, rounds
 from core.metrics import image_quality
 from core.metrics.image_quality import (
     INCEPTION_FILE,
