@@ -109,7 +109,7 @@ class FedMix(fedavg.FedAvg):
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The approximate mixup loss of a batch and one average, drawn anew for every batch."""
         images, shares = (client.memory[f"averages/{name}"] for name in ("images", "labels"))
-        if not len(shares):
+        if not len(shares) or not self.settings.mixup:
             return super().objective(client, received, rng)
         task, draws = client.task, rng.generator(shares.device)
 
