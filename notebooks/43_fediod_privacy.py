@@ -23,6 +23,7 @@ voters = 20
 largest = 8000
 attacked = 6
 attack_iterations = 12
+games = 400
 seed = 0
 profile = "quick"
 shown = "best"
@@ -32,7 +33,6 @@ import math
 
 import pandas as pd
 import torch
-from scipy.stats import norm
 from torch import nn
 
 from core import distillation, experiments, models
@@ -49,6 +49,7 @@ from core.metrics.image_quality import (
     fid,
     inception_score,
 )
+from core.privacy.audit import audited_epsilon, gaussian_epsilon
 from core.privacy.differential import (
     affordable_steps,
     clip_and_noise,
@@ -271,15 +272,7 @@ def simple(sigma, count):
 
 
 def exact(sigma, count):
-    """The smallest epsilon, by halving an interval."""
-    mu, low, high = math.sqrt(count) / sigma, 0.0, simple(sigma, count)
-    for _ in range(60):
-        e = (low + high) / 2
-        spent = norm.cdf(mu / 2 - e / mu) - math.exp(
-            e + norm.logcdf(-mu / 2 - e / mu)
-        )
-        low, high = (e, high) if spent > delta else (low, e)
-    return high
+    return gaussian_epsilon(math.sqrt(count) / sigma, delta)
 
 
 pd.DataFrame(
@@ -292,6 +285,43 @@ pd.DataFrame(
         for sigma, count in ((2.0, 1), (20.0, 100), (30.0, 1000), (150.0, 1000))
     }
 ).T.round(3)
+
+# %% [markdown]
+# ### An audit from below
+#
+# The accountant proves a bound about a mechanism. Is the program that mechanism? An audit {cite:p}`tightaudit` plays the
+# game that the definition is about: two data sets whose answers differ as much as they may, and an attacker who sees the
+# noisy answers and guesses whose they are. From the numbers of wrong guesses, with their exact binomial intervals, follows
+# the least $\mu$, and by {eq}`eq:iop-exact` the least $\varepsilon$, with 95% confidence. It must not exceed what is
+# claimed. Three faults show what it sees.
+
+# %%
+source(audited_epsilon)
+
+# %%
+row = torch.randn(4, 6, generator=Rng(seed).at("canary").generator())
+canaries = 50 * row, -50 * row  # far beyond the bound on both sides
+claim, releases, bound = budgets[0], 3, 1.0
+sigma = noise_multiplier(claim, delta, 1.0, releases)
+mechanisms = {
+    "as it is": lambda x, g: clip_and_noise(x, bound, sigma, g),
+    "half of the noise": lambda x, g: clip_and_noise(x, bound, sigma / 2, g),
+    "noise for one row only": lambda x, g: torch.cat(
+        [clip_and_noise(each[None], bound, sigma, g) for each in x]
+    ),
+    "no clipping": lambda x, g: x + clip_and_noise(0 * x, bound, sigma, g),
+}
+pd.DataFrame(
+    {
+        name: {
+            "claimed": claim,
+            "at least": audited_epsilon(
+                release, canaries, releases, games, delta, Rng(seed).at("audit")
+            ),
+        }
+        for name, release in mechanisms.items()
+    }
+).T.assign(refuted=lambda one: one["at least"] > one["claimed"]).round(2)
 
 # %% [markdown]
 # More noise buys a smaller $\varepsilon$; more steps cost.

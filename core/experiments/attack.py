@@ -12,6 +12,7 @@ program attacks every method that uploads once in a round.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.federation import Algorithm, Client, State, Task, rounds, select
+from core.federation import Algorithm, Client, Ledger, Message, State, Task, rounds, select
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.rng import Rng
@@ -104,13 +105,9 @@ def attack(
     Args:
         clients: fresh ones; where the attacked round is not the first, those before it run again.
 
-    Raises InputError for a method that exchanges more than one message with a client in a round, or
-    whose server keeps no single model, and where no client has a target.
+    Raises InputError for a method whose clients do not upload once in this round, or whose server
+    keeps no single model, and where no client has a target.
     """
-    if type(algorithm).round is not Algorithm.round:
-        raise InputError(
-            f"the attack needs one upload in a round, and {type(algorithm).__name__} differs"
-        )
     rng = Rng(seed)
     state = algorithm.initialise(task, rng.at("initialise"))
     for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
@@ -126,10 +123,10 @@ def attack(
         for id_, one in asked.items()
     }
     real = {id_: one.real() for id_, one in asked.items()}
-    found = [_confidences(algorithm, state, asked, real, here)]
+    found = [confidences(algorithm, state, asked, real, here)]
     for number in range(settings.shadows):
         cast = {id_: one.shadow(masks[id_][number]) for id_, one in asked.items()}
-        found.append(_confidences(algorithm, state, asked, cast, here.at("shadow", number)))
+        found.append(confidences(algorithm, state, asked, cast, here.at("shadow", number)))
     return _judged(asked, masks, found, settings)
 
 
@@ -180,7 +177,7 @@ def targets(client: Client, rng: Rng) -> Targets:
     )
 
 
-def _confidences(
+def confidences(
     algorithm: Algorithm,
     state: State,
     asked: Mapping[int, Targets],
@@ -190,8 +187,22 @@ def _confidences(
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
-    messages = {id_: algorithm.broadcast(state, id_) for id_ in members}
-    uploads = algorithm.clients_update(list(members.values()), messages, rng)
+    algorithm, heard, ledger = copy.copy(algorithm), [], Ledger()
+    update = algorithm.server_update
+
+    def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        heard.append((state, uploads, rng))
+        return update(state, uploads, rng)
+
+    algorithm.server_update = listen  # type: ignore[method-assign]
+    ledger.open_round()
+    after = algorithm.round(state, list(members.values()), ledger, rng)
+    if len(heard) != 1:
+        raise InputError(
+            f"the attack needs one upload of each client in a round, which {type(algorithm).__name__} "
+            "does not have"
+        )
+    ((state, uploads, server),) = heard
 
     def sure(model: nn.Module | list[nn.Module], of: Sequence[Targets]) -> np.ndarray:
         if isinstance(model, list):
@@ -201,9 +212,8 @@ def _confidences(
         ]
         return torch.cat(each).cpu().numpy()
 
-    server, found = rng.at("server"), {}
+    found: dict[int | None, np.ndarray] = {}
     for id_, one in asked.items():
-        alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
+        alone = update(state, {id_: uploads[id_]}, server)
         found[id_] = sure(algorithm.model(alone), [one])
-    after = algorithm.server_update(state, uploads, server)
     return found | {None: sure(algorithm.model(after), list(asked.values()))}

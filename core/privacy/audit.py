@@ -79,13 +79,17 @@ def audited_epsilon(
     sets.
 
     The attacker sees the releases of one of two canaries, projects their sum on the canaries'
-    difference, and guesses by a threshold. Half of the trials choose the threshold, the other half
-    are counted.
+    difference, and guesses by a threshold. A tenth of the trials gives the threshold, their median;
+    the others are counted.
 
     Args:
         canaries: two answers that neighbouring data sets may give, as different as they may be.
-        trials: games with each of the canaries, at least 4.
+        trials: games with each of the canaries, at least 20.
+
+    Raises InputError for fewer.
     """
+    if trials < 20:
+        raise InputError(f"an audit needs at least 20 games, not {trials}")
     direction = (canaries[1] - canaries[0]).flatten()
     direction = direction / direction.norm()
 
@@ -98,15 +102,8 @@ def audited_epsilon(
         torch.tensor([seen(which, game) for game in range(trials)], dtype=torch.float64)
         for which in (0, 1)
     )
-    half = trials // 2
-
-    def bound(threshold: float, part: slice) -> float:
-        no, yes = first[part], second[part]
-        accused, missed = int((no > threshold).sum()), int((yes <= threshold).sum())
-        return least_distance(accused, len(no), missed, len(yes), confidence)
-
-    tried = torch.cat([first[:half], second[:half]]).quantile(
-        torch.linspace(0, 1, 101, dtype=torch.float64)
-    )
-    best = max(tried.tolist(), key=lambda threshold: bound(threshold, slice(half)))
-    return gaussian_epsilon(bound(best, slice(half, None)), delta)
+    part = trials // 10
+    threshold = torch.cat([first[:part], second[:part]]).median()
+    no, yes = first[part:], second[part:]
+    accused, missed = int((no > threshold).sum()), int((yes <= threshold).sum())
+    return gaussian_epsilon(least_distance(accused, len(no), missed, len(yes), confidence), delta)

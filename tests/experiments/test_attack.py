@@ -10,14 +10,16 @@ import attrs
 import pytest
 import torch
 
+from core.algorithms.centralized import Centralized
 from core.algorithms.fedavg import FedAvg, Settings
-from core.algorithms.fediod import FedIOD
+from core.algorithms.random_selection import RandomSelection
+from core.algorithms.random_selection import Settings as OneShot
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
 from core.experiments.attack import attack, targets
-from core.federation import Client, Message, Runtime, Schedule, Task
-from core.privacy.membership import LikelihoodRatio
+from core.federation import Client, Message, Runtime, Schedule, Task, rounds
+from core.privacy.membership import LikelihoodRatio, confidence
 from core.rng import Rng
 
 CPU = Runtime(torch.device("cpu"), "float32")
@@ -98,8 +100,33 @@ def test_targets_are_balanced_in_every_class_and_the_rest_is_known():
 
 def test_methods_that_are_no_single_upload_are_refused():
     task = noise_task(8)
-    with pytest.raises(InputError, match="one upload in a round, and FedIOD differs"):
-        attack(FedIOD(), task, clients_of(task, 1), 0, LikelihoodRatio())
+    pooled = Centralized(schedule=Schedule(clients=1, rounds=1))
+    with pytest.raises(InputError, match="which Centralized does not have"):
+        attack(pooled, task, clients_of(task, 1), 0, LikelihoodRatio())
+
+
+def test_the_uploads_of_the_real_run_are_attacked():
+    """The server's model after the attacked round is that of the run itself."""
+    task = noise_task(24)
+    method = FedAvg(Settings(local_steps=2), Schedule(clients=2, rounds=2))
+    plan = LikelihoodRatio(shadows=4, round=2)
+    found = attack(method, task, clients_of(task, 2), 3, plan)
+    *_, last = rounds(method, task, clients_of(task, 2), 3)
+    asked = [
+        targets(client, Rng(3).at("attack", "targets", client.id)) for client in clients_of(task, 2)
+    ]
+    model = method.model(last.state)
+    expected = [confidence(task.outputs(model, one.images), one.labels) for one in asked]
+    assert (found.server.evidence.target == torch.cat(expected).numpy()).all()
+
+
+def test_images_that_are_sent_as_they_are_can_be_told():
+    """A method with a round of its own: clients are asked for numbers, then send real images."""
+    task = noise_task(32)
+    settings = OneShot(images_per_class=16, server_epochs=40, server_lr=0.3, server_batch=32)
+    sends = RandomSelection(settings, Schedule(clients=1, rounds=1))
+    found = attack(sends, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
+    assert found.clients[0].auc > 0.8
 
 
 @pytest.fixture
