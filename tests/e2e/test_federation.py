@@ -68,7 +68,7 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
     beside = run(EXPERIMENT, task=attrs.evolve(task, model_options={"width": 8}), clients=clients)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
     assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]
-    assert any("client 0 does not answer; the round waits for it" in note for note in record.notes)
+    assert any("client 0 does not answer; round 2 waits for it" in note for note in record.notes)
     for group in groups:
         with pytest.raises(ProcessLookupError):
             os.killpg(group, 0)

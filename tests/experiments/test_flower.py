@@ -81,7 +81,10 @@ class Nodes(Grid):
     def send_and_receive(self, messages, *, timeout=None):
         for message in messages:
             node = message.metadata.dst_node_id
-            if node in self.away:
+            if node in self.away:  # the SuperLink answers, as node 1
+                reply = Envelope(Error(3, "node unavailable"), reply_to=message)
+                reply.metadata._src_node_id = 1
+                yield reply
                 continue
             try:
                 reply = client.app(self.copied(message, node), self.contexts[node])
@@ -225,6 +228,46 @@ def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_
     )
     beside = run(stated, runtime=Runtime(), algorithm=algorithm)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+def test_a_round_goes_on_without_a_node_that_went_away_where_the_run_says_so():
+    stated = experiment(refused="leave_out", rounds=2)
+
+    def spoil(number, content):
+        nodes.away = {101}  # before its turn in the first round
+        return content
+
+    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
+    record = server.federate(nodes, nodes.server)
+    assert [note for note in record.notes if "client 1" in note] == [
+        "client 1 does not answer; round 1 goes on without it",
+        "client 1 does not answer; round 2 goes on without it",
+    ]
+    algorithm = stated.new_algorithm()
+    together = algorithm.clients_update
+    algorithm.clients_update = lambda clients, messages, rng: together(
+        [one for one in clients if one.id != 1], messages, rng
+    )
+    beside = run(stated, runtime=Runtime(), algorithm=algorithm)
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+def test_a_round_waits_for_a_node_that_comes_back_as_another():
+    stated = experiment(rounds=1)
+    calls = []
+
+    def spoil(number, content):
+        calls.append(number)
+        if len(calls) == 1:  # client 1 goes away and comes back under another number
+            nodes.away = {101}
+            nodes.contexts[104] = nodes.context(1, 104)
+        return content
+
+    nodes = Nodes(stated, spoil=spoil)
+    record = server.federate(nodes, nodes.server)
+    assert calls == [0, 2, 4]
+    assert "client 1 is back, as node 104" in record.notes
+    assert record.metrics == one_by_one(stated).metrics
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 7), (0, 1, 2, 1)])

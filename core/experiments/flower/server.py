@@ -77,9 +77,10 @@ class Link:
     notes: list[str] = attrs.field(factory=list)
 
     def note(self, text: str) -> None:
-        """Say it now, and in the record."""
-        log.warning(text)
-        self.notes.append(text)
+        """Say it now, and in the record, once."""
+        if text not in self.notes:
+            log.warning(text)
+            self.notes.append(text)
 
     def _exchange(self, contents: Mapping[int, RecordDict], kind: str) -> Iterable[Envelope]:
         """Send to nodes, and the answers that came in time."""
@@ -95,6 +96,8 @@ class Link:
         new = {node: RecordDict() for node in self.grid.get_node_ids() if node not in known}
         for reply in self._exchange(new, "query") if new else ():
             node = reply.metadata.src_node_id
+            if node not in new:  # Flower itself answers for a node that went away
+                continue
             if reply.has_error():
                 self.note(f"node {node} was refused: it does not say which client it is")
                 continue
@@ -129,7 +132,7 @@ class Link:
         """The answers of a round's clients, in their order; those that are missing or unreadable
         are left out, and named.
         """
-        asked = json.dumps(rng.path)
+        asked, round_ = json.dumps(rng.path), " ".join(map(str, rng.path))
         answers: dict[int, Message] = {}
         waiting = list(clients)
         while waiting:
@@ -139,10 +142,9 @@ class Link:
                 contents[client.node]["asked"] = ConfigRecord({"stream": asked})
             by_node = {client.node: client for client in waiting}
             for reply in self._exchange(contents, "train"):
-                client = by_node.pop(reply.metadata.src_node_id)
-                if reply.has_error():
-                    by_node[client.node] = client
+                if reply.has_error():  # of the node, or of Flower for a node that went away
                     continue
+                client = by_node.pop(reply.metadata.src_node_id)
                 try:
                     answers[client.id] = self._read(reply, asked, most, messages[client.id])
                 except InputError as error:
@@ -150,7 +152,7 @@ class Link:
             waiting = list(by_node.values())
             for client in waiting:
                 goes = "waits for it" if self.wait else "goes on without it"
-                self.note(f"client {client.id} does not answer; the round {goes}")
+                self.note(f"client {client.id} does not answer; {round_} {goes}")
             if not self.wait:
                 break
             if waiting:
