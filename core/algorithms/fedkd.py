@@ -127,6 +127,7 @@ class FedKD(Algorithm):
     """
 
     Settings = Settings
+    questions = ("teach", "clients_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and how many public images will be answered with which
@@ -188,9 +189,8 @@ class FedKD(Algorithm):
         """Train teachers, then let them answer, then distil."""
         t = state.meta["round"] + 1
         if t < self.settings.local_rounds:
-            with ledger.timed("clients"):
-                for client in clients:
-                    client.memory = pack(self._teacher(client, rng.at("client", client.id)))
+            nothing = {client.id: Message({}) for client in clients}
+            self.ask("teach", clients, nothing, ({}, {}), ledger, rng)
         elif state.meta["answered"]:
             with ledger.timed("server"):
                 state = self._distil(state, rng.at("server"))
@@ -200,6 +200,14 @@ class FedKD(Algorithm):
                 attrs.evolve(state, meta=state.meta | {"sharers": sharers}), clients, ledger, rng
             )
         return attrs.evolve(state, meta=state.meta | {"round": t})
+
+    def teach(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Every client trains its teacher further, and says no more than that it has."""
+        for client in clients:
+            client.memory = pack(self._teacher(client, rng.at("client", client.id)))
+        return {client.id: Message({}) for client in clients}
 
     def _teacher(self, client: Client, rng: Rng) -> nn.Module:
         """The client's teacher after a further round of training on its data."""

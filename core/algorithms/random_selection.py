@@ -30,6 +30,7 @@ class RandomSelection(OneShot):
     """Real images, a few of every class, cross the network once."""
 
     Settings = Settings
+    questions = ("counts", "clients_update")
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """How many images of each class are wanted from this client."""
@@ -40,8 +41,8 @@ class RandomSelection(OneShot):
         if not state.meta["spoken"]:
             classes = state.task.dataset.num_classes
             form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
-            answers = {client.id: Message({"counts": client.class_counts}) for client in clients}
-            uploads = self.admit(answers, (form, {}), clients, ledger)
+            nothing = {client.id: Message({}) for client in clients}
+            uploads = self.ask("counts", clients, nothing, (form, {}), ledger, rng)
             shares = quotas(
                 torch.stack([upload.tensors["counts"].cpu() for upload in uploads.values()]),
                 self.settings.images_per_class,
@@ -51,6 +52,12 @@ class RandomSelection(OneShot):
             state = attrs.evolve(state, meta=state.meta | {"wanted": wanted})
             clients = [client for client in clients if client.id in uploads]
         return super().round(state, clients, ledger, rng)
+
+    def counts(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """How many images of each class every client has."""
+        return {client.id: Message({"counts": client.class_counts}) for client in clients}
 
     def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]

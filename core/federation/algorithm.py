@@ -37,6 +37,8 @@ class Algorithm:
     """
 
     Settings: ClassVar[type]
+    #: the methods that `ask` may call on the clients' side
+    questions: ClassVar[tuple[str, ...]] = ("clients_update",)
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
@@ -78,11 +80,41 @@ class Algorithm:
         messages = {
             client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients
         }
-        with ledger.timed("clients"):
-            answers = self.clients_update(clients, messages, rng)
-        uploads = self.admit(answers, self.upload_format(state), clients, ledger)
+        form = self.upload_format(state)
+        uploads = self.ask("clients_update", clients, messages, form, ledger, rng)
         with ledger.timed("server"):
             return self.server_update(state, uploads, rng.at("server"))
+
+    def ask(
+        self,
+        question: str,
+        clients: Sequence[Client],
+        messages: Mapping[int, Message],
+        form: tuple[Mapping[str, Field], Mapping[str, Field]],
+        ledger: Ledger,
+        rng: Rng,
+    ) -> dict[int, Message]:
+        """The clients' answers of that form to one question, checked and counted.
+
+        A question is a method of the clients' side that takes what `clients_update` takes, and gives
+        what it gives; `questions` names it. What goes down is counted by the caller.
+        """
+        with ledger.timed("clients"):
+            answers = self.answers(question, clients, messages, form, rng)
+        return self.admit(answers, form, clients, ledger)
+
+    def answers(
+        self,
+        question: str,
+        clients: Sequence[Client],
+        messages: Mapping[int, Message],
+        form: tuple[Mapping[str, Field], Mapping[str, Field]],
+        rng: Rng,
+    ) -> dict[int, Message]:
+        """What all clients say to a question: here they are at hand. Where they are elsewhere, this is
+        what a network takes the place of.
+        """
+        return getattr(self, question)(clients, messages, rng)
 
     def admit(
         self,

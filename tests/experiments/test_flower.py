@@ -36,6 +36,16 @@ SMALL = {
     "fedvck": {"iterations": 4, "server_steps": 5},
     "fedmk": {"iterations": 3, "server_steps": 4, "generator_steps": 3},
     "gddfl": {"iterations": 3, "server_steps": 4},
+    # these ask their clients more than one question
+    "random_selection": {"images_per_class": 2, "server_steps": 4},
+    "fedkd": {
+        "auxiliary": "photographs",
+        "pool": 32,
+        "local_rounds": 2,
+        "local_steps": 2,
+        "distill_steps": 2,
+        "distill_batch": 16,
+    },
 }
 
 
@@ -91,7 +101,7 @@ class Nodes(Grid):
             except Exception as error:  # Flower answers for an app that fails
                 yield Envelope(Error(0, str(error)), reply_to=message)
                 continue
-            if message.metadata.message_type == "train":
+            if message.metadata.message_type != "query.introduce":
                 reply.content = self.spoil(node - 100, reply.content)
             yield self.copied(reply, node)
 
@@ -192,7 +202,7 @@ def changed(content: RecordDict, change) -> RecordDict:
 
 
 def of_another_round(content: RecordDict) -> RecordDict:
-    content["asked"]["stream"] = '["round", 1]'
+    content["asked"]["what"] = '["clients_update", ["round", 1]]'
     return content
 
 
@@ -211,7 +221,7 @@ def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_
     def spoil(number, content):
         if number != 1:
             return content
-        replay = how == "replayed" and json.loads(content["asked"]["stream"])[-1] == 2
+        replay = how == "replayed" and json.loads(content["asked"]["what"])[-1][-1] == 2
         if how == "replayed":
             return of_another_round(content) if replay else content
         return changed(content, BAD[how])
@@ -301,6 +311,14 @@ def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
         del context.node_config["memory"]
     nodes = Nodes(stated, spoil=forget)
     assert server.federate(nodes, nodes.server).metrics is not None
+
+
+def test_a_server_cannot_call_whatever_it_likes():
+    nodes = Nodes(experiment())
+    content = wire.records(Message({}))
+    content["asked"] = wire.ConfigRecord({"what": '["initialise", []]'})
+    with pytest.raises(InputError, match="no question of fedavg named 'initialise'"):
+        client.app(Envelope(content, 100, "query"), nodes.contexts[100])
 
 
 def test_an_algorithm_that_looks_into_its_clients_is_refused():

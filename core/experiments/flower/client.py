@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from core import data
-from core.errors import InputError
+from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task
@@ -97,7 +97,7 @@ def _remember(context: Context, client: Client) -> None:
         part.replace(path)
 
 
-@app.query()
+@app.query("introduce")
 def introduce(message: Message, context: Context) -> Message:
     """Which client this is, and how many samples it has."""
     _, client = own(context)
@@ -106,16 +106,22 @@ def introduce(message: Message, context: Context) -> Message:
 
 
 @app.train()
-def update(message: Message, context: Context) -> Message:
-    """What the algorithm does for one client in a round."""
+@app.query()
+def answer(message: Message, context: Context) -> Message:
+    """What the algorithm's clients answer to a question of the server, for this one client.
+
+    Raises InputError for a question that the algorithm does not have.
+    """
     experiment, client = own(context)
-    asked = str(message.content["asked"]["stream"])  # type: ignore[index, call-overload]
-    # all draws below the same node of the tree of random streams as in one process
-    rng = Rng(experiment.seed, tuple(json.loads(asked)))
-    received = wire.message(message.content, client.task.runtime.device)
+    asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]
+    question, path = json.loads(asked)
     algorithm = experiment.new_algorithm()
-    answer = algorithm.clients_update([client], {client.id: received}, rng)[client.id]
+    if question not in algorithm.questions:
+        raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
+    # all draws below the same node of the tree of random streams as in one process
+    rng = Rng(experiment.seed, tuple(path))
+    received = {client.id: wire.message(message.content, client.task.runtime.device)}
+    content = wire.records(getattr(algorithm, question)([client], received, rng)[client.id])
     _remember(context, client)
-    content = wire.records(answer)
-    content["asked"] = ConfigRecord({"stream": asked})
+    content["asked"] = ConfigRecord({"what": asked})
     return Message(content, reply_to=message)

@@ -94,7 +94,7 @@ class Link:
         """Ask nodes that are new who they are. A node that is no client of this run is refused."""
         known = {client.node for client in self.clients.values()}
         new = {node: RecordDict() for node in self.grid.get_node_ids() if node not in known}
-        for reply in self._exchange(new, "query") if new else ():
+        for reply in self._exchange(new, "query.introduce") if new else ():
             node = reply.metadata.src_node_id
             if node not in new:  # Flower itself answers for a node that went away
                 continue
@@ -127,21 +127,27 @@ class Link:
         return [self.clients[number] for number in range(self.expected)]
 
     def ask(
-        self, clients: Sequence[Remote], messages: Mapping[int, Message], rng: Rng, most: int
+        self,
+        question: str,
+        clients: Sequence[Remote],
+        messages: Mapping[int, Message],
+        rng: Rng,
+        most: int,
     ) -> dict[int, Message]:
-        """The answers of a round's clients, in their order; those that are missing or unreadable
-        are left out, and named.
+        """The answers of a round's clients to a question, in their order; those that are missing or
+        unreadable are left out, and named.
         """
-        asked, round_ = json.dumps(rng.path), " ".join(map(str, rng.path))
+        asked, round_ = json.dumps([question, rng.path]), " ".join(map(str, rng.path))
+        kind = "train" if question == "clients_update" else "query"
         answers: dict[int, Message] = {}
         waiting = list(clients)
         while waiting:
             contents = {}
             for client in waiting:
                 contents[client.node] = wire.records(messages[client.id])
-                contents[client.node]["asked"] = ConfigRecord({"stream": asked})
+                contents[client.node]["asked"] = ConfigRecord({"what": asked})
             by_node = {client.node: client for client in waiting}
-            for reply in self._exchange(contents, "train"):
+            for reply in self._exchange(contents, kind):
                 if reply.has_error():  # of the node, or of Flower for a node that went away
                     continue
                 client = by_node.pop(reply.metadata.src_node_id)
@@ -166,7 +172,7 @@ class Link:
     def _read(reply: Envelope, asked: str, most: int, sent: Message) -> Message:
         """An answer to this question and to no other."""
         echo = reply.content.get("asked")
-        if not isinstance(echo, ConfigRecord) or echo.get("stream") != asked:
+        if not isinstance(echo, ConfigRecord) or echo.get("what") != asked:
             raise UploadError("it belongs to another round")
         devices = {tensor.device for tensor in sent.tensors.values()} or {torch.device("cpu")}
         return wire.message(reply.content, devices.pop(), most)
@@ -177,17 +183,18 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
     kind: Any = type(algorithm)
 
     class Across(kind):
-        """Everything as it was, but for where clients compute."""
+        """Everything as it was, but for where clients answer."""
 
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
             link.meet()
-            self.most = most_bytes(self.upload_format(state)[0])
             return super().round(state, clients, ledger, rng)
 
-        def clients_update(self, clients: Any, messages: Any, rng: Rng) -> dict[int, Message]:
+        def answers(
+            self, question: str, clients: Any, messages: Any, form: Any, rng: Rng
+        ) -> dict[int, Message]:
             """Asked, not computed."""
-            return link.ask(clients, messages, rng, self.most)
+            return link.ask(question, clients, messages, rng, most_bytes(form[0]))
 
     return Across(algorithm.settings, algorithm.schedule)
 
