@@ -425,6 +425,17 @@ pd.DataFrame(
 # discriminator to know them. The released code has the usual cross-entropy, which gives the generator a steep slope
 # where the discriminator is sure, and $\pi_k$ stands before the generator's loss: a client with little data has little
 # say in what the images look like.
+#
+# The place matters. As printed $D_k$ minimises
+#
+# $$
+# \pi_k \, E_{P_k}[D_k(x)] + E_{P_g}[1 - D_k(x)] = 1 + \int D_k(x) \, (\pi_k P_k(x) - P_g(x)) \, dx ,
+# $$ (eq:ior-linear)
+#
+# so the best $D_k$ says *generated* wherever $P_g > \pi_k P_k$. With 20 clients of one size $\pi_k = 1/20$: an image
+# passes as real only where real images are more than twenty times as dense as generated ones. Once the generator comes
+# nearer than that, $D_k = 1$ everywhere is the best answer, and a sigmoid that is sure has no slope left for the
+# generator. With $\pi_k$ before the generator's loss the bound is $P_g > P_k$.
 
 # %%
 source(distillation.gan_losses)
