@@ -476,6 +476,14 @@ table("fedvck", 6, best)
 table("fedvck", 12, best)
 
 # %% [markdown]
+# ### All methods beside each other
+#
+# The book's own table. One program attacks all of them: models, condensed images, and images as they are.
+
+# %%
+table("fedvck", "privacy", best)
+
+# %% [markdown]
 # All records of an attack so far, with accuracy, bytes, and what chance would give.
 
 # %%

@@ -18,6 +18,7 @@ from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
 from core.experiments.attack import attack, targets
+from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
 from core.privacy.membership import LikelihoodRatio, confidence
 from core.rng import Rng
@@ -127,6 +128,17 @@ def test_images_that_are_sent_as_they_are_can_be_told():
     sends = RandomSelection(settings, Schedule(clients=1, rounds=1))
     found = attack(sends, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
     assert found.clients[0].auc > 0.8
+
+
+@pytest.mark.parametrize("algorithm", ["desa", "fedmk", "gddfl", "scaffold"])
+def test_methods_with_rounds_of_their_own_are_attacked(algorithm):
+    asked = {"algorithm": algorithm, "dataset": "digits", "clients": 2, "rounds": 1}
+    run = apply("quick", asked | {"train_fraction": 0.05, "model_options": {"width": 4}})
+    task = running.make_task(run, CPU)
+    clients = running.make_clients(run, task)
+    found = attack(run.new_algorithm(), task, clients, 0, LikelihoodRatio(shadows=4))
+    assert set(found.clients) == {0, 1}
+    assert 0 <= found.metrics()["mia_server_auc"] <= 1
 
 
 @pytest.fixture
