@@ -94,7 +94,7 @@ pd.DataFrame(
 #
 # ```bash
 # make federation-demo                     # keys, certificates, a server and three hospitals, on this machine
-# flwr run hospitals local-simulation      # the same app in Flower's simulation
+# make machines && .venv-machines/bin/flwr run hospitals local --stream --federation-config num-supernodes=3   # simulated
 # ```
 #
 # The demonstration starts a SuperLink and three SuperNodes as processes, each with a folder of its own. A node that is

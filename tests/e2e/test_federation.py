@@ -65,7 +65,10 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
         record = follow(here, path, 2)
         groups = [process.pid for process in here.processes.values()]
     assert record.status == "complete"
-    beside = run(EXPERIMENT, task=attrs.evolve(task, model_options={"width": 8}), clients=clients)
+    task = attrs.evolve(task, model_options=EXPERIMENT.model_options)
+    for client in clients:
+        client.task = task
+    beside = run(EXPERIMENT, task=task, clients=clients)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
     assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]
     assert any("client 0 does not answer; round 2 waits for it" in note for note in record.notes)

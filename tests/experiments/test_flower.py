@@ -98,11 +98,13 @@ class Nodes(Grid):
                 continue
             try:
                 reply = client.app(self.copied(message, node), self.contexts[node])
+                if message.metadata.message_type != "query.introduce":
+                    reply.content = self.spoil(node - 100, reply.content)
             except Exception as error:  # Flower answers for an app that fails
-                yield Envelope(Error(0, str(error)), reply_to=message)
+                reply = Envelope(Error(0, str(error)), reply_to=message)
+                reply.metadata._src_node_id = node
+                yield reply
                 continue
-            if message.metadata.message_type != "query.introduce":
-                reply.content = self.spoil(node - 100, reply.content)
             yield self.copied(reply, node)
 
     @staticmethod
@@ -260,6 +262,20 @@ def test_a_round_goes_on_without_a_node_that_went_away_where_the_run_says_so():
     )
     beside = run(stated, runtime=Runtime(), algorithm=algorithm)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+def test_a_client_whose_program_fails_is_named_and_not_asked_for_ever():
+    stated = experiment(refused="leave_out", rounds=1)
+
+    def spoil(number, content):
+        if number == 1:
+            raise RuntimeError("the disk is full")
+        return content
+
+    nodes = Nodes(stated, spoil=spoil)
+    record = server.federate(nodes, nodes.server)
+    assert record.notes == ["client 1 failed in round 1: the disk is full"]
+    assert record.status == "complete"
 
 
 def test_a_round_waits_for_a_node_that_comes_back_as_another():

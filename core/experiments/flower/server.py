@@ -148,9 +148,13 @@ class Link:
                 contents[client.node]["asked"] = ConfigRecord({"what": asked})
             by_node = {client.node: client for client in waiting}
             for reply in self._exchange(contents, kind):
-                if reply.has_error():  # of the node, or of Flower for a node that went away
+                node = reply.metadata.src_node_id
+                if node not in by_node:  # Flower itself answers for a node that went away
                     continue
-                client = by_node.pop(reply.metadata.src_node_id)
+                client = by_node.pop(node)
+                if reply.has_error():  # asking again would end in the same way
+                    self.note(f"client {client.id} failed in {round_}: {reply.error.reason}")
+                    continue
                 try:
                     answers[client.id] = self._read(reply, asked, most, messages[client.id])
                 except InputError as error:

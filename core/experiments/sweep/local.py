@@ -49,9 +49,10 @@ class LocalWorkers:
         return future.result() if error is None else one_line(error)
 
     def stop(self) -> None:
-        """End all processes."""
-        for pool in self._pools:
-            for process in list((pool._processes or {}).values()):
+        """End all processes: those that are busy at once."""
+        busy = {place for future, place in self._busy.items() if not future.done()}
+        for place, pool in enumerate(self._pools):
+            for process in list((pool._processes or {}).values()) if place in busy else ():
                 process.terminate()
             pool.shutdown(cancel_futures=True)
 
