@@ -502,7 +502,8 @@ table("fedvck", 11, best)
 # %% [markdown]
 # ### Privacy
 #
-# Tables 6 and 12: how well an attack (LiRA) tells members of the training set from others.
+# Tables 6 and 12: how well an attack (LiRA) tells members of the training set from others; a
+# [page of its own](16_fedvck_privacy) runs it.
 
 # %%
 table("fedvck", 6, best)
