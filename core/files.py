@@ -95,17 +95,22 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         raise
 
 
+#: seconds that a lock may take to come free
+PATIENCE = 2.0
+
+
 @contextlib.contextmanager
 def alone(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file at `path`; the system lets go of it when the process ends in any way.
 
+    A process that is being killed may take a moment for it, so this waits `PATIENCE` seconds.
     Raises FileError where another process holds it, or it cannot be written.
     """
     from filelock import FileLock, Timeout
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, timeout=0).acquire()
+        lock = FileLock(path, timeout=PATIENCE).acquire()
     except Timeout:
         raise FileError(f"another process is at {what}; wait for it (its lock is {path})") from None
     except OSError as error:

@@ -81,7 +81,8 @@ def rounds(
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])
     state, ledger, history = saved.state, saved.ledger, saved.history
-    yield from (RoundResult(**row, state=state, ledger=ledger) for row in list(history))
+    for row in list(history):  # each with what had crossed the network by then
+        yield RoundResult(**row, state=state, ledger=Ledger(ledger.rounds[: row["round"]]))
 
     for number in range(len(history) + 1, schedule.rounds + 1):
         here = rng.at("round", number)

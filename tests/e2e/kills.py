@@ -46,9 +46,9 @@ def _quietly(out: str, point: str | None, count: int) -> None:
     from core.__main__ import main
 
     torch.set_num_threads(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    said = os.open(f"{out}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
     if point:
         where, when = POINTS[point]
         module, name = where.split(":")
@@ -103,7 +103,9 @@ def run(context: Any, out: Path, point: str | None = None, count: int = 0) -> bo
     process = context.Process(target=_quietly, args=(str(out), point, count))
     process.start()
     process.join(200)
-    assert process.exitcode in (0, -signal.SIGKILL), (point, count, process.exitcode)
+    if process.exitcode not in (0, -signal.SIGKILL):
+        said = Path(f"{out}.said").read_text()[-1000:]
+        raise AssertionError(f"{point}, call {count}: exit {process.exitcode}: {said}")
     return process.exitcode != 0
 
 

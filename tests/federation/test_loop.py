@@ -120,3 +120,12 @@ def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkey
     monkeypatch.setattr(fedavg, "measures", lambda self, state: {"accuracy": 1.0})
     with pytest.raises(ValueError, match="accuracy"):
         list(rounds(tiny(rounds=1), task=task))
+
+
+def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(tmp_path):
+    """A record that is killed while it hears of earlier rounds again must still add up."""
+    path = tmp_path / "checkpoint.safetensors"
+    first = [result.ledger.total("up") for result in rounds(TINY, checkpoint=path)]
+    again = [result.ledger.total("up") for result in rounds(TINY, checkpoint=path)]
+    grown = [sum(total.values()) for total in again]
+    assert len(again) > 1 and grown == sorted(set(grown)) and again[-1] == first[-1]
