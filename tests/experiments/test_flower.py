@@ -77,6 +77,7 @@ class Nodes(Grid):
         }
         self.spoil = spoil or (lambda number, content: content)
         self.away: set[int] = set()
+        self.times = 1
 
     def context(self, number, node) -> Context:
         return Context(1, node, {"partition-id": number}, RecordDict(), self.config)
@@ -97,7 +98,8 @@ class Nodes(Grid):
                 yield reply
                 continue
             try:
-                reply = client.app(self.copied(message, node), self.contexts[node])
+                for _ in range(self.times):
+                    reply = client.app(self.copied(message, node), self.contexts[node])
                 if message.metadata.message_type != "query.introduce":
                     reply.content = self.spoil(node - 100, reply.content)
             except Exception as error:  # Flower answers for an app that fails
@@ -335,6 +337,20 @@ def test_a_server_cannot_call_whatever_it_likes():
     content["asked"] = wire.ConfigRecord({"what": '["initialise", []]'})
     with pytest.raises(InputError, match="no question of fedavg named 'initialise'"):
         client.app(Envelope(content, 100, "query"), nodes.contexts[100])
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_question_that_comes_twice_gets_the_same_answer(tmp_path, on_disk):
+    stated = experiment("moon", settings={"local_steps": 2}, rounds=3)
+    nodes = Nodes(stated)
+    nodes.times = 2  # the first answer is lost
+    if on_disk:
+        for context in nodes.contexts.values():
+            context.node_config["memory"] = str(tmp_path)
+        nodes.spoil = lambda number, content: (
+            setattr(nodes.contexts[100 + number], "state", RecordDict()) or content
+        )
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
 
 
 def test_an_algorithm_that_looks_into_its_clients_is_refused():

@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
+import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from safetensors import safe_open
 
 from core import data
 from core.errors import InputError, unknown
@@ -23,6 +24,7 @@ from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task
 from core.federation import Client, Runtime, Task
+from core.federation.tensors import put, take
 from core.rng import Rng
 
 app = ClientApp()
@@ -52,7 +54,7 @@ def _clients(experiment: str, where: Runtime) -> list[Client]:
 
 
 def own(context: Context) -> tuple[Experiment, Client]:
-    """The experiment, and this node's client with its memory."""
+    """The experiment, and this node's client, without its memory."""
     text, config = str(context.run_config["experiment"]), context.node_config
     number = config.get("partition-id")
     if not isinstance(number, int):
@@ -68,7 +70,6 @@ def own(context: Context) -> tuple[Experiment, Client]:
         train = task.dataset.train
         device = where.device
         client = Client(number, task, train.images.to(device), train.labels.to(device))
-    client.memory = _recall(context, client)
     return experiment, client
 
 
@@ -77,23 +78,35 @@ def _kept(context: Context, client: Client) -> Path | None:
     return folder and Path(str(folder)) / f"{context.run_id}-{client.id}.safetensors"  # type: ignore[return-value]
 
 
-def _recall(context: Context, client: Client) -> dict[str, Any]:
-    """A client's memory: from the Context, or, in a node that was started again, from its file."""
-    device, path = client.task.runtime.device, _kept(context, client)
+def _recall(context: Context, client: Client, asked: str) -> dict[str, torch.Tensor]:
+    """A client's memory: from the Context, or, in a node that was started again, from its file.
+
+    When a question comes a second time, because its answer was lost, it is the memory that the
+    client had when the question came first; so the answer is the same.
+    """
+    path, last, kept = _kept(context, client), "", dict[str, torch.Tensor]()
     if MEMORY in context.state:
-        return wire.tensors(context.state[MEMORY], device)  # type: ignore[arg-type]
-    if path is None or not path.exists():
-        return {}
-    return safetensors.torch.load_file(path, device=str(device))
+        kept = wire.tensors(context.state[MEMORY], client.task.runtime.device)  # type: ignore[arg-type]
+        last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
+    elif path is not None and path.exists():
+        with safe_open(path, framework="pt", device=str(client.task.runtime.device)) as file:
+            last = file.metadata()["asked"]
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return take("before/" if last == asked else "after/", kept)
 
 
-def _remember(context: Context, client: Client) -> None:
-    context.state[MEMORY] = wire.arrays(client.memory)
+def _remember(
+    context: Context, client: Client, before: dict[str, torch.Tensor], asked: str
+) -> None:
+    kept = put("before/", before) | put("after/", client.memory)
+    context.state[MEMORY] = wire.arrays(kept)
+    context.state["asked"] = ConfigRecord({"what": asked})
     if path := _kept(context, client):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        plain = {name: value.cpu().contiguous() for name, value in client.memory.items()}
-        safetensors.torch.save_file(plain, part)
+        # a copy of each: before and after may share tensors
+        plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
+        safetensors.torch.save_file(plain, part, metadata={"asked": asked})
         part.replace(path)
 
 
@@ -120,8 +133,10 @@ def answer(message: Message, context: Context) -> Message:
         raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
     # all draws below the same node of the tree of random streams as in one process
     rng = Rng(experiment.seed, tuple(path))
+    before = _recall(context, client, asked)
+    client.memory = {name: value.clone() for name, value in before.items()}  # some learn in place
     received = {client.id: wire.message(message.content, client.task.runtime.device)}
     content = wire.records(getattr(algorithm, question)([client], received, rng)[client.id])
-    _remember(context, client)
+    _remember(context, client, before, asked)
     content["asked"] = ConfigRecord({"what": asked})
     return Message(content, reply_to=message)
