@@ -15,17 +15,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 import attrs
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from core.errors import InputError
 from core.federation import Algorithm, Client, Ledger, Message, State, Task, rounds, select
+from core.federation.tensors import put_each, take_each
+from core.files import write_whole
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.rng import Rng
+
+#: stands for the server's model where a client's number would
+SERVER = "server"
 
 
 @attrs.frozen(eq=False)
@@ -98,12 +106,17 @@ def attack(
     clients: Sequence[Client],
     seed: int,
     settings: LikelihoodRatio,
+    *,
+    kept: Path | None = None,
+    key: str = "",
 ) -> Outcome:
     """Attack the uploads of one round, those of a run with this seed, and the server's model after
     it.
 
     Args:
         clients: fresh ones; where the attacked round is not the first, those before it run again.
+        kept: a file that keeps what every shadow run gave, so that an attack that was cut goes on
+            there; one that is damaged, or has another `key`, counts as none.
 
     Raises InputError for a method whose clients do not upload once in this round, or whose server
     keeps no single model, and where no client has a target.
@@ -122,12 +135,43 @@ def attack(
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
         for id_, one in asked.items()
     }
-    real = {id_: one.real() for id_, one in asked.items()}
-    found = [confidences(algorithm, state, asked, real, here)]
-    for number in range(settings.shadows):
-        cast = {id_: one.shadow(masks[id_][number]) for id_, one in asked.items()}
-        found.append(confidences(algorithm, state, asked, cast, here.at("shadow", number)))
+    found = _restored(kept, key) if kept else []
+    for number in range(len(found), settings.shadows + 1):
+        # the real run comes first
+        cast = {
+            id_: one.shadow(masks[id_][number - 1]) if number else one.real()
+            for id_, one in asked.items()
+        }
+        draw = here.at("shadow", number - 1) if number else here
+        found.append(confidences(algorithm, state, asked, cast, draw))
+        if kept:
+            _keep(kept, key, found)
     return _judged(asked, masks, found, settings)
+
+
+def _keep(path: Path, key: str, found: Sequence[Mapping[int | None, np.ndarray]]) -> None:
+    """Write the confidences of all runs so far, atomically."""
+    named = {
+        number: {SERVER if id_ is None else str(id_): torch.from_numpy(v) for id_, v in one.items()}
+        for number, one in enumerate(found)
+    }
+    tensors = put_each("", named)
+    write_whole(path, lambda part: save_file(tensors, part, metadata={"key": key}))
+
+
+def _restored(path: Path, key: str) -> list[dict[int | None, np.ndarray]]:
+    """What `_keep` wrote; nothing where there is no such file, whole and with this key."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("key") != key:
+                return []
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return []
+    return [
+        {None if name == SERVER else int(name): value.numpy() for name, value in one.items()}
+        for one in take_each("", tensors).values()
+    ]
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,18 +66,34 @@ def rounds(
         key=_key(experiment, task),
     ):
         attacked = experiment.attack and result.round == experiment.rounds
-        yield _attacked(result, experiment, task, fresh) if attacked else result
+        yield _attacked(result, experiment, task, fresh, checkpoint) if attacked else result
 
 
 def _attacked(
-    result: RoundResult, experiment: Experiment, task: Task, clients: Sequence[Client]
+    result: RoundResult,
+    experiment: Experiment,
+    task: Task,
+    clients: Sequence[Client],
+    checkpoint: Path | None,
 ) -> RoundResult:
     """The last round, with what an attack on the experiment finds among its metrics."""
     start = time.perf_counter()
-    settings = LikelihoodRatio(**experiment.attack)
-    found = attack(experiment.new_algorithm(), task, clients, experiment.seed, settings).metrics()
+    found = attack(
+        experiment.new_algorithm(),
+        task,
+        clients,
+        experiment.seed,
+        LikelihoodRatio(**experiment.attack),
+        kept=_kept(checkpoint) if checkpoint else None,
+        key=json.dumps(_key(experiment, task)),
+    )
     seconds = result.seconds | {"attack": time.perf_counter() - start}
-    return attrs.evolve(result, metrics=result.metrics | found, seconds=seconds)
+    return attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
+
+
+def _kept(checkpoint: Path) -> Path:
+    """The file beside a checkpoint from which an attack that was cut goes on."""
+    return checkpoint.with_suffix(".attack.safetensors")
 
 
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:
@@ -157,6 +174,7 @@ def run(
         kept.save(record)
     if checkpoint:
         checkpoint.unlink(missing_ok=True)
+        _kept(checkpoint).unlink(missing_ok=True)
     return kept
 
 

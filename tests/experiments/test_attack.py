@@ -121,6 +121,34 @@ def test_the_uploads_of_the_real_run_are_attacked():
     assert (found.server.evidence.target == torch.cat(expected).numpy()).all()
 
 
+def test_an_attack_that_was_cut_goes_on(tmp_path):
+    class Cut(FedAvg):
+        left = 5
+
+        def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+            if not Cut.left:
+                raise KeyboardInterrupt
+            Cut.left -= 1
+            return super().client_update(client, message, rng)
+
+    task, plan, kept = noise_task(24), LikelihoodRatio(shadows=4), tmp_path / "kept.safetensors"
+    settings, schedule = Settings(local_steps=2), Schedule(clients=2, rounds=1)
+    whole = attack(FedAvg(settings, schedule), task, clients_of(task, 2), 0, plan).metrics()
+    cut = Cut(settings, schedule)
+    with pytest.raises(KeyboardInterrupt):
+        attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="a")
+    # two runs of two clients are kept, three are left
+    Cut.left = 6
+    found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="a")
+    assert found.metrics() == whole and not Cut.left
+    # what another program left, or is damaged, does not count
+    for damage in (lambda: None, lambda: kept.write_bytes(kept.read_bytes()[:100])):
+        damage()
+        Cut.left = 10
+        found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="b")
+        assert found.metrics() == whole and not Cut.left
+
+
 def test_images_that_are_sent_as_they_are_can_be_told():
     """A method with a round of its own: clients are asked for numbers, then send real images."""
     task = noise_task(32)
