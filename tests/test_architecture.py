@@ -190,6 +190,8 @@ def test_core_imports_without_plots_notebooks_and_data_packages():
         "PIL",
         "sphinx",
         "playwright",
+        "ray",
+        "flwr",
     ]
     code = (
         f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
