@@ -61,4 +61,5 @@ class FedAvgM(fedavg.FedAvg):
 
 
 def velocity_of(name: str) -> str:
+    """The name in a state of the momentum of a parameter."""
     return "velocity/" + name.removeprefix("parameters/")

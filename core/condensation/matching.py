@@ -97,6 +97,7 @@ def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor
 
 
 def mean_feature(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """The mean of samples (..., n, D), (..., D), by their weights (..., n) where they are given."""
     if weights is None:
         return samples.mean(-2)
     return (samples * _shares(samples, weights)[..., None]).sum(-2)
@@ -109,6 +110,7 @@ def gaussian_mmd(
     y_weights: torch.Tensor | None,
     bandwidth: float | torch.Tensor | None,
 ) -> torch.Tensor:
+    """The squared distance of `mmd` with the Gaussian kernel; arguments as there."""
     samples = torch.cat([x, y], -2)
     # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
     samples = samples - samples.detach().mean(-2, keepdim=True)

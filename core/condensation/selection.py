@@ -118,4 +118,5 @@ def draw(
 
 
 def log_share(share: float) -> float:
+    """The logarithm of a share; minus infinity of none."""
     return math.log(share) if share > 0 else -math.inf

@@ -27,4 +27,5 @@ def from_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float])
 
 
 def per_channel(values: Sequence[float], images: torch.Tensor) -> torch.Tensor:
+    """One value per channel, as (1, C, 1, 1) beside images (N, C, H, W)."""
     return torch.tensor(values, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)

@@ -64,4 +64,5 @@ def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Ten
 
 
 def log_ratio(values: torch.Tensor) -> torch.Tensor:
+    """The logarithm of positive values in float64; 0 counts as the smallest float32."""
     return values.double().clamp_min(torch.finfo(torch.float32).tiny).log()

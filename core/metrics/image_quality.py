@@ -74,6 +74,7 @@ def adapted_inception_score(probabilities: torch.Tensor, splits: int = 1) -> flo
 
 
 def exponential_score(p: torch.Tensor) -> torch.Tensor:
+    """exp E KL(p(y|x) || p(y)) of probabilities (N, C)."""
     # KL(p(y|x) || p(y)) = sum_y p(y|x) (log p(y|x) - log p(y)); 0 log 0 = 0
     divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, p.mean(0, keepdim=True))
     return divergence.sum(1).mean().exp()

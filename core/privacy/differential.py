@@ -187,6 +187,7 @@ def with_noise(
 
 
 def new_accountant() -> Any:
+    """Opacus's accountant of Renyi privacy. Raises InputError where Opacus is not installed."""
     try:
         from opacus.accountants import RDPAccountant
     except ImportError:
@@ -197,6 +198,7 @@ def new_accountant() -> Any:
 
 
 def check_release(delta: float, sample_rate: float, steps: int, least: int = 1) -> None:
+    """Raise InputError for a delta, a rate or a number of steps that no release can have."""
     if not 0 < delta < 1:
         raise InputError(f"delta must be a number above 0 and below 1, not {delta!r}")
     if not 0 < sample_rate <= 1:

@@ -77,6 +77,7 @@ def relational_contrastive_loss(
 
 
 def check_form(temperature: float, form: str, similarity: str | None, reduction: str) -> None:
+    """Raise InputError for arguments of the loss that have no meaning."""
     if not 0 < temperature < math.inf:
         raise InputError(f"the temperature must be a number above 0, not {temperature!r}")
     if form not in FORMS:
@@ -101,6 +102,7 @@ def compared_classes(
 
 
 def class_counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torch.Tensor:
+    """How often each class occurs in labels (N,), (C,) in the dtype."""
     ones = torch.ones(len(labels), dtype=dtype, device=labels.device)
     return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
 

@@ -184,6 +184,7 @@ def update_model(
 
 
 def projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:
+    """Who trains the projector in a round, as `Contrast.projector_training` says."""
     parameters = list(contrast.projector.parameters())
     if contrast.projector_training == "together":
         return sgd(parameters, settings)

@@ -308,6 +308,7 @@ class Exchange:
 
 
 def sent_down(images: torch.Tensor) -> Exchange:
+    """The exchange in which the server sends images (N, C, S, S) to every client."""
     return Exchange("down", lambda _: {"images": images})
 
 
