@@ -38,7 +38,8 @@ FLOORS = {
     "algorithms": 5,
     "experiments": 6,
     "report": 7,
-    "__main__": 8,
+    "cli": 8,
+    "__main__": 9,
 }
 FILES = sorted(path for path in CORE.rglob("*.py") if path != CORE / "__init__.py")
 

@@ -566,7 +566,7 @@ def test_a_file_that_is_not_a_table(folder):
             TableSpec.load(write(folder, text))
     path = write(folder)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not text in UTF-8"):
         TableSpec.load(path)
 
 

@@ -1,0 +1,69 @@
+"""The application, the options that several verbs share, and how their texts are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.errors import InputError, brief, unknown
+
+app = typer.Typer(
+    help="Federated learning by condensation and distillation: run experiments, see the papers' "
+    "tables, build the book.\n\nFirst steps:\n\n  python -m core data\n\n"
+    "  python -m core run --algorithm fedavg --dataset digits --profile quick",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Profile = Annotated[
+    str,
+    typer.Option(
+        help="How much is computed: quick (seconds), laptop (a minute or two), "
+        "converged (hours; what decides), paper (the paper's own budget)."
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str, typer.Option(help="auto, float32 or bfloat16 (convolutions only).")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for records and checkpoints; default: the book's results."),
+]
+
+
+def pairs(given: list[str]) -> dict[str, Any]:
+    """`key=value` texts as a mapping."""
+    pairs = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise InputError(f"give settings as NAME=VALUE, not {brief(text)}")
+        if key in pairs:
+            raise InputError(f"{brief(key)} is set twice")
+        pairs[key] = value_of(key, value)
+    return pairs
+
+
+def value_of(key: str, text: str) -> Any:
+    """A number, a truth value or a list where the text is one in JSON; else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    except (ValueError, RecursionError):  # Python's bounds on digits and on nesting
+        raise InputError(f"the value of {brief(key)} is too long: {brief(text)}") from None
+
+
+def known_profile(profile: str) -> str:
+    """A profile's name. Raises InputError, with the nearest one, for another name."""
+    from core.experiments import PROFILES
+
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
+    return profile

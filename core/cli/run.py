@@ -1,0 +1,280 @@
+"""`run`: an experiment, a cell of a table, or the queue."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pairs
+from core.errors import InputError
+
+
+def _alone(mode: str, given: dict[str, Any]) -> None:
+    """Raise InputError for an option that would have no effect beside `mode`."""
+    if named := [name for name, value in given.items() if value not in (None, [])]:
+        raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
+
+
+def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
+    """Raise InputError where a record from before was measured in another way than is asked for."""
+    for name, value in asked.items():
+        was = record.environment.get(name)
+        if value != "auto" and was not in (None, value.split(":")[0]):
+            raise InputError(
+                f"this run was measured before with {name} {was}, not {value}; give another folder as "
+                f"--out, or delete {path}"
+            )
+
+
+def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
+    """The partition that the options name."""
+    if alpha is not None and partition not in (None, "dirichlet"):
+        raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
+    if alpha is not None:
+        return {"name": "dirichlet", "alpha": alpha}
+    if partition is None:
+        return None
+    if partition.endswith(".json"):
+        return {"name": "file", "file": partition}
+    name, *rest = partition.split(",")
+    return {"name": name, **pairs(rest)}
+
+
+def _summary(record: Any, path: Path) -> str:
+    """One header and one row that say what came out."""
+    up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
+    e = record.experiment
+    spread = (
+        f" ± {100 * record.metrics['accuracy_std']:.2f}" if "accuracy_std" in record.metrics else ""
+    )
+    row = {
+        "algorithm": e.algorithm,
+        "data set": e.dataset,
+        "profile": e.profile,
+        "seed": str(e.seed),
+        "rounds": str(len(record.rounds)),
+        "accuracy %": f"{100 * record.metrics['accuracy']:.2f}{spread}",
+        "MB up": f"{up:.2f}",
+        "MB down": f"{down:.2f}",
+        "seconds": f"{record.seconds:.1f}",
+    }
+    widths = [max(len(key), len(value)) for key, value in row.items()]
+    lines = (
+        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
+        for texts in (row.keys(), row.values())
+    )
+    return "\n".join([*lines, f"record: {path}"])
+
+
+def _in_table(record: Any, cell: Any) -> str:
+    """What a run says of each metric of its cell, in the unit of print, beside what is printed."""
+    from core.report.tables import number
+    from core.report.verdict import measured
+
+    lines = []
+    for one in cell.siblings():
+        value = number(measured(record, one), None, one.unit) or "not measured"
+        printed = f", printed {one.published.text}" if one.published else ""
+        lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
+    return "\n".join(lines)
+
+
+@app.command()
+def run(
+    algorithm: Annotated[
+        str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="A name of `python -m core data`.")] = None,
+    model: Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices."
+        ),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    active: Annotated[int | None, typer.Option(help="Clients per round; default: all.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed; may be given several times.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")
+    ] = None,
+    model_set: Annotated[
+        list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="printed (the paper) or released (the authors' code).")
+    ] = None,
+    cell: Annotated[
+        str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")
+    ] = None,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Run what the tables still need, in order.")
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."
+        ),
+    ] = None,
+    gpus_per_run: Annotated[
+        float, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
+    ] = 0.0,
+    shard: Annotated[
+        str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")
+    ] = None,
+    profile: Profile = "laptop",
+    out: Out = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Run an experiment, a cell of a table, or the queue. An interrupted run resumes when it is
+    called again.
+
+    \b
+    Examples:
+      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
+      python -m core run --algorithm fedprox --dataset digits --set mu=0.1 --seed 0 --seed 1
+      python -m core run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
+      python -m core run --pending --profile paper --minutes 9 --out runs
+      python -m core run --pending --profile paper --on local:2
+      python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
+    """
+    from core.experiments import TableSpec, queue
+    from core.experiments.profiles import apply
+    from core.federation import Runtime
+
+    profile = known_profile(profile)
+    single = {
+        "--algorithm": algorithm,
+        "--dataset": dataset,
+        "--model": model,
+        "--alpha": alpha,
+        "--partition": partition,
+        "--clients": clients,
+        "--active": active,
+        "--rounds": rounds,
+        "--set": set_,
+        "--model-set": model_set,
+        "--variant": variant,
+    }
+    if pending:
+        _alone("--pending", {"--cell": cell, **single, "--seed": seed})
+        minutes = 60.0 if minutes is None else minutes
+        if not minutes > 0:
+            raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+        if on is None:
+            _run_pending(profile, minutes, out, Runtime.choose(device, precision), shard)
+        else:
+            _sweep(on, gpus_per_run, profile, minutes, out, shard, device, precision)
+        return
+    for name, value in (("--minutes", minutes), ("--on", on), ("--shard", shard)):
+        if value is not None:
+            raise InputError(f"{name} belongs to --pending")
+    runtime = Runtime.choose(device, precision)
+    found = None
+    if cell is not None:
+        _alone("--cell", single)
+        found = TableSpec.find_cell(cell, profile)
+        experiments = found.chosen(seed)
+        paper = found.paper
+    else:
+        if not algorithm or (not dataset and profile != "quick"):
+            raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+        stated = {
+            "algorithm": algorithm,
+            "dataset": dataset,
+            "model": model,
+            "partition": _partition(partition, alpha),
+            "clients": clients,
+            "active": active,
+            "rounds": rounds,
+            "variant": variant,
+            "settings": pairs(set_ or []),
+            "model_options": pairs(model_set or []),
+        }
+        given = {key: value for key, value in stated.items() if value not in (None, {})}
+        experiments, paper = [apply(profile, given | {"seed": one}) for one in seed or [0]], "adhoc"
+    for experiment in experiments:
+        record, path, computed = queue.measure(
+            experiment, paper, out=out, runtime=runtime, progress=True
+        )
+        if not computed:
+            _as_asked(record, path, {"precision": precision, "device": device})
+        print(
+            _summary(record, path)
+            + ("" if computed else "  (measured before; delete it to measure again)")
+        )
+        if found:
+            print(_in_table(record, found))
+
+
+def _run_pending(
+    profile: str, minutes: float, out: Path | None, runtime: Any, shard: str | None
+) -> None:
+    from core.experiments import queue
+
+    items = queue.pending(profile)
+    if shard:
+        items = [item for item in items if queue.in_shard(item.experiment, shard)]
+    away = [item for item in items if item.missing]
+    if away:
+        print(
+            f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}",
+            file=sys.stderr,
+        )
+    complete = 0
+    for item, outcome in queue.run_pending(profile, minutes, out, runtime, True, shard):
+        if isinstance(outcome, InputError):
+            print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
+        elif outcome.status == "complete":
+            complete += 1
+            print(
+                f"{item.cells[0]} seed {item.experiment.seed}: accuracy "
+                f"{100 * outcome.metrics['accuracy']:.2f}%"
+            )
+        else:
+            print(
+                f"{item.cells[0]} seed {item.experiment.seed}: {len(outcome.rounds)} of "
+                f"{item.experiment.rounds} "
+                "rounds, goes on next time"
+            )
+    print(f"{complete} runs completed, {len(items) - len(away) - complete} still pending here")
+
+
+def _sweep(
+    on: str,
+    gpus: float,
+    profile: str,
+    minutes: float,
+    out: Path | None,
+    shard: str | None,
+    device: str,
+    precision: str,
+) -> None:
+    import time
+    from contextlib import closing
+
+    from core.experiments import queue
+    from core.experiments.sweep import display, sweep, workers
+
+    until, shown = time.time() + 60 * minutes, display.Display()
+    items = queue.runnable(profile, shard)
+    out = out and out.absolute()
+    table: list = []
+    with closing(sweep(items, workers(on, gpus), out, device, precision, until)) as progress:
+        for table in progress:
+            shown.show(table)
+    print(display.summary(table) or "nothing is pending here")

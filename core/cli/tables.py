@@ -1,0 +1,152 @@
+"""Verbs that look at tables, cells and records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.cli.app import Device, Precision, Profile, app, known_profile
+
+
+@app.command()
+def table(
+    name: Annotated[
+        str,
+        typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables."),
+    ],
+    profile: Annotated[
+        str | None, typer.Option(help="quick, laptop or paper; default: the best one measured.")
+    ] = None,
+) -> None:
+    """Print a table: published number, measured mean and deviation, seeds, difference, verdict.
+
+    \b
+    Examples:
+      python -m core table fedvck/11
+      python -m core table reference/1 --profile laptop
+    """
+    from core.experiments import TableSpec
+    from core.report import table_frame
+
+    if profile is not None:
+        known_profile(profile)
+    paper, _, number = name.partition("/")
+    if not number:
+        for spec in TableSpec.of_paper(paper):
+            print(f"{spec.paper}/{spec.table}  {spec.title}")
+        return
+    print(TableSpec.find(paper, number).title)
+    columns = [
+        "row",
+        "column",
+        "metric",
+        "printed",
+        "measured",
+        "std",
+        "seeds",
+        "difference",
+        "verdict",
+    ]
+    print(
+        table_frame(paper, number, profile)[columns].to_string(
+            index=False, na_rep="-", float_format="%.2f"
+        )
+    )
+
+
+@app.command()
+def pending(
+    profile: Profile = "laptop",
+    limit: Annotated[int, typer.Option(help="Show so many runs.")] = 20,
+) -> None:
+    """List the runs that the tables still need, most urgent first.
+
+    \b
+    Example:
+      python -m core pending --profile paper --limit 50
+    """
+    from core.experiments import queue
+
+    items = queue.pending(profile)
+    for item in items[:limit]:
+        more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
+        print(
+            f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
+            + (f"  ({item.missing})" if item.missing else "")
+        )
+    print(
+        f"{len(items)} runs pending at the {profile} profile, "
+        f"{sum(not item.missing for item in items)} can run here"
+    )
+
+
+@app.command()
+def explain(
+    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
+    profile: Profile = "laptop",
+) -> None:
+    """Print every value behind a cell, the place that set it, and what it replaced there.
+
+    \b
+    Places are files below book/tables with the keys that lead to the value. A later one prevails:
+      default of the algorithm < its released values < a table's defaults < column < row
+      < stand-in < profiles.yaml < the table's own profiles < the settings of the row again
+
+    \b
+    Example:
+      python -m core explain fedvck/11/FedVCK/cifar10-0.05 --profile laptop
+    """
+    from core.experiments import TableSpec
+    from core.experiments.explain import explanation
+
+    print(explanation(TableSpec.find_cell(cell, profile)))
+
+
+@app.command()
+def check(
+    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")],
+    profile: Profile = "laptop",
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed; may be given several times; default: all.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Run a cell anew and print it beside the paper's number and the book's; the book's records
+    stay as they are.
+
+    An interrupted check goes on when it is called again.
+
+    \b
+    Example:
+      python -m core check fedmk/1/FedAvg/mnist-0.5 --profile paper --seed 0
+    """
+    from core.experiments import TableSpec, queue, records
+    from core.federation import Runtime
+    from core.report.cellcheck import comparison
+
+    found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
+    runs = found.chosen(seed)
+    yours = [queue.measure_anew(one, found.paper, out, runtime) for one in runs]
+    known = records()
+    print(comparison(found, [known[one.id] for one in runs if one.id in known], yours))
+
+
+@app.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
+) -> None:
+    """Take complete records from a folder, for example one carried from a GPU machine, into the
+    book's results.
+
+    \b
+    Example:
+      python -m core import runs
+    """
+    from core.experiments import queue
+
+    done = queue.import_records(folder)
+    print(f"{done.new} records imported, {done.known} known before, {done.unfinished} not finished")
