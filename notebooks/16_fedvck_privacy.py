@@ -326,7 +326,8 @@ show(
         ["condensed", "nearest"],
         title="Condensed images and their nearest private ones",
     ),
-    alt=f"{len(few)} condensed images of client 0 in the first row, and the most similar of its private images "
+    alt=f"{len(few)} condensed images of client 0 in the first row, and the "
+    "most similar of its private images "
     "below each.",
 )
 

@@ -117,16 +117,16 @@ def likelihood_ratios(evidence: Evidence, variance: str = "pooled") -> Verdicts:
     target, shadows, inside = evidence.target, evidence.shadows, evidence.inside
     if not (np.isfinite(target).all() and np.isfinite(shadows).all()):
         raise InputError("a confidence is not finite: has a shadow model diverged?")
-    with_, without = (_gaussian(shadows, side, variance) for side in (inside, ~inside))
+    with_, without = (gaussian(shadows, side, variance) for side in (inside, ~inside))
     # log p(phi | N(mu_in, s_in^2)) - log p(phi | N(mu_out, s_out^2))
-    online = _log_density(target, *with_) - _log_density(target, *without)
+    online = log_density(target, *with_) - log_density(target, *without)
     # 1 - Pr[Z > phi], Z ~ N(mu_out, s_out^2)
     mean, var = without
     z = torch.as_tensor((target - mean) / np.sqrt(var))
     return Verdicts(evidence, online, torch.special.ndtr(z).numpy())
 
 
-def _gaussian(
+def gaussian(
     values: np.ndarray, chosen: np.ndarray, variance: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and unbiased variance, (T,), of the chosen values (S, T) of every column."""
@@ -141,7 +141,7 @@ def _gaussian(
     return mean, np.maximum(var, SMALLEST)
 
 
-def _log_density(values: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
+def log_density(values: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
     """log N(values; mean, var)."""
     return -0.5 * ((values - mean) ** 2 / var + np.log(2 * math.pi * var))
 
