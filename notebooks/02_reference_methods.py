@@ -126,7 +126,7 @@ class Poisoned(FedAvg):
 
 
 def last_accuracy(kind, rule, concentration):
-    here = lesson.but(alpha=concentration, evaluate_every=rounds)
+    here = lesson.but(alpha=concentration, rounds=3, evaluate_every=3)
     plan, task = here.experiment(aggregation=rule), here.task
     algorithm = kind(plan.new_algorithm().settings, plan.schedule)
     everyone = experiments.make_clients(plan, task)
