@@ -104,7 +104,7 @@ pd.DataFrame(
 # clients as one batch, whose sums have another order.)
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
-# question of this round, and passes the checks of {py:mod}`core.federation.uploads`. What fails is refused by name.
+# question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.
 #
 # [^flower]: Beutel, Topal, Mathur, Qiu, Fernandez-Marques, Gao, Sani, Li, Parcollet, de Gusmão, Lane. Flower: A Friendly
 #     Federated Learning Research Framework. arXiv 2007.14390, 2020.
