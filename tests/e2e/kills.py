@@ -21,19 +21,20 @@ COMMAND = shlex.split(
     "run --algorithm fedavgm --dataset digits --alpha 0.5 --clients 4 --active 3 --rounds 8 "
     "--set local_steps=3 --model-set width=8 --profile quick --device cpu"
 )
-#: points of a run, by name: a function, and whether the kill comes before or after it
+#: points of a run, by name: a function, whether the kill comes before or after it, and the last of
+#: its calls that a process comes by
 POINTS = {
-    "before the data are loaded": ("core.data:load", "before"),
-    "before a round": ("core.federation.algorithm:Algorithm.round", "before"),
-    "after a client": ("core.algorithms.fedavg:FedAvg.client_update", "after"),
-    "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before"),
-    "after the server": ("core.algorithms.fedavgm:FedAvgM.server_update", "after"),
-    "before a test": ("core.federation.task:Task.evaluate", "before"),
-    "before a file is written": ("core.files:write_whole", "before"),
-    "between a file and its place": ("pathlib:Path.replace", "before"),
-    "after a file is in its place": ("pathlib:Path.replace", "after"),
-    "before a file is removed": ("pathlib:Path.unlink", "before"),
-    "after a file is removed": ("pathlib:Path.unlink", "after"),
+    "before the data are loaded": ("core.data:load", "before", 1),
+    "before a round": ("core.federation.algorithm:Algorithm.round", "before", 6),
+    "after a client": ("core.algorithms.fedavg:FedAvg.client_update", "after", 6),
+    "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before", 6),
+    "after the server": ("core.algorithms.fedavgm:FedAvgM.server_update", "after", 6),
+    "before a test": ("core.federation.task:Task.evaluate", "before", 6),
+    "before a file is written": ("core.files:write_whole", "before", 6),
+    "between a file and its place": ("pathlib:Path.replace", "before", 6),
+    "after a file is in its place": ("pathlib:Path.replace", "after", 6),
+    "before a file is removed": ("pathlib:Path.unlink", "before", 1),
+    "after a file is removed": ("pathlib:Path.unlink", "after", 1),
 }
 
 
@@ -50,7 +51,7 @@ def _quietly(out: str, point: str | None, count: int) -> None:
     os.dup2(said, 1)
     os.dup2(said, 2)
     if point:
-        where, when = POINTS[point]
+        where, when, _ = POINTS[point]
         module, name = where.split(":")
         owner: Any = importlib.import_module(module)
         *classes, name = name.split(".")
@@ -79,10 +80,25 @@ def _mine(owner: Any, name: str, when: str, count: int) -> None:
             setattr(module, name, killing)
 
 
+#: what a run imports, on its way or at its end
+PRELOADED = [
+    "core.__main__",
+    "core.report",
+    "core.experiments.queue",
+    "core.algorithms.fedavgm",
+    "torch._dynamo",
+    "sklearn.datasets",
+    "sklearn.metrics",
+    "rich.table",
+    "pydantic",
+    "filelock",
+]
+
+
 def processes() -> Any:
     """Processes that start with the package loaded, so that a kill costs no second import."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["core.__main__", "core.report", "core.experiments.queue"])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 
@@ -123,7 +139,8 @@ def kill_often(kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
         out, number = folder / f"killed{number}", number + 1
         # early counts, so that a run is killed many times before it is complete
         while sum(done.values()) < kills:
-            point, count = draw.choice(sorted(POINTS)), draw.randint(1, 6)
+            point = draw.choice(sorted(POINTS))
+            count = draw.randint(1, POINTS[point][2])
             if not run(context, out, point, count):
                 break
             done[point] += 1

@@ -1,7 +1,6 @@
 """A run that is killed at any moment and started again leaves the record of a run that was not."""
 
 import json
-import multiprocessing
 import os
 import random
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.__main__ import main
+from tests.e2e import kills
 
 KILLS = 6
 COMMAND = [
@@ -39,25 +39,7 @@ COMMAND = [
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes that start with the package loaded, so that a kill costs no second import of
-    torch.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            "core.__main__",
-            "core.report",
-            "core.experiments.queue",
-            "core.algorithms.fedavgm",
-            "torch._dynamo",
-            "sklearn.datasets",
-            "sklearn.metrics",
-            "rich.table",
-            "pydantic",
-            "filelock",
-        ]
-    )
-    return context
+    return kills.processes()
 
 
 def quietly(arguments: list[str]) -> None:
