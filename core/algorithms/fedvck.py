@@ -20,6 +20,7 @@ from torch import nn
 from core import condensation, server
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
+from core.condensation.descent import milestones, progress
 from core.condensation.engine import (
     Condensation,
     Draws,
@@ -130,6 +131,8 @@ class Settings(condensing.ServerSide, Condensation):
     plain_pass: str = attrs.field(
         default="contrast", validator=one_of("time of the plain pass", "contrast", "always")
     )
+    #: clients also upload how their loss fell, for the record: nothing is computed from it
+    tell_loss: bool = switch()
     #: the wire: one byte a pixel, or the float32 of the released code's memory
     wire: str = attrs.field(default="uint8", validator=one_of("wire format", "uint8", "float32"))
 
@@ -199,13 +202,14 @@ class FedVCK(Condensing):
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Condensed images with their labels, logit prototypes and the numbers of samples behind
-        them.
+        them; with `tell_loss` the loss on the way.
         """
         classes = state.task.dataset.num_classes
+        told = {"progress/loss": Field((len(milestones(self.settings.iterations)),), torch.float32)}
         return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
             "prototypes/samples": Field((classes,), torch.int64, low=0, total=as_announced),
-        }, {}
+        } | (told if self.settings.tell_loss else {}), {}
 
     def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
@@ -249,10 +253,15 @@ class FedVCK(Condensing):
             if settings.statistics == "running"
             else None,
         )
-        images, _ = condense(problem, start, group)
+        images, trace = condense(problem, start, group)
         for position, client in enumerate(clients):
             self.remember(client, model, images[real.owner[group] == position])
-        return self.uploads_of(clients, real, logits, images, group)
+        answers = self.uploads_of(clients, real, logits, images, group)
+        if settings.tell_loss:
+            losses = progress(trace, real.owner, len(clients), settings.iterations)
+            for client, loss in zip(clients, losses, strict=True):
+                answers[client.id].tensors["progress/loss"] = loss
+        return answers
 
     def start_images(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
@@ -338,8 +347,19 @@ class FedVCK(Condensing):
         tensors = pack(model) | knowledge.tensors()
         if contrast is not None:
             tensors |= pack(contrast.projector, "projector/")
+        if settings.tell_loss:
+            told = [upload.tensors["progress/loss"] for upload in uploads.values()]
+            tensors["progress/loss"] = torch.stack(told).mean(0)
         fade = FADE if settings.fading_contrast else 1.0
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
+
+    def measures(self, state: State) -> dict[str, float]:
+        """`loss_at_<iterations>`: how the clients' mean loss fell in the last round, where they tell
+        it.
+        """
+        steps = milestones(self.settings.iterations)
+        told = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
+        return {f"loss_at_{step}": loss for step, loss in zip(steps, told, strict=False)}
 
     def _augmenter(self, task: Task, rng: Rng) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """What the server's cross-entropy sees in place of the images."""

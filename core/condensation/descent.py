@@ -62,3 +62,24 @@ class Descent:
         enough = losses[:, -LOOK:].mean(1) <= losses[:, :LOOK].mean(1) / self.factor
         self.still = enough[self.owner] if self.still is None else self.still | enough[self.owner]
         return bool(self.still.all())
+
+
+def milestones(iterations: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, ... up to the number of iterations, which is the last."""
+    steps = (digit * 10**power for power in range(len(str(iterations))) for digit in (1, 2, 5))
+    return [*(step for step in steps if step < iterations), iterations]
+
+
+def progress(
+    trace: torch.Tensor, owner: torch.Tensor, clients: int, iterations: int
+) -> torch.Tensor:
+    """Each client's loss at the milestones, (K, n): the mean over the second half of the steps that
+    lead to one, as draws of augmentations differ from step to step.
+
+    Args:
+        trace: (steps, G), the losses of all groups; steps after the last one repeat it.
+        owner: (G,), the groups' clients, of K.
+    """
+    losses = trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
+    losses = torch.cat([losses, losses[:, -1:].expand(-1, iterations - len(trace))], 1)
+    return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(iterations)], 1)

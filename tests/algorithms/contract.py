@@ -101,7 +101,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedmk": [{}, *needs("ot", compare_size=1)],
     "fedvck": [
         {},
-        {"candidates": 7, "statistics": "running", "clip_norm": 0.5},
+        {"candidates": 7, "statistics": "running", "clip_norm": 0.5, "tell_loss": True},
         {"candidates": 7, "estimator": "expectation", "batches": "sliding", "keep_rounds": 2},
         {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
         {"variant": "released"},

@@ -4,7 +4,7 @@ import attrs
 import pytest
 import torch
 
-from core.condensation.descent import LOOK, Descent
+from core.condensation.descent import LOOK, Descent, milestones, progress
 from core.condensation.engine import Condensation
 from core.errors import InputError
 from core.rng import Rng
@@ -54,3 +54,12 @@ def test_bad_settings_are_refused():
     for bad in ({"image_optimiser": "adm"}, {"stop_factor": 1.0}, {"refresh": 0}):
         with pytest.raises(InputError):
             attrs.evolve(Condensation(), **bad)
+
+
+def test_the_loss_on_the_way():
+    assert milestones(160) == [1, 2, 5, 10, 20, 50, 100, 160] and milestones(5) == [1, 2, 5]
+    trace = torch.arange(12.0).view(4, 3)  # four steps of three groups
+    found = progress(trace, torch.tensor([0, 0, 1]), 2, iterations=6)
+    # sums of the groups: 1, 7, 13, 19 and 2, 5, 8, 11; the last one stands for steps 5 and 6
+    expected = [[1, 7, (13 + 19 + 19) / 3, 19], [2, 5, (8 + 11 + 11) / 3, 11]]
+    torch.testing.assert_close(found, torch.tensor(expected))

@@ -19,6 +19,7 @@ AS_BEFORE: dict[str, object] = {
     "image_optimiser": "sgd",
     "stop_factor": None,
     "refresh": None,
+    "tell_loss": False,
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,
