@@ -1,8 +1,8 @@
 """How a training set is given to clients.
 
 Every function returns one int64 array of sample numbers per client. Every sample is given out
-exactly once; only `from_file` may leave samples out. All draws come from the seed: the same call
-gives the same partition again.
+exactly once; only `from_file`, and `dirichlet` with `per_class`, may leave samples out. All draws
+come from the seed: the same call gives the same partition again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,19 @@ def iid(labels: Labels, clients: int, seed: int) -> Parts:
     Raises InputError when there are more clients than samples.
     """
     labels = _labels(labels)
-    _check(labels, clients, seed, 1)
+    _check(labels, len(labels), clients, seed, 1)
     order = Rng(seed).at("partition", "iid").numpy().permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def dirichlet(
-    labels: Labels, clients: int, alpha: float, seed: int, min_size: int = 1, cap: bool = False
+    labels: Labels,
+    clients: int,
+    alpha: float,
+    seed: int,
+    min_size: int = 1,
+    cap: bool = False,
+    per_class: int | None = None,
 ) -> Parts:
     """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha), plain as in
     Hsu et al. 2019.
@@ -50,11 +56,16 @@ def dirichlet(
     are drawn so). At small alpha a client may get next to nothing. Where NIID-Bench draws again
     until every client is large enough, which may take forever, here samples drawn at random from
     whichever client is largest are moved until every client has `min_size`; 0 allows empty clients.
-    Raises InputError when alpha is not a positive finite number or when `clients * min_size`
-    exceeds the number of samples.
+    `per_class`: no more than so many random samples of a class are given out, as in the code of
+    FedGen (1,500); None: all. Raises InputError when alpha is not a positive finite number or when
+    `clients * min_size` exceeds the number of samples.
     """
     labels = _labels(labels)
-    _check(labels, clients, seed, min_size)
+    if per_class is not None:
+        _whole("per_class", per_class, 1)
+    counts = np.unique(labels, return_counts=True)[1]
+    given = int(np.minimum(counts, len(labels) if per_class is None else per_class).sum())
+    _check(labels, given, clients, seed, min_size)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
         raise InputError(f"alpha must be a positive finite number, not {alpha!r}")
     if not isinstance(cap, bool):
@@ -63,8 +74,8 @@ def dirichlet(
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     sizes = np.zeros(clients, dtype=np.int64)
     for label in np.unique(labels):
-        index = rng.permutation(np.flatnonzero(labels == label))
-        open_ = sizes * clients < len(labels) if cap else np.ones(clients, dtype=bool)
+        index = rng.permutation(np.flatnonzero(labels == label))[:per_class]
+        open_ = sizes * clients < given if cap else np.ones(clients, dtype=bool)
         cuts = np.rint(np.cumsum(_proportions(rng, float(alpha), open_)) * len(index)).astype(
             np.int64
         )[:-1]
@@ -84,7 +95,7 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
     nobody, or when a class has fewer samples than owners.
     """
     labels = _labels(labels)
-    _check(labels, clients, seed, 1)
+    _check(labels, len(labels), clients, seed, 1)
     _whole("classes_per_client", classes_per_client, 1)
     present, counts = np.unique(labels, return_counts=True)
     if classes_per_client > len(present):
@@ -185,8 +196,9 @@ def _dirichlet(
     alpha: float,
     min_size: int = 1,
     cap: bool = False,
+    per_class: int | None = None,
 ) -> Parts:
-    return dirichlet(split.labels, clients, alpha, seed, min_size, cap)
+    return dirichlet(split.labels, clients, alpha, seed, min_size, cap, per_class)
 
 
 def _pathological(
@@ -230,8 +242,8 @@ def split(
     """Give the samples of `split` to `clients` clients as `spec` says.
 
     `spec` is `{"name": ...}` with a name of `PARTITIONS` and its keyword arguments: `{"name":
-    "iid"}`, `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`), `{"name": "pathological",
-    "classes_per_client": 5}`, `{"name": "natural"}`, `{"name": "file", "file":
+    "iid"}`, `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`, `per_class`), `{"name":
+    "pathological", "classes_per_client": 5}`, `{"name": "natural"}`, `{"name": "file", "file":
     "splits/CIFAR10_clients10_alpha0.05.json"}` (`listed_classes_only`). A file's path is relative
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
     when a natural or written partition has another number of clients.
@@ -280,17 +292,16 @@ def _whole(name: str, value: Any, low: int) -> None:
         raise InputError(f"{name} must be a whole number of at least {low}, not {value!r}")
 
 
-def _check(labels: np.ndarray, clients: int, seed: int, min_size: int) -> None:
+def _check(labels: np.ndarray, given: int, clients: int, seed: int, min_size: int) -> None:
+    """Whether there are samples, and whether the `given` ones suffice for all clients."""
     _whole("clients", clients, 1)
     _whole("seed", seed, 0)
     _whole("min_size", min_size, 0)
     if not len(labels):
         raise InputError("there are no samples to give out")
-    if clients * min_size > len(labels):
+    if clients * min_size > given:
         each = "one sample" if min_size == 1 else f"{min_size} samples"
-        raise InputError(
-            f"{len(labels)} samples cannot give each of {clients} clients at least {each}"
-        )
+        raise InputError(f"{given} samples cannot give each of {clients} clients at least {each}")
 
 
 def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> np.ndarray:

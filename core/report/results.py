@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from core.experiments import Record, TableSpec, records
-from core.report.learning_curves import curves
+from core.report.learning_curves import curve_frame, curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +51,31 @@ def column_curves(runs: pd.DataFrame, x: str = "round") -> Iterator[Figure]:
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
             title=f"{column}, profile {profile}",
         )
+
+
+def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
+    """What one accuracy stands for, by the rule that reports it: means over seeds in percent, for
+    every column and row of `table_runs`.
+
+    `last`, `mean of last five`, `five best`, `best`: of the tested rounds. `five best, tested
+    before training`: a round's model is the one that it begins with, as in the code of FedGen, so
+    that the last round's result is never seen and, after r rounds, r - 1 models count; the first
+    one, without training, is never among the best. `runs`: seeds.
+    """
+
+    def rules(record: Record) -> dict[str, float]:
+        scores = curve_frame(record)["value"]
+        return {
+            "last": scores.iloc[-1],
+            "mean of last five": scores.tail(5).mean(),
+            "five best": scores.nlargest(5).mean(),
+            "best": scores.max(),
+            "five best, tested before training": scores.iloc[:-1].nlargest(5).mean(),
+        }
+
+    frame = pd.DataFrame([rules(record) for record in runs["record"]], index=runs.index)
+    by = frame.join(runs[["column", "row"]]).groupby(["column", "row"], sort=False)
+    return by.mean().assign(runs=by.size())
 
 
 def lead(frame: pd.DataFrame, method: str, kind: str = "measured") -> pd.DataFrame:

@@ -118,6 +118,21 @@ def test_cap_evens_out_sizes():
     assert spread[True] < 0.8 * spread[False]
 
 
+def test_per_class_gives_out_so_many_random_samples_of_a_class():
+    labels = np.repeat([0, 1, 2], [300, 50, 200])
+    parts = p.dirichlet(labels, 4, 0.5, seed=3, per_class=100)
+    out = np.concatenate(parts)
+    assert len(np.unique(out)) == len(out)
+    assert np.bincount(labels[out]).tolist() == [100, 50, 100]
+    # not the first hundred: about a third of them are expected among the first
+    assert (np.sort(out)[:100] != np.arange(100)).any()
+    assert same(p.dirichlet(labels, 4, 0.5, 3, per_class=300), p.dirichlet(labels, 4, 0.5, 3))
+    with pytest.raises(InputError, match="3 samples cannot give each of 4 clients"):
+        p.dirichlet(labels, 4, 0.5, seed=3, per_class=1)
+    with pytest.raises(InputError, match="per_class must be a whole number of at least 1"):
+        p.dirichlet(labels, 4, 0.5, seed=3, per_class=0)
+
+
 def test_repair_takes_from_the_largest_and_ends_at_once_at_tiny_alpha():
     labels = np.zeros(1000, dtype=np.int64)
     sizes = sorted(len(part) for part in p.dirichlet(labels, 100, 1e-9, 0, min_size=10))

@@ -11,6 +11,7 @@ from core.report.results import (
     column_curves,
     filled,
     lead,
+    reporting_rules,
     table_runs,
     verdict_counts,
 )
@@ -49,6 +50,28 @@ def test_a_lead_is_over_the_best_of_the_others():
     assert measured["lead"].dropna().to_dict() == {"a": -1.5}
     assert measured["rivals"].to_dict() == {"a": 1, "b": 1}
     assert lead(FRAME[:0], "Ours").empty
+
+
+def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
+    run = TableSpec.find("fedmk", "1").cells("paper")[0].experiments[0]
+    scores = [0.1, 0.9, 0.3, 0.5, 0.7, 0.6, 0.8]
+    rounds = [
+        {"round": n, "metrics": {"accuracy": a}, "up": 0, "down": 0, "seconds": {}}
+        for n, a in enumerate(scores, 1)
+    ]
+    kept = record(run)
+    kept.rounds = rounds
+    found = reporting_rules(pd.DataFrame({"column": ["x"], "row": ["y"], "record": [kept]}))
+    assert found.loc[("x", "y")].to_dict() == pytest.approx(
+        {
+            "last": 80,
+            "mean of last five": (30 + 50 + 70 + 60 + 80) / 5,
+            "five best": (90 + 80 + 70 + 60 + 50) / 5,
+            "best": 90,
+            "five best, tested before training": (90 + 70 + 60 + 50 + 30) / 5,
+            "runs": 1,
+        }
+    )
 
 
 def test_verdicts_are_counted_in_words():
