@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots test machines test-machines federation-demo lint format sync lock clean
+.PHONY: help install book check serve shots pdf student slides datapack test machines test-machines federation-demo lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,18 @@ serve: $(INSTALLED)  ## show the built site on this machine
 
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
 	@$(PY) -m core book shots --out _build/shots
+
+pdf: $(INSTALLED)  ## print the built site into one file, _build/book.pdf (needs Chromium)
+	@$(PY) -m core book pdf --out _build/book.pdf
+
+student: $(INSTALLED)  ## notebooks without solutions that check answers themselves, into _build/student
+	@$(PY) -m core book student --out _build/student
+
+slides: $(INSTALLED)  ## slides of every chapter, which need no network, into _build/slides
+	@$(PY) -m core book slides --out _build/slides
+
+datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip
+	@$(PY) -m core data pack _build/datapack.zip
 
 # Whole notebooks run in the second call; each worker gets one thread, so that two of them fill two cores. A worker that
 # dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it started another.

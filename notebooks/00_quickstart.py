@@ -118,6 +118,8 @@ sent.rename_axis("bytes of the whole run")
 # ```{exercise} Equal and unequal clients
 # :label: ex-quick-alpha
 #
+# *Easy, 10 minutes.*
+#
 # Set `alpha = 100` in the first cell and run the notebook again. How many rounds does FedAvg need now for the
 # accuracy that it had at the end with `alpha = 0.05`?
 # ```

@@ -325,6 +325,8 @@ show(
 # ```{exercise} One step
 # :label: ex-fl-one-step
 #
+# *Medium, 15 minutes.*
+#
 # Let every client take one full-batch gradient step with rate $\eta$, without momentum. Show that FedAvg is then
 # gradient descent on $F$. Where does the argument fail for two steps?
 # ```
@@ -339,6 +341,8 @@ show(
 #
 # ```{exercise} More local work
 # :label: ex-fl-steps
+#
+# *Easy, 15 minutes.*
 #
 # Measure the drift for `local_steps` of 1, 10 and 50, and how far the clients go. Which of the two grows with local
 # work?
@@ -361,6 +365,8 @@ show(
 # ```{exercise} The price of a round
 # :label: ex-fl-bytes
 #
+# *Easy, 10 minutes.*
+#
 # A ConvNet has $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? FedVCK prints 12.13 to
 # 12.21 MB for such networks in its Table 9. What must one MB be?
 # ```
@@ -371,3 +377,12 @@ show(
 # $10 \cdot 4 \cdot 3.2 \cdot 10^5 = 12.8 \cdot 10^6$ bytes. With $10^6$ bytes to the MB this is 12.8 MB; with
 # $2^{20}$ it is 12.2 MB. So the paper's MB are $2^{20}$ bytes, and so are ours.
 # ```
+
+# %% tags=["solution", "remove-cell"]
+bytes_per_mb = 2**20
+
+# %% tags=["check", "remove-cell"] name="ex-fl-bytes"
+sent = 10 * 4 * 3.2e5
+assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
+    "a network of this size must come to about 12.2 MB a round"
+)

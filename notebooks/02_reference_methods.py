@@ -174,6 +174,8 @@ pd.DataFrame(
 # ```{exercise} The worth of a federation
 # :label: ex-reference-worth
 #
+# *Easy, 10 minutes.*
+#
 # When would a client rather stay alone? Think of a client with many images of two classes, tested on these two only.
 # ```
 #

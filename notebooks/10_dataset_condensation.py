@@ -414,6 +414,8 @@ pd.DataFrame(
 # ```{exercise} Other kernels
 # :label: ex-dc-kernel
 #
+# *Medium, 15 minutes.*
+#
 # Condense with the Gaussian kernel. It needs single features in place of their mean, so take
 # `estimator="feature_bank"` and a batch of 64. Does a network learn more?
 # ```
@@ -432,6 +434,8 @@ pd.DataFrame(
 #
 # ```{exercise} A better start
 # :label: ex-dc-start
+#
+# *Easy, 15 minutes.*
 #
 # Start from real images, and from means of five (`kind="real"` and `kind="real_average"`). Why does FedVCK do
 # neither?
@@ -452,6 +456,8 @@ pd.DataFrame(
 #
 # ```{exercise} The printed learning rate
 # :label: ex-dc-rate
+#
+# *Easy, 10 minutes.*
 #
 # The paper prints learning rates from 0.001 to 0.01. How far does the loss come with them in the steps of this page?
 # ```

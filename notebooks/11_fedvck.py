@@ -622,6 +622,8 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 # ```{exercise} How uneven can it get?
 # :label: ex-vck-ratio
 #
+# *Medium, 15 minutes.*
+#
 # What is the largest possible ratio of two probabilities in {eq}`eq:vck-selection` for $b = 0.3$? And with the softmax
 # of the released code?
 # ```
@@ -641,9 +643,29 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 #
 # No image can take over the batch, however wrong the model is about it.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+import math
+
+largest_printed = 1 + math.exp(0.3)
+largest_released = math.exp(1 - 1 / (1 + math.exp(0.3)))
+
+# %% tags=["check", "remove-cell"] name="ex-vck-ratio"
+errors = torch.linspace(0, 60, 1001, dtype=torch.float64)
+weight = condensation.importance(errors, 0.3)
+for answer, chance in [
+    (largest_printed, weight),
+    (largest_released, weight.exp()),
+]:
+    reached = (chance.max() / chance.min()).item()
+    assert answer > 0.999 * reached, "some errors have a larger ratio"
+    assert answer < 1.001 * reached, "no errors have a ratio as large as this"
+
+# %% [markdown]
 # ```{exercise} A class that nobody holds
 # :label: ex-vck-absent
+#
+# *Easy, 10 minutes.*
 #
 # What are $\mathbf{p}_c$, $\mathrm{HN}(c)$ and $\mathbf{f}_c$ of a class without any image? Try it with
 # `server.hard_negatives(prototypes, 3, present=...)`.
@@ -660,9 +682,20 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 # $\mathbf{p}_c$ is a row of zeros, which stands for "unknown". The class is chosen by nobody, and has no negatives
 # itself: its row is all -1, which the loss leaves out. It has no feature prototype either.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+absent_row = [-1, -1, -1]
+
+# %% tags=["check", "remove-cell"] name="ex-vck-absent"
+held = torch.arange(len(classes)) != 0
+found = server.hard_negatives(prototypes, 3, held)[0].tolist()
+assert list(absent_row) == found, "look at row 0 of what the server returns"
+
+# %% [markdown]
 # ```{exercise} Without a bound
 # :label: ex-vck-dot
+#
+# *Hard, 20 minutes.*
 #
 # Show that {eq}`eq:vck-contrast` with the dot product has no lower bound in the length of $h$.
 # ```

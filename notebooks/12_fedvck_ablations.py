@@ -346,6 +346,8 @@ pd.DataFrame(
 # ```{exercise} A control
 # :label: ex-abl-control
 #
+# *Hard, 30 minutes.*
+#
 # How large is {eq}`eq:abl-adjacent` for two condensations of the *same* round that differ only in their noise? Why is
 # this the number that the figure should be compared with?
 # ```
@@ -366,6 +368,8 @@ pd.DataFrame(
 #
 # ```{exercise} More than three parts
 # :label: ex-abl-alone
+#
+# *Easy, 10 minutes.*
 #
 # The paper adds parts in one order. Measure $L_{rc}$ alone: the constraints and $P_w$ off, $L_{rc}$ on.
 # ```

@@ -484,6 +484,8 @@ cost.to_frame(f"bytes of {many} images")
 # ```{exercise} Two switches together
 # :label: ex-rel-two
 #
+# *Medium, 20 minutes.*
+#
 # Measure `warm_start` and `keep_rounds = 10` alone and together. Do their effects add up?
 # ```
 #
@@ -501,6 +503,8 @@ cost.to_frame(f"bytes of {many} images")
 #
 # ```{exercise} Softmax of weights
 # :label: ex-rel-softmax
+#
+# *Easy, 10 minutes.*
 #
 # Show that no probability of the released selection is more than $e$ times another, whatever the errors are.
 # ```

@@ -352,6 +352,8 @@ traffic.groupby(["data", "profile", "method"]).mean().round(2)
 # ```{exercise} Break even
 # :label: ex-comm-even
 #
+# *Easy, 10 minutes.*
+#
 # For which share $p$ does FedVCK upload as much as FedAvg on CIFAR-10? Leave out the rounding.
 # ```
 #
@@ -365,9 +367,27 @@ traffic.groupby(["data", "profile", "method"]).mean().round(2)
 # The model's bytes do not depend on the data, the images' bytes do: on a small data set condensation is cheap at any
 # share, on a large one only at a small share.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+even_share = (
+    10
+    * 4
+    * counted["cifar10"]
+    / (facts.loc["cifar10", "images"] * pixels["cifar10"])
+)
+
+# %% tags=["check", "remove-cell"] name="ex-comm-even"
+images_sent = even_share * facts.loc["cifar10", "images"]
+models_sent = 10 * 4 * counted["cifar10"]
+assert abs(images_sent * pixels["cifar10"] / models_sent - 1) < 1e-3, (
+    "the bytes of the images must equal those of ten models"
+)
+
+# %% [markdown]
 # ```{exercise} Many clients
 # :label: ex-comm-clients
+#
+# *Medium, 15 minutes.*
 #
 # What happens to the upload of FedVCK when the same data are spread over 100 clients with few images of a class each?
 # ```

@@ -987,6 +987,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # ```{exercise} Break one
 # :label: ex-base-break
 #
+# *Medium, 30 minutes.*
+#
 # Choose a method, say before you run it at which `alpha` it will fall behind FedAvg or down to chance, and why. Then
 # raise heterogeneity: `alpha` of 10, 0.5 and 0.02.
 # ```
@@ -1010,6 +1012,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # ```{exercise} What an average reveals
 # :label: ex-base-average
 #
+# *Easy, 15 minutes.*
+#
 # FedMix sends averages of at least five images (`mean_batch`). Look at them, then at averages of two. Which averages
 # show single images, whatever `mean_batch` is?
 # ```
@@ -1030,6 +1034,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # ```{exercise} Why the printed form is zero
 # :label: ex-base-norm
 #
+# *Medium, 20 minutes.*
+#
 # Let the pixels of $s$ be uniform in $[0, 1]$, $d$ in number, and let the 64 numbers of $h$ have variance 1. How large
 # is the exponent of DFRD's printed diversity loss for $28 \times 28$ pixels?
 # ```
@@ -1045,6 +1051,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #
 # ```{exercise} The same traffic
 # :label: ex-base-traffic
+#
+# *Easy, 15 minutes.*
 #
 # How many rounds of every other method fit into the traffic of one round of FedGAN? What follows for a comparison at
 # ten rounds each?

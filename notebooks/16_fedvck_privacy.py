@@ -510,6 +510,8 @@ measured.round(3) if len(measured) else print("no record of an attack yet")
 # ```{exercise} More epochs
 # :label: ex-pri-epochs
 #
+# *Medium, 20 minutes.*
+#
 # Does FedAvg give more away when clients pass over their data more often?
 # ```
 #
@@ -528,6 +530,8 @@ measured.round(3) if len(measured) else print("no record of an attack yet")
 #
 # ```{exercise} Real images in the place of condensed ones
 # :label: ex-pri-random
+#
+# *Medium, 20 minutes.*
 #
 # A client that uploads random images of its own protects nobody. What does the attack say?
 # ```

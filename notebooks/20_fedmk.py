@@ -1139,6 +1139,8 @@ Markdown("\n\n".join(sentences))
 # ```{exercise} The gradient by hand
 # :label: ex-mk-hand
 #
+# *Medium, 25 minutes.*
+#
 # Let the "network" be one number $w$, with $\mathcal{L}(w, \hat{x}) = \frac{1}{2} (w - \hat{x})^2$ on one made-up
 # number and $\mathcal{L}(w, x) = \frac{1}{2} (w - x)^2$ on one real one. Work out {eq}`eq:mk-chain`, and compare it
 # with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest?
@@ -1161,9 +1163,39 @@ Markdown("\n\n".join(sentences))
 #
 # This is why knowledge for few steps does not look like data, and why the pixels leave $[-1, 1]$.
 # ````
-#
+
+
+# %% tags=["solution", "remove-cell"]
+def resting_point(w, x, eta):
+    return w + (x - w) / eta
+
+
+# %% tags=["check", "remove-cell"] name="ex-mk-hand"
+def slope(made, w, x, eta):
+    def half(at, target):
+        return (at["w"] - target).square().sum() / 2
+
+    return bilevel.bilevel_step(
+        lambda at, made, _: half(at, made),
+        lambda at, _, real: half(at, real["x"]),
+        {"w": torch.tensor([w])},
+        torch.tensor([[made]]),
+        {"x": torch.tensor([x])},
+        lr=eta,
+    ).gradient.item()
+
+
+for w, x, eta in [(0.2, 1.0, 0.1), (-1.0, 0.5, 0.5)]:
+    assert resting_point(w, x, eta) is not None, "resting_point has no body yet"
+    assert abs(slope(float(resting_point(w, x, eta)), w, x, eta)) < 1e-5, (
+        "the gradient at this point is not zero"
+    )
+
+# %% [markdown]
 # ```{exercise} More steps than the knowledge was made for
 # :label: ex-mk-horizon
+#
+# *Medium, 20 minutes.*
 #
 # Keep the knowledge as it is and let the server take four times as many steps. Then do it with `horizon=1`, the literal
 # Eq. 3.
@@ -1189,6 +1221,8 @@ Markdown("\n\n".join(sentences))
 # ```{exercise} Equal work
 # :label: ex-mk-work
 #
+# *Medium, 20 minutes.*
+#
 # How many local batches does FedAvg need in a round to be as good as FedMK on this page? Compare with the table of
 # images above.
 # ```
@@ -1209,6 +1243,8 @@ Markdown("\n\n".join(sentences))
 #
 # ```{exercise} A cheaper wire
 # :label: ex-mk-wire
+#
+# *Easy, 15 minutes.*
 #
 # Other methods of this book send a byte for a pixel. What would FedMK's uploads cost then, and what would be lost? Look
 # at how many pixels lie outside $[-1, 1]$.

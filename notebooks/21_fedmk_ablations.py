@@ -869,6 +869,8 @@ print(
 # ```{exercise} Both ends of tau
 # :label: ex-mka-tau
 #
+# *Medium, 20 minutes.*
+#
 # What is the effective share of images for $\tau \to 0$ and $\tau \to \infty$? How do these two differ from *without
 # dynamic weights*? Which $\tau$ tells the samples of the largest client apart most at the end of the run?
 # ```
@@ -892,6 +894,8 @@ print(
 # ```{exercise} Twice the same
 # :label: ex-mka-twice
 #
+# *Easy, 10 minutes.*
+#
 # What is the earth mover's distance between a set and the same set with every image twice? And between a set and its
 # first half?
 # ```
@@ -910,6 +914,8 @@ print(
 #
 # ```{exercise} Paired seeds
 # :label: ex-mka-pairs
+#
+# *Medium, 20 minutes.*
 #
 # Run the full method and the one without dynamic weights with three seeds. Compare the spread of the accuracies with
 # the spread of the differences.
@@ -934,6 +940,8 @@ print(
 #
 # ```{exercise} Two images at once
 # :label: ex-mka-two
+#
+# *Medium, 20 minutes.*
 #
 # Gradients are sent for batches. Let the attack restore two images of two classes from the gradient of both together.
 # ```

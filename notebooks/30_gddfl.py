@@ -776,6 +776,8 @@ Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 # ```{exercise} No shift
 # :label: ex-gdd-zero
 #
+# *Medium, 20 minutes.*
+#
 # Show that GDD-FL with $p = 0$ is DM with twice the learning rate, and check it on digits.
 # ```
 #
@@ -797,6 +799,8 @@ Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 # ```{exercise} All benign
 # :label: ex-gdd-benign
 #
+# *Medium, 20 minutes.*
+#
 # A data set has a share $q$ of positives. Which weighted precision, recall and F1 has the model that calls everything
 # negative? For which $q$ is its weighted precision 97%?
 # ```
@@ -816,6 +820,8 @@ Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 #
 # ```{exercise} Which averaging?
 # :label: ex-gdd-averaging
+#
+# *Medium, 20 minutes.*
 #
 # The row R.S.@100 fits no weighted mean. Which averaging does fit its precision, recall and AUC?
 # ```
@@ -840,6 +846,8 @@ Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 #
 # ```{exercise} Pooled and by centre
 # :label: ex-gdd-centres
+#
+# *Hard, 45 minutes.*
 #
 # (Needs HAM10000.) Train FedAvg on the natural partition at the laptop profile. What is its AUC over all test images,
 # and what over those of each centre? How can the first be lower than the others?
@@ -874,6 +882,8 @@ Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
 #
 # ```{exercise} Break even
 # :label: ex-gdd-even
+#
+# *Easy, 10 minutes.*
 #
 # How many images per class could GDD-FL send for the cost of a single round of FedAvg?
 # ```

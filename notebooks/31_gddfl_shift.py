@@ -541,6 +541,8 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # ```{exercise} Mean and deviation
 # :label: ex-shift-moments
 #
+# *Medium, 15 minutes.*
+#
 # Which mean and which deviation has $\hat x$ in both readings of {eq}`eq:gdd-shift`? Check it with `shift.shifted`.
 # ```
 #
@@ -562,6 +564,8 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 #
 # ```{exercise} Only the border
 # :label: ex-shift-border
+#
+# *Hard, 30 minutes.*
 #
 # Show that a brighter grey image $a x + b$ ($a > 0$) has the same features under instance normalisation, but for the
 # border.
@@ -591,6 +595,8 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # ```{exercise} A lonely image
 # :label: ex-shift-one
 #
+# *Easy, 10 minutes.*
+#
 # A client has a single image of a class. What does the shift do to it?
 # ```
 #
@@ -604,9 +610,21 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # Nothing: a batch of copies of one image has $\Sigma_\mu = \Sigma_\sigma = 0$. The less a client knows of the world's
 # variety, the less it shifts. For such a client GDD-FL is DM with the longer step.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+largest_change = 0.0
+
+# %% tags=["check", "remove-cell"] name="ex-shift-one"
+alone = shift.uncertain_shift(batch[:1], 1.0, Rng(0)) - batch[:1]
+assert abs(largest_change - alone.abs().max().item()) < 1e-5, (
+    "what is the spread of the statistics of one image?"
+)
+
+# %% [markdown]
 # ```{exercise} Always
 # :label: ex-shift-always
+#
+# *Easy, 15 minutes.*
 #
 # The paper takes $p = 0.5$ "to avoid introducing excessive noise". Try $p = 1$ in the inner layer.
 # ```

@@ -701,6 +701,8 @@ f"largest difference of the logits: {(one_by_one - together).abs().max():.1e}"
 # ```{exercise} Not a divergence
 # :label: ex-kd-printed
 #
+# *Medium, 15 minutes.*
+#
 # Find $q$ and $\hat q$ for which $H(q, \hat q) - H(\hat q)$, as FedIOD prints it, is negative. Does it have the same
 # gradient for the student as {eq}`eq:kd-loss`?
 # ```
@@ -717,9 +719,27 @@ f"largest difference of the logits: {(one_by_one - together).abs().max():.1e}"
 # another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. As printed, the student would also be
 # rewarded for uncertain answers.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+sure = [1.0, 0.0]
+nearly_sure = [0.7, 0.3]
+
+# %% tags=["check", "remove-cell"] name="ex-kd-printed"
+q, q_hat = torch.tensor(sure), torch.tensor(nearly_sure)
+for chances in (q, q_hat):
+    assert chances.min() >= 0 and abs(chances.sum() - 1) < 1e-6, (
+        "probabilities are at least 0 and add up to 1"
+    )
+cross = -(q * q_hat.clamp_min(1e-12).log()).sum()
+assert cross - distillation.entropy(q_hat) < 0, (
+    "not negative: let the teacher be surer than the student"
+)
+
+# %% [markdown]
 # ```{exercise} The factor $\tau^2$
 # :label: ex-kd-factor
+#
+# *Medium, 15 minutes.*
 #
 # Why is the divergence multiplied by $\tau^2$? Check {eq}`eq:kd-gradient` with the gradient of `kl_divergence`.
 # ```
@@ -742,6 +762,8 @@ f"largest difference of the logits: {(one_by_one - together).abs().max():.1e}"
 # ```{exercise} One class each
 # :label: ex-kd-single
 #
+# *Hard, 30 minutes.*
+#
 # Let each client of the toy have one class only. What do the three ensembles answer? What does {eq}`eq:kd-mixture`
 # answer?
 # ```
@@ -763,6 +785,8 @@ f"largest difference of the logits: {(one_by_one - together).abs().max():.1e}"
 #
 # ```{exercise} Who counts how much
 # :label: ex-kd-share
+#
+# *Medium, 15 minutes.*
 #
 # `class_input_importance(counts, class_ratio="share")` divides each client's counts by its size. How do the weights
 # change for the smallest client, and which form has {eq}`eq:kd-classwise`?

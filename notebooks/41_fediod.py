@@ -730,6 +730,8 @@ switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 # ```{exercise} Sure, each and together
 # :label: ex-iod-together
 #
+# *Hard, 25 minutes.*
+#
 # Derive {eq}`eq:iod-together`. What would the generator do with $L_\text{conf}$ alone?
 # ```
 #
@@ -752,6 +754,8 @@ switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 # ```{exercise} The best discriminator
 # :label: ex-iod-best
 #
+# *Hard, 25 minutes.*
+#
 # Let $P_g$ be the density of generated images and $0 \le D_k \le 1$. Which $D_k$ makes {eq}`eq:iod-gan` smallest? What
 # does a client with a small $\pi_k$ say of its own images?
 # ```
@@ -764,9 +768,26 @@ switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 # {eq}`eq:iod-ratio` needs it. And with a small $\pi_k$ even the client's own images count as generated as soon as the
 # generator makes anything like them: then $D_k = 1$ on both, and the input ratio of this client is 1.
 # ```
-#
+
+
+# %% tags=["solution", "remove-cell"]
+def best_answer(generated, mine, share):
+    return float(generated > share * mine)
+
+
+# %% tags=["check", "remove-cell"] name="ex-iod-best"
+grid = torch.linspace(0, 1, 101)
+for generated, mine, share in [(0.5, 2.0, 0.1), (0.5, 2.0, 0.9), (0.2, 0.1, 1)]:
+    answer = best_answer(generated, mine, share)
+    assert answer is not None, "best_answer has no body yet"
+    least = grid[(grid * (share * mine - generated)).argmin()].item()
+    assert answer == least, "the integrand is linear in D: look at its ends"
+
+# %% [markdown]
 # ```{exercise} The price of a question
 # :label: ex-iod-bytes
+#
+# *Medium, 25 minutes.*
 #
 # How many bytes does FedIOD send on CIFAR-10 in the paper's setting: 20 clients, batches of 64, 300 epochs, one step of
 # the student? Let the largest client have 8,000 images. How many rounds of FedAvg with a ResNet-8 are that?
@@ -796,6 +817,8 @@ switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 # ```{exercise} Turned
 # :label: ex-iod-turned
 #
+# *Medium, 20 minutes.*
+#
 # Run FedIOD with `input_ratio="real"`, and without the factor. Which student is best? How many seeds do you need to be
 # sure?
 # ```
@@ -814,6 +837,8 @@ switch_table(pairs, {}, {}, ("printed", "released")).drop(columns="in print")
 #
 # ```{exercise} Teachers of two kinds
 # :label: ex-iod-two
+#
+# *Easy, 10 minutes.*
 #
 # Let every second client have a residual network. What does the student become?
 # ```

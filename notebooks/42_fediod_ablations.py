@@ -705,6 +705,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # ```{exercise} All eight
 # :label: ex-ioa-eight
 #
+# *Medium, 25 minutes.*
+#
 # Switch `mimic`, `confidence` and `uniqueness` on and off in all combinations. Which effect depends least on the
 # others?
 # ```
@@ -729,6 +731,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 #
 # ```{exercise} A constant that matters
 # :label: ex-ioa-constant
+#
+# *Medium, 20 minutes.*
 #
 # A teacher's probabilities do not change when a constant is added to all of its logits. Does the ensemble
 # {eq}`eq:iod-ensemble`?
@@ -755,6 +759,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # ```{exercise} Which placing
 # :label: ex-ioa-placing
 #
+# *Medium, 15 minutes.*
+#
 # Suppose the two uncertain cells of Table 6 are the other way round. Which sentence of the paper would be harder to
 # defend?
 # ```
@@ -769,6 +775,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 #
 # ```{exercise} Who drowns whom
 # :label: ex-ioa-drown
+#
+# *Medium, 20 minutes.*
 #
 # Train the teachers four times as long and look at the lengths of the four pulls again. What happened?
 # ```

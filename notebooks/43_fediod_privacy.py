@@ -954,6 +954,8 @@ pd.DataFrame(prices).T.round(2)
 # ```{exercise} A larger batch
 # :label: ex-iop-batch
 #
+# *Hard, 25 minutes.*
+#
 # Both noise and signal of {eq}`eq:iop-noise` grow with the batch size $N$. Does a larger batch help the generator?
 # ```
 #
@@ -977,6 +979,8 @@ pd.DataFrame(prices).T.round(2)
 # ```{exercise} One more digit of epsilon
 # :label: ex-iop-exact
 #
+# *Medium, 15 minutes.*
+#
 # How many more steps would the exact $\varepsilon$ of {eq}`eq:iop-exact` allow than the accountant, at $\sigma = 100$
 # and $\varepsilon = 10$?
 # ```
@@ -998,6 +1002,8 @@ pd.DataFrame(prices).T.round(2)
 # ```{exercise} A thief
 # :label: ex-iop-thief
 #
+# *Easy, 15 minutes.*
+#
 # A generator hands out private images. What do its inception score, its Fréchet distance and its nearness say?
 # ```
 #
@@ -1016,6 +1022,8 @@ pd.DataFrame(prices).T.round(2)
 #
 # ```{exercise} Who breaks even
 # :label: ex-iop-even
+#
+# *Easy, 10 minutes.*
 #
 # At which batch size does a step of FedIOD cost as much as a round of FedAvg, for a ResNet-8 at 32x32 pixels?
 # ```

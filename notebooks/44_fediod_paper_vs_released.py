@@ -750,6 +750,8 @@ Markdown(
 # ```{exercise} Two forms of one divergence
 # :label: ex-ior-forms
 #
+# *Medium, 15 minutes.*
+#
 # Show that {eq}`eq:ior-printed` is the difference of entropies of {eq}`eq:iod-unique`.
 # ```
 #
@@ -762,6 +764,8 @@ Markdown(
 #
 # ```{exercise} Only the sign
 # :label: ex-ior-sign
+#
+# *Medium, 20 minutes.*
 #
 # Turn the sign of the printed divergence and nothing else. Is it the sign that matters, or the form?
 # ```
@@ -785,6 +789,8 @@ Markdown(
 # ```{exercise} A fair choice
 # :label: ex-ior-choice
 #
+# *Easy, 10 minutes.*
+#
 # Suppose the accuracies of 500 epochs scatter around their mean with a standard deviation of half a point. What does
 # the best of them gain?
 # ```
@@ -800,9 +806,18 @@ Markdown(
 # About one and a half points if the epochs were independent; they are not, so less. It is of the size of the gains in
 # Table 6.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+gain = 0.5 * torch.randn(2_000, 500).max(1).values.mean().item()
+
+# %% tags=["check", "remove-cell"] name="ex-ior-choice"
+assert 1.4 < gain < 1.6, "the mean of the largest of 500 draws, in points"
+
+# %% [markdown]
 # ```{exercise} Both readings
 # :label: ex-ior-both
+#
+# *Hard, 30 minutes.*
 #
 # Derive the weight of the client in "Whom to believe" for `real`, without the means $\mathbb{E} D_k$. Is it the mixture
 # rule?

@@ -140,6 +140,8 @@ claims_table("fediod")
 # ```{exercise} A claim of your own
 # :label: ex-verdicts-own
 #
+# *Hard, 45 minutes.*
+#
 # Add a claim to `book/claims/fedmk.yaml`: with class-balanced weights FedMK has a smaller spread over seeds than with
 # dynamic ones. Which of the ways to judge fits it, and what is missing?
 # ```

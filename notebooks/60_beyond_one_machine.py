@@ -223,6 +223,8 @@ pd.DataFrame(
 # ```{exercise} A lost hospital
 # :label: ex-machines-lost
 #
+# *Medium, 15 minutes.*
+#
 # One of three hospitals goes away after it has sent its masked upload, another before. In which case can the server still
 # read the sum?
 # ```
@@ -237,6 +239,8 @@ pd.DataFrame(
 # ```{exercise} The cluster's tail
 # :label: ex-machines-tail
 #
+# *Easy, 10 minutes.*
+#
 # Sort the durations so that the longest run begins first. How much sooner do 64 workers end?
 # ```
 #
@@ -250,3 +254,11 @@ pd.DataFrame(
 #
 # The long runs no longer begin last, so the end is near the larger of the mean load and the longest run.
 # ````
+
+# %% tags=["solution", "remove-cell"]
+longest_first = sorted(durations, reverse=True)
+
+# %% tags=["check", "remove-cell"] name="ex-machines-tail"
+assert sorted(longest_first) == sorted(durations), "keep all durations"
+durations, before = list(longest_first), makespan(gpus)
+assert makespan(gpus) <= before, "the long runs must not begin last"

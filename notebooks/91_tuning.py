@@ -259,6 +259,8 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # ```{exercise} Two honest methods
 # :label: ex-tuning-two
 #
+# *Easy, 10 minutes.*
+#
 # Two methods are equally good. One is published with the best of 50 tries, the other is run by its rivals with the
 # published values: one try. Noise has a standard deviation of 1 point. By how much does the first win on average?
 # ```
@@ -274,9 +276,23 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # About 2.2 points on the data that it was chosen on. On fresh test data nothing of it remains, because the luck was
 # with the validation data. If the test set was used to choose, it remains in the paper.
 # ````
-#
+
+# %% tags=["solution", "remove-cell"]
+points_ahead = (
+    torch.randn(20000, 50, generator=Rng(0).at("fifty").generator())
+    .max(1)
+    .values.mean()
+    .item()
+)
+
+# %% tags=["check", "remove-cell"] name="ex-tuning-two"
+assert 2.1 < points_ahead < 2.4, "the mean of the largest of 50 draws"
+
+# %% [markdown]
 # ```{exercise} How fine can a choice be?
 # :label: ex-tuning-size
+#
+# *Easy, 10 minutes.*
 #
 # The validation split of PneumoniaMNIST has 524 images. A method has an accuracy of 85%. How large is the standard
 # error that comes from the number of images alone?
@@ -288,9 +304,22 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # $\sqrt{0.85 \cdot 0.15 / 524} \approx 0.016$, which is 1.6 points. Two tries see the same images, so their difference
 # is known better than that, but not by much if they err on different ones.
 # ```
-#
+
+# %% tags=["solution", "remove-cell"]
+standard_error = (0.85 * 0.15 / 524) ** 0.5
+
+# %% tags=["check", "remove-cell"] name="ex-tuning-size"
+drawn = torch.rand(4000, 524, generator=Rng(0).at("coins").generator()) < 0.85
+spread = drawn.float().mean(1).std().item()
+assert abs(standard_error / spread - 1) < 0.05, (
+    "how far do 4,000 validation splits of this size scatter?"
+)
+
+# %% [markdown]
 # ```{exercise} A grid is a belief
 # :label: ex-tuning-grid
+#
+# *Easy, 5 minutes.*
 #
 # A method's chosen value lies at the edge of its grid. What does this say, and what would you do?
 # ```

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -43,22 +44,34 @@ def notebook(
 
 @app.command("data")
 def data_(
-    action: Annotated[str, typer.Argument(help="list, or get to download.")] = "list",
-    name: Annotated[str | None, typer.Argument(help="With get: the data set.")] = None,
+    action: Annotated[
+        str, typer.Argument(help="list, get to download, or pack for a class.")
+    ] = "list",
+    name: Annotated[
+        str | None, typer.Argument(help="With get: the data set. With pack: the file.")
+    ] = None,
 ) -> None:
-    """Show which data sets are here and how to get the others; `data get NAME` downloads one.
+    """Show which data sets are here and how to get the others; `data get NAME` downloads one;
+    `data pack FILE` zips those that fit 50 MB and may be passed on.
 
     \b
     Examples:
       python -m core data
       python -m core data get pneumoniamnist
+      python -m core data pack datapack.zip
     """
     from core import data
+    from core.data.pack import pack
 
-    if action not in ("list", "get") or (action == "get") != (name is not None):
+    if action not in ("list", "get", "pack") or (action == "list") != (name is None):
         raise InputError(
-            "use `python -m core data` to list, or `python -m core data get NAME` to download"
+            "use `python -m core data` to list, `python -m core data get NAME` to download, or "
+            "`python -m core data pack FILE` to zip what a class needs"
         )
+    if action == "pack" and name is not None:
+        packed = pack(Path(name))
+        print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
+        return
     if name is not None:
         print(f"ready: {data.get(name)}")
         return
@@ -116,25 +129,43 @@ def gpu_check(
 
 @app.command()
 def book(
-    action: Annotated[str, typer.Argument(help="build, check, serve or shots.")] = "build",
-    out: Annotated[Path, typer.Option(help="With shots: the folder for screenshots.")] = Path(
-        "shots"
-    ),
+    action: Annotated[
+        str, typer.Argument(help="build, check, serve, shots, pdf, student or slides.")
+    ] = "build",
+    chapter: Annotated[
+        list[str] | None,
+        typer.Argument(help="With student and slides: names of notebooks; default: all."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
+    ] = None,
 ) -> None:
-    """Build the site, check it, serve it on localhost, or take screenshots of every page.
+    """Build the site, check it, serve it on localhost, take screenshots of every page; print it as
+    one PDF; write the notebooks of a class without solutions, or slides of chapters.
 
     \b
     Examples:
       python -m core book build
       python -m core book serve
+      python -m core book student --out class
+      python -m core book slides 01_federated_learning
     """
-    from core.report import site
+    from core.report import classroom, notebooks, site
 
-    actions = {
+    def sources() -> list[Path]:
+        return [notebooks.find(name) for name in chapter or notebooks.chapters()]
+
+    def told(written: list[Path]) -> None:
+        print(f"{len(written)} files in {written[0].parent}")
+
+    actions: dict[str, Callable[[], object]] = {
         "build": site.build,
         "check": site.check,
         "serve": site.serve,
-        "shots": lambda: site.screenshots(out),
+        "shots": lambda: site.screenshots(out or Path("shots")),
+        "pdf": lambda: site.pdf(out or Path("book.pdf")),
+        "student": lambda: told(classroom.write_students(sources(), out or Path("student"))),
+        "slides": lambda: told(site.write_slides(sources(), out or Path("slides"))),
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")

@@ -60,6 +60,11 @@ def find(path: str | Path) -> Path:
     raise unknown("notebook", str(path), (file.stem for file in NOTEBOOKS.glob("*.py")))
 
 
+def chapters() -> list[str]:
+    """The names of the book's notebooks in their order."""
+    return sorted(file.stem for file in NOTEBOOKS.glob("*.py"))
+
+
 def parameters(path: str | Path) -> dict[str, Any]:
     """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
     `parameters`.
@@ -246,13 +251,44 @@ def _datasets() -> list[str]:
 # ---- the pair .py and .ipynb
 
 
-def paired(source: Path) -> str:
-    """The text of the .ipynb that belongs to a .py: the same cells, no outputs, the same
-    identifiers every time.
+#: the first code cell of every notebook that leaves this folder. `core` reads the tables and
+#: records that lie beside it, so the whole repository is fetched, and imported from where it lies.
+SETUP = """\
+# In Colab and the like: fetch the book and install what its package `core` needs.
+# Nothing happens where `core` is installed.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address, folder = "{address}", "fedcon-book"
+    for command in (
+        ["git", "clone", "-q", "--depth", "1", address, folder],
+        [sys.executable, "-m", "pip", "install", "-q", "-e", f"./{{folder}}[pages]"],
+    ):
+        subprocess.run(command, check=True)
+    sys.path.insert(0, folder)"""
+
+
+def setup() -> str:
+    """The cell `SETUP` with the repository's address, which stands in `_config.yml`."""
+    import yaml
+
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    return SETUP.format(address=settings["repository"]["url"].rstrip("/"))
+
+
+def for_readers(source: Path) -> Any:
+    """The notebook (nbformat's node) that a reader opens: the cells of a .py below the setup cell,
+    no outputs, the same identifiers every time.
     """
     import nbformat
 
     notebook = read(source)
+    # an .ipynb that was edited and brought back brought its setup cell along
+    notebook.cells = [
+        cell for cell in notebook.cells if "setup" not in cell.metadata.get("tags", [])
+    ]
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = nbformat.from_dict(
         {"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}}
@@ -262,8 +298,19 @@ def paired(source: Path) -> str:
         cell.metadata.pop("lines_to_next_cell", None)  # how jupytext lays out the .py
         if cell.cell_type == "code":
             cell["outputs"], cell["execution_count"] = [], None
+    first = nbformat.v4.new_code_cell(
+        setup(), id="setup", metadata={"tags": ["setup", "remove-cell"]}
+    )
+    notebook.cells.insert(1, first)
     nbformat.validate(notebook)
-    return nbformat.writes(notebook) + "\n"
+    return notebook
+
+
+def paired(source: Path) -> str:
+    """The text of the .ipynb that belongs to a .py."""
+    import nbformat
+
+    return nbformat.writes(for_readers(source)) + "\n"
 
 
 def sync(folder: Path = NOTEBOOKS) -> list[Path]:
@@ -285,7 +332,7 @@ def fingerprint(source: Path) -> str:
     records, Python.
     """
     digest = hashlib.sha256(sys.version.encode())
-    digest.update(source.read_bytes())
+    digest.update(paired(source).encode())
     files = [
         ROOT / "requirements.lock",
         *ROOT.glob("core/**/*.py"),

@@ -157,6 +157,7 @@ def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path):
 def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     (tmp_path / "requirements.lock").write_text("")
+    (tmp_path / "_config.yml").write_text("repository: {url: 'https://github.com/a/b'}")
     tiny.write_text("# %%\nprint(41 + 1)\n")
     (first,) = notebooks.execute_all([tiny], tmp_path / "executed")
     stamp = first.stat().st_mtime_ns
@@ -180,5 +181,5 @@ def test_sync_writes_what_changed_and_the_same_bytes_every_time(tiny):
     assert notebooks.sync(tiny.parent) == [tiny.with_suffix(".ipynb")]
     assert notebooks.sync(tiny.parent) == []
     pair = json.loads(tiny.with_suffix(".ipynb").read_text())
-    assert [cell["id"] for cell in pair["cells"]] == ["cell-000", "cell-001", "cell-002"]
+    assert [cell["id"] for cell in pair["cells"]] == ["cell-000", "setup", "cell-001", "cell-002"]
     assert all(not cell.get("outputs") for cell in pair["cells"])

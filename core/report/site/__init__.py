@@ -2,6 +2,8 @@
 
 from core.report.site.checking import check
 from core.report.site.pipeline import build
+from core.report.site.printing import pdf
 from core.report.site.serving import screenshots, serve
+from core.report.site.slides import write_slides
 
-__all__ = ["build", "check", "screenshots", "serve"]
+__all__ = ["build", "check", "pdf", "screenshots", "serve", "write_slides"]

@@ -11,7 +11,7 @@ from core.report import notebooks
 
 def fragments(executed: list[Path]) -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
-    from core.report import claims, figures, frontpage, status
+    from core.report import claims, classroom, figures, frontpage, status
 
     counted, counts = frontpage.numbers(), claims.claims_count()
     return {
@@ -19,6 +19,9 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
         "claims.md": figures.to_html(claims.claims_figure(counts)) + "\n",
         "main_claims.md": markdown_table(claims.main_claims()),
+        "exercises.md": markdown_table(
+            classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
+        ),
         "times.md": markdown_table(_times(executed)),
         "versions.md": markdown_table(status.versions()),
     }

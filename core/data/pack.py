@@ -1,0 +1,79 @@
+"""A data pack: the real data sets that fit a memory stick, with their origins and licences."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from core.data.catalogue import SOURCES, Source
+from core.data.roots import data_root
+from core.errors import InputError
+
+#: bytes of a pack that can be handed round in a class
+LIMIT = 50 * 2**20
+#: licences under which everybody may pass a data set on, with their conditions
+FREE = ("CC BY", "MIT")
+_HEAD = """\
+# Data pack
+
+Unpack this anywhere, and let the environment variable `FEDCON_DATA` name the folder.
+
+| data set | files | from | licence |
+|---|---|---|---|
+"""
+
+
+def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str]:
+    """Zip data sets that are here, the smallest first, into a file of at most `limit` bytes; return
+    their names.
+
+    Only sets that everybody may pass on are taken. `LICENCES.md` in the pack says where each is
+    from. Raises InputError when there is nothing to pack.
+    """
+    folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
+    chosen: dict[str, tuple[Source, list[Path]]] = {}
+    for _, name, source, files in sorted(_candidates(folder)):
+        size = sum(len(zlib.compress(file.read_bytes(), 1)) for file in files)
+        if size <= room and not any(files == taken for _, taken in chosen.values()):
+            chosen[name], room = (source, files), room - size
+    if not chosen:
+        raise InputError(
+            f"{folder} holds no data set that may be passed on and fits {limit / 2**20:.0f} MB; "
+            "python -m core data get pneumoniamnist gets one"
+        )
+    rows = [
+        f"| {name} | {', '.join(str(file.relative_to(folder)) for file in files)} | "
+        f"{source.origin} | {source.licence} |\n"
+        for name, (source, files) in chosen.items()
+    ]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
+        for _, files in chosen.values():
+            for file in files:
+                archive.writestr(_entry(file.relative_to(folder).as_posix()), file.read_bytes())
+    return list(chosen)
+
+
+def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
+    """Bytes, name, source and files of each set that is here and may be passed on."""
+    for source in SOURCES.values():
+        for size in source.sizes:
+            for layout in source.layouts(size):
+                files = [folder / path for path in layout]
+                if (
+                    files
+                    and source.licence.startswith(FREE)
+                    and all(file.is_file() for file in files)
+                ):
+                    total = sum(file.stat().st_size for file in files)
+                    yield total, source.title(size), source, files
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """The same files give the same bytes, whenever they are packed."""
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry

@@ -1,0 +1,146 @@
+"""Slides of a chapter: its executed notebook through nbconvert's Reveal writer."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from core.errors import InputError
+from core.report import classroom, notebooks, style
+from core.report.site.pipeline import EXECUTED
+from core.report.site.selfcontained import COMPONENT, copy_mathjax
+
+#: code with more lines is left to the notebook
+LINES = 14
+_MATHJAX = """<script>
+MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true, tags: "all"}};
+</script>
+<script src="mathjax/%s" defer></script>"""
+_START = """<script src="reveal/dist/reveal.js"></script>
+<script>
+Reveal.initialize({hash: true, slideNumber: "c/t", width: 1100, height: 720, margin: 0.04});
+</script>"""
+_CSS = """<style>
+.reveal .slides section {text-align: left; max-height: 700px; overflow-y: auto}
+.reveal .slides {font-size: 26px} .reveal pre {width: 100%%; font-size: .6em}
+.reveal h1 {font-size: 1.9em} .reveal h2 {font-size: 1.4em}
+.reveal h1, .reveal h2, .reveal h3 {text-transform: none}
+.reveal table {font-size: .62em} .jp-InputPrompt, .jp-OutputPrompt {display: none}
+%s
+</style>"""
+
+
+def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
+    """Write the slides of some notebooks into a folder, with all that they load; notebooks that the
+    build has not executed yet are executed first.
+
+    Raises InputError when nbconvert or the scripts of Reveal are not installed.
+    """
+    if not importlib.util.find_spec("nbconvert") or not importlib.util.find_spec("sphinx_revealjs"):
+        raise InputError("slides need two packages: pip install nbconvert sphinx-revealjs")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in notebooks.execute_all(sources, EXECUTED):
+        written.append(folder / f"{path.stem}.html")
+        written[-1].write_text(_html(path), encoding="utf-8")
+    _copy_scripts(folder)
+    return written
+
+
+def deck(notebook: Any) -> Any:
+    """An executed notebook (nbformat's node) cut into slides: each heading begins one; long code
+    and what only sets a page up is left out, figures and tables get a slide of their own.
+    """
+    import nbformat
+
+    cells: list[Any] = []
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if {"remove-cell", "setup", "parameters"} & set(tags):
+            continue
+        if cell.cell_type == "markdown":
+            cells += [_slide(nbformat, text) for text in _parts(classroom.plain(cell.source))]
+        elif shown := _code(cell):
+            cells.append(shown)
+    notebook.cells = cells
+    return notebook
+
+
+def _parts(text: str) -> list[str]:
+    """A text cut before each heading and, where it is long, between paragraphs."""
+    parts: list[str] = []
+    for section in re.split(r"(?m)^(?=#{1,3} )", text):
+        room = 900
+        for paragraph in filter(None, re.split(r"\n{2,}", section)):
+            if not parts or paragraph.startswith("#") or len(paragraph) > room:
+                parts.append(paragraph)
+                room = 900 - len(paragraph)
+            else:
+                parts[-1] += f"\n\n{paragraph}"
+                room -= len(paragraph)
+    return parts
+
+
+def _slide(nbformat: Any, text: str) -> Any:
+    kind = "slide" if re.match(r"#{1,2} ", text) else "subslide"
+    return nbformat.v4.new_markdown_cell(text, metadata={"slideshow": {"slide_type": kind}})
+
+
+def _code(cell: Any) -> Any:
+    """A code cell as a slide: its code where that is short, its outputs; None where nothing is
+    left.
+    """
+    lines = cell.source.splitlines()
+    imports = all(re.match(r"(from|import) |[ )\w,]*$|$", line) for line in lines)
+    hidden = imports or len(lines) > LINES
+    if hidden and not cell.outputs:
+        return None
+    cell.metadata = {"slideshow": {"slide_type": "subslide"}}
+    if hidden:
+        cell.metadata["tags"] = ["hide_input"]
+    return cell
+
+
+def _html(path: Path) -> str:
+    import nbformat
+    from nbconvert import SlidesExporter
+    from traitlets.config import Config
+
+    config = Config()
+    config.TagRemovePreprocessor.enabled = True
+    config.TagRemovePreprocessor.remove_input_tags = {"hide_input"}
+    notebook = deck(nbformat.read(path, as_version=4))
+    body, _ = SlidesExporter(config=config).from_notebook_node(notebook)
+    return offline(body)
+
+
+def offline(html: str) -> str:
+    """Slides that load their scripts from the folder beside them, not from other servers."""
+    from bs4 import BeautifulSoup
+
+    soup: Any = BeautifulSoup(html, "html.parser")
+    for tag in soup.find_all(["script", "link"]):
+        if tag.name == "script" or "reveal" in (tag.get("href") or ""):
+            tag.decompose()
+    head = "".join(
+        f'<link rel="stylesheet" href="reveal/dist/{name}.css">'
+        for name in ("reveal", "theme/white")
+    )
+    soup.head.append(
+        BeautifulSoup(head + _CSS % style.FIGURE_CSS + _MATHJAX % COMPONENT, "html.parser")
+    )
+    soup.body.append(BeautifulSoup(_START, "html.parser"))
+    return str(soup)
+
+
+def _copy_scripts(folder: Path) -> None:
+    import sphinx_revealjs
+
+    source = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs" / "dist"
+    leave = shutil.ignore_patterns("*.map", "*.eot", "*.esm.js")
+    shutil.copytree(source, folder / "reveal" / "dist", dirs_exist_ok=True, ignore=leave)
+    copy_mathjax(folder / "mathjax")

@@ -1,0 +1,57 @@
+"""The data pack: what goes in, what stays out, and that it can be read where it is unpacked."""
+
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from core import data
+from core.data.pack import pack
+from core.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A free set, a larger free one, and one that may not be passed on."""
+    rng = np.random.default_rng(0)
+    for name, count in (("breastmnist", 20), ("pneumoniamnist", 200), ("stl10", 20)):
+        parts = {
+            f"{part}_{kind}": rng.integers(
+                0, 256 if kind == "images" else 2, (count, *shape), np.uint8
+            )
+            for part in ("train", "val", "test")
+            for kind, shape in (("images", (28, 28)), ("labels", (1,)))
+        }
+        np.savez(tmp_path / f"{name}.npz", **parts)
+    return tmp_path
+
+
+def test_free_sets_are_packed_with_their_licences(folder, tmp_path):
+    target = tmp_path / "out" / "pack.zip"
+    assert pack(target, folder) == ["breastmnist", "pneumoniamnist"]
+    with zipfile.ZipFile(target) as archive:
+        assert archive.namelist() == ["LICENCES.md", "breastmnist.npz", "pneumoniamnist.npz"]
+        assert (
+            "| breastmnist | breastmnist.npz | MedMNIST | CC BY 4.0 |"
+            in archive.read("LICENCES.md").decode()
+        )
+        archive.extractall(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="not the official file"):
+        unpacked = data.load("breastmnist", tmp_path / "elsewhere")
+    assert len(unpacked.train.labels) == 20
+    first = target.read_bytes()
+    pack(target, folder)
+    assert target.read_bytes() == first
+
+
+def test_what_does_not_fit_stays_out_and_the_file_is_below_its_limit(folder, tmp_path):
+    limit = 2**16 + 60_000
+    assert pack(tmp_path / "pack.zip", folder, limit) == ["breastmnist"]
+    assert (tmp_path / "pack.zip").stat().st_size <= limit
+
+
+def test_nothing_to_pack_is_said(tmp_path):
+    with pytest.raises(InputError, match="no data set that may be passed on"):
+        pack(tmp_path / "pack.zip", tmp_path)
