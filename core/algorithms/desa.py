@@ -58,6 +58,7 @@ from core.federation import (
     train,
 )
 from core.federation.local_training import Objective
+from core.federation.tensors import put, take
 from core.rng import Rng
 
 
@@ -115,6 +116,7 @@ class DESA(fedavg.FedAvg):
     """
 
     Settings = Settings
+    questions = ("anchors", "clients_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no anchors yet."""
@@ -129,16 +131,18 @@ class DESA(fedavg.FedAvg):
         )
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The exchange of anchors that are still to come, then a round of FedAvg."""
+        """Anchors of clients that take part for the first time go up, then a round of FedAvg."""
         if self.settings.wants_anchors:
-            state = self._exchange(state, clients, ledger, rng)
+            state = self.exchange(state, clients, ledger, rng)
         return super().round(state, clients, ledger, rng)
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model and, where others have uploaded theirs, the mean of their logits on the
-        anchors.
+        """The global model, the anchors where the client lacks the present ones, and, where others
+        have uploaded theirs, the mean of their logits on the anchors.
         """
-        message = super().broadcast(state, client_id)
+        tensors = super().broadcast(state, client_id).tensors
+        if state.meta["sent"].get(str(client_id), 0) != len(state.meta["owners"]):
+            tensors |= take("present/", state.tensors)
         # sorted: the order in a state that was read from a file is another one
         others = [
             state.tensors[name]
@@ -146,14 +150,12 @@ class DESA(fedavg.FedAvg):
             if name.startswith("outputs/") and name != f"outputs/{client_id}"
         ]
         # Z_i = mean_{j != i} M_j(D_syn)
-        return (
-            Message(message.tensors | {"logits/others": torch.stack(others).mean(0)})
-            if others
-            else message
-        )
+        mean = {"logits/others": torch.stack(others).mean(0)} if others else {}
+        return Message(tensors | mean)
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training on the client's images and, with `learn_anchors`, on the anchors."""
+        client.memory |= put("anchors/", take("anchors/", message.tensors))
         images, labels = client.images, client.labels
         if self.settings.learn_anchors:
             images = torch.cat([images, client.memory["anchors/images"]])
@@ -206,39 +208,40 @@ class DESA(fedavg.FedAvg):
         return objective
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """The average of the models, and what each model says of the anchors."""
+        """The average of the models, and what each model says of the anchors; who sent one has
+        them.
+        """
+        heard = dict.fromkeys(map(str, uploads), len(state.meta["owners"]))
+        meta = state.meta | {"sent": state.meta["sent"] | heard}
         tensors = without_outputs(super().server_update(state, uploads, rng).tensors)
         if self.settings.kd:
-            images = anchors(state)["anchors/images"]
+            images = state.tensors["present/anchors/images"]
             tensors |= {
                 f"outputs/{id_}": state.task.outputs(
                     self.network(state.task, upload.tensors), images
                 )
                 for id_, upload in uploads.items()
             }
-        return attrs.evolve(state, tensors=tensors)
+        return attrs.evolve(state, tensors=tensors, meta=meta)
 
-    def _exchange(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Anchors of clients that take part for the first time go up, the averages that a client
-        lacks come down.
-        """
-        owners, sent = state.meta["owners"], dict(state.meta["sent"])
+    def exchange(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Ask clients that are new for their anchors, and average those of all."""
+        owners = state.meta["owners"]
         new = [client for client in clients if client.id not in owners]
-        if new:
-            with ledger.timed("clients"):
-                answers = self._anchors(new, rng.at("anchors"))
-            form = anchors_format(state)
-            uploads = self.admit(answers, (form, {}), new, ledger)
-            state = attrs.evolve(state, tensors=collect(state, uploads))
-            owners = sorted({*owners, *uploads})
-        present = anchors(state)
-        for client in clients:
-            if sent.get(str(client.id)) != len(owners):
-                client.memory |= ledger.count("down", Message(present)).tensors
-                sent[str(client.id)] = len(owners)
-        return attrs.evolve(state, meta={"owners": owners, "sent": sent})
+        if not new:
+            return state
+        nothing, form = {client.id: Message({}) for client in new}, anchors_format(state)
+        uploads = self.ask("anchors", new, nothing, (form, {}), ledger, rng.at("anchors"))
+        state = attrs.evolve(
+            state,
+            tensors=collect(state, uploads),
+            meta=state.meta | {"owners": sorted({*owners, *uploads})},
+        )
+        return attrs.evolve(state, tensors=state.tensors | put("present/", anchors(state)))
 
-    def _anchors(self, clients: Sequence[Client], rng: Rng) -> dict[int, Message]:
+    def anchors(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
         """The anchors that clients upload, condensed from noise."""
         task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
         encoder = LatentEncoder(task.new_model(rng.at("encoder")))

@@ -33,9 +33,10 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number, one_of
 from core.distillation import kl_divergence
+from core.families.own_models import OWN, OwnModels
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
 from core.federation.local_training import Objective
-from core.federation.tensors import put, put_each, take, take_each, weights
+from core.federation.tensors import put, take, weights
 from core.rng import Rng
 
 
@@ -73,7 +74,7 @@ class Settings(fedavg.Settings):
         )
 
 
-class FedDistill(fedavg.FedAvg):
+class FedDistill(OwnModels, fedavg.FedAvg):
     """Clients keep their outputs near the mean outputs of all clients on the same class.
 
     With `sharing: models` all else is FedAvg.
@@ -112,14 +113,13 @@ class FedDistill(fedavg.FedAvg):
         return self.schedule.rounds * self.settings.views(samples)
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """A round of FedAvg. With `sharing: logits` the clients' models come to stand in the state
-        to be tested; they are not sent.
+        """A round of FedAvg. With `sharing: logits` the clients' models are laid beside the state
+        to be tested.
         """
         state = super().round(state, clients, ledger, rng)
         if self.settings.sharing == "models":
             return state
-        tested = {client.id: take("model/", client.memory) for client in clients}
-        return attrs.evolve(state, tensors=state.tensors | put_each("tested/", tested))
+        return self.laid_open(state, clients, ledger, rng)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up
@@ -156,11 +156,11 @@ class FedDistill(fedavg.FedAvg):
         own = self.settings.sharing == "logits"
         if own:
             fresh = Rng(message.whole("seed"))
-            start = take("model/", client.memory) or pack(client.task.new_model(fresh))
+            start = take(OWN, client.memory) or pack(client.task.new_model(fresh))
             message = Message(message.tensors | start, message.meta)
         answer = super().client_update(client, message, rng)
         if own:
-            client.memory |= put("model/", answer.tensors)
+            client.memory |= put(OWN, answer.tensors)
         samples = client.memory["tracked/samples"]
         logits = {
             "logits/mean": client.memory["tracked/sums"] / samples.clamp(min=1).unsqueeze(1),
@@ -191,5 +191,4 @@ class FedDistill(fedavg.FedAvg):
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)
-        tested = take_each("tested/", state.tensors)
-        return [self.network(state.task, tensors) for tensors in tested.values()]
+        return self.tested(state)

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from core.checks import number, one_of, whole
 from core.families import public_images as public
+from core.families.own_models import OWN, OwnModels
 from core.federation import (
-    Algorithm,
     Client,
     Field,
     Ledger,
@@ -38,7 +38,7 @@ from core.federation import (
     supervised,
     train,
 )
-from core.federation.tensors import put_each, take, take_each
+from core.federation.tensors import take
 from core.rng import Rng
 
 
@@ -74,7 +74,7 @@ class Settings(public.PublicData):
         return cls(tested="clients")
 
 
-class FedMD(Algorithm):
+class FedMD(OwnModels):
     """Clients answer public images, the server returns the mean of their answers, and clients learn
     to answer alike.
 
@@ -117,7 +117,7 @@ class FedMD(Algorithm):
         settings, task = self.settings, client.task
         t, seed = message.whole("round"), message.whole("seed")
         if client.memory:
-            model = task.model_from(client.memory)
+            model = task.model_from(client.memory, OWN)
             # digest: f_k approaches the consensus on the public images of the round before
             self._digest(
                 task,
@@ -145,7 +145,7 @@ class FedMD(Algorithm):
             rng.at("revisit"),
             [public.adam(model, settings.lr)],
         )
-        client.memory = pack(model)
+        client.memory = pack(model, OWN)
         # communicate: f_k(x_i), the class scores of the public images
         return Message({"answers/logits": task.outputs(model, self._aligned(task, seed, t))})
 
@@ -196,18 +196,14 @@ class FedMD(Algorithm):
         return attrs.evolve(state, tensors=tensors, meta=state.meta | {"round": t + 1})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The usual round; where the clients' models are tested, they are laid beside the state for
-        the test alone.
-        """
+        """The usual round; where the clients' models are tested, they are laid beside the state."""
         state = super().round(state, clients, ledger, rng)
         if self.settings.tested == "student":
             return state
-        tested = put_each("clients/", {client.id: client.memory for client in clients})
-        return attrs.evolve(state, tensors=state.tensors | tested)
+        return self.laid_open(state, clients, ledger, rng)
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The student, or the model of every client that has answered."""
         if self.settings.tested == "student":
             return state.task.model_from(state.tensors)
-        tested = take_each("clients/", state.tensors)
-        return [state.task.model_from(tensors) for tensors in tested.values()]
+        return self.tested(state)

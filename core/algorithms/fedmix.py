@@ -32,8 +32,12 @@ from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Field, Ledger, Message, State, Task
 from core.federation.local_training import Objective
+from core.federation.tensors import put, put_each, take, take_each
 from core.models.batchnorm import quicken
 from core.rng import Rng
+
+#: what an average has
+PARTS = ("images", "labels")
 
 
 @attrs.frozen(kw_only=True)
@@ -56,16 +60,11 @@ class FedMix(fedavg.FedAvg):
     """
 
     Settings = Settings
+    questions = ("averages", "clients_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no averages yet."""
-        data, device = task.dataset, task.runtime.device
-        shape = (0, data.channels, data.size, data.size)
-        pool = {
-            "averages/images": torch.empty(shape, dtype=torch.uint8, device=device),
-            "averages/labels": torch.empty(0, data.num_classes, device=device),
-        }
-        return State(task, super().initialise(task, rng).tensors | pool, {"averaged": []})
+        return State(task, super().initialise(task, rng).tensors, {"averaged": [], "sent": {}})
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
         """The network; its batch normalisation has a quick second derivative where one is taken."""
@@ -73,42 +72,56 @@ class FedMix(fedavg.FedAvg):
         return quicken(network) if self.settings.mixup else network
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The exchange of averages that are still to come, then a round of FedAvg."""
-        return super().round(self._exchange(state, clients, ledger, rng), clients, ledger, rng)
-
-    def _exchange(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Averages of clients that take part for the first time go up, those that a client lacks
-        come down.
-        """
-        form = averages_format(state)
-        new = [client for client in clients if client.id not in state.meta["averaged"]]
-        with ledger.timed("clients"):
-            answers = {
-                client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
-                for client in new
+        """Averages of clients that take part for the first time go up, then a round of FedAvg."""
+        known = state.meta["averaged"]
+        new = [client for client in clients if client.id not in known]
+        if new:
+            nothing = {client.id: Message({}) for client in new}
+            form = averages_format(state)
+            answers = self.ask("averages", new, nothing, (form, {}), ledger, rng)
+            piece = {
+                f"averages/{len(known)}/{name}": torch.cat(
+                    [answer.tensors[f"averages/{name}"] for answer in answers.values()]
+                )
+                for name in PARTS
             }
-        answers = self.admit(answers, (form, {}), new, ledger) if new else {}
-        pool = {
-            name: torch.cat(
-                [state.tensors[name], *(answer.tensors[name] for answer in answers.values())]
-            )
-            if answers
-            else state.tensors[name]
-            for name in form
+            meta = state.meta | {"averaged": [*known, *answers]}
+            state = attrs.evolve(state, tensors=state.tensors | piece, meta=meta)
+        return super().round(state, clients, ledger, rng)
+
+    def averages(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The averages that clients send."""
+        return {
+            client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
+            for client in clients
         }
-        for client in clients:
-            known = len(client.memory.get("averages/labels", ()))
-            ledger.count("down", Message({name: value[known:] for name, value in pool.items()}))
-            client.memory |= pool  # what it had, and behind it what is new
-        return attrs.evolve(
-            state,
-            tensors=state.tensors | pool,
-            meta=state.meta | {"averaged": sorted({*state.meta["averaged"], *answers})},
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """The global model, and the averages that came since the client was last heard of."""
+        message, had = (
+            super().broadcast(state, client_id),
+            state.meta["sent"].get(str(client_id), 0),
         )
+        pieces = take_each("averages/", state.tensors)
+        new = {first: piece for first, piece in pieces.items() if first >= had}
+        return Message(message.tensors | put_each("averages/", new))
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """Local training, with the averages kept that came along."""
+        client.memory |= put("averages/", take("averages/", message.tensors))
+        return super().client_update(client, message, rng)
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """The average of the models; who sent one has all averages."""
+        heard = dict.fromkeys(map(str, uploads), len(state.meta["averaged"]))
+        state = attrs.evolve(state, meta=state.meta | {"sent": state.meta["sent"] | heard})
+        return super().server_update(state, uploads, rng)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The approximate mixup loss of a batch and one average, drawn anew for every batch."""
-        images, shares = (client.memory[f"averages/{name}"] for name in ("images", "labels"))
+        images, shares = kept(client.memory)
         if not len(shares) or not self.settings.mixup:
             return super().objective(client, received, rng)
         task, draws = client.task, rng.generator(shares.device)
@@ -166,12 +179,23 @@ def mixup_loss(
 
 def averages_format(state: State) -> dict[str, Field]:
     """The form that a client's averages must have."""
-    most, classes = len(state.task.dataset.train), state.task.dataset.num_classes
-    shape = state.tensors["averages/images"].shape[1:]
+    data = state.task.dataset
+    most, classes = len(data.train), data.num_classes
     return {
-        "averages/images": Field((None, *shape), torch.uint8, most=most),
+        "averages/images": Field(
+            (None, data.channels, data.size, data.size), torch.uint8, most=most
+        ),
         "averages/labels": Field((None, classes), torch.float32, low=0, high=1, most=most),
     }
+
+
+def kept(memory: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """All averages that a client remembers, in the order in which they came: images (M, C, H, W)
+    uint8 and shares of classes (M, classes).
+    """
+    pieces = take_each("averages/", memory).values()
+    images, labels = (torch.cat([piece[name] for piece in pieces]) for name in PARTS)
+    return images, labels
 
 
 def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:

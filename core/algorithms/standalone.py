@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 from torch import nn
 
+from core.families.own_models import OWN, OwnModels
 from core.federation import (
-    Algorithm,
     Client,
     Ledger,
     LocalTraining,
+    Message,
     State,
     Task,
     pack,
     supervised,
     train,
 )
-from core.federation.tensors import put, put_each, take, take_each
+from core.federation.tensors import take
 from core.rng import Rng
 
 
@@ -27,40 +28,45 @@ class Settings(LocalTraining):
     """The hyper-parameters of training."""
 
 
-class Standalone(Algorithm):
+class Standalone(OwnModels):
     """Every client trains a model of its own and sends nothing.
 
-    All start from the same weights. The result is the mean over clients, each tested on the whole
-    test set.
+    All start from the same weights, which the seed of the run gives. The result is the mean over
+    clients, each tested on the whole test set.
     """
 
     Settings = Settings
+    questions = ("own_models", "train_alone")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """The weights that all clients start from."""
-        return State(task, pack(task.new_model(rng.at("model")), "start/"))
+        """Nothing: the server has no part in it."""
+        return State(task)
+
+    def train_alone(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Every client trains its model further, and says no more than that it has."""
+        for client in clients:
+            own, start = take(OWN, client.memory), Rng(rng.seed).at("initialise", "model")
+            model = client.task.model_from(own) if own else client.task.new_model(start)
+            train(
+                model,
+                client.images,
+                client.labels,
+                self.settings,
+                self.settings.steps(len(client)),
+                supervised(client.task),
+                rng.at("client", client.id),
+            )
+            client.memory = pack(model, OWN)
+        return {client.id: Message({}) for client in clients}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Train every client's model further. The models stand in the state because they are what
-        is tested.
-        """
-        start, trained = take("start/", state.tensors), take_each("clients/", state.tensors)
-        with ledger.timed("clients"):
-            for client in clients:
-                model = state.task.model_from(trained.get(client.id, start))
-                train(
-                    model,
-                    client.images,
-                    client.labels,
-                    self.settings,
-                    self.settings.steps(len(client)),
-                    supervised(state.task),
-                    rng.at("client", client.id),
-                )
-                trained[client.id] = pack(model)
-        return State(state.task, put("start/", start) | put_each("clients/", trained))
+        """Train every client's model further, and lay the models open for the test."""
+        nothing = {client.id: Message({}) for client in clients}
+        self.ask("train_alone", clients, nothing, ({}, {}), ledger, rng)
+        return self.laid_open(state, clients, ledger, rng)
 
     def model(self, state: State) -> list[nn.Module]:
         """The model of every client that has trained one."""
-        trained = take_each("clients/", state.tensors)
-        return [state.task.model_from(tensors) for tensors in trained.values()]
+        return self.tested(state)

@@ -39,6 +39,8 @@ class Algorithm:
     Settings: ClassVar[type]
     #: the methods that `ask` may call on the clients' side
     questions: ClassVar[tuple[str, ...]] = ("clients_update",)
+    #: whether the clients are in another process, so that `ask` alone reaches them
+    elsewhere: ClassVar[bool] = False
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings

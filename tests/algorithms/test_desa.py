@@ -62,9 +62,9 @@ def test_the_contrastive_loss_pulls_a_class_together():
 @pytest.mark.parametrize("estimator", ["minibatch", "expectation"])
 def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients, estimator):
     algorithm = desa(estimator=estimator)
-    together = algorithm._anchors(clients, Rng(3))
+    together = algorithm.anchors(clients, {}, Rng(3))
     for client in clients:
-        (alone,) = algorithm._anchors([client], Rng(3)).values()
+        (alone,) = algorithm.anchors([client], {}, Rng(3)).values()
         assert alone.tensors["anchors/classes"].tolist() == client.labels.unique().tolist()
         assert alone.tensors["anchors/classes"].equal(
             together[client.id].tensors["anchors/classes"]
@@ -162,7 +162,7 @@ def test_the_teacher_is_the_mean_of_the_other_models(task, clients):
     algorithm, ledger = desa(), Ledger()
     state = algorithm.initialise(task, Rng(0))
     ledger.open_round()
-    state = algorithm._exchange(state, clients, ledger, Rng(0))
+    state = algorithm.exchange(state, clients, ledger, Rng(0))
     uploads = {c.id: Message(pack(task.new_model(Rng(c.id))), {"samples": len(c)}) for c in clients}
     assert "logits/others" not in algorithm.broadcast(state, 0).tensors
     new = algorithm.server_update(state, uploads, Rng(0))

@@ -524,3 +524,42 @@ def test_printed_and_released_values():
         "tau",
         "importance",
     }
+
+
+def asked(experiment, task, answers=None):
+    """The results where every step goes by questions, as to clients that are elsewhere."""
+    algorithm = experiment.new_algorithm()
+    algorithm.elsewhere = True
+    if answers:
+        algorithm.answers = answers(algorithm)
+    return list(rounds(experiment, task=task, algorithm=algorithm))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"pretrain_steps": 2, "student_steps": 2}, {"gan": 0.0, "gan_weights": "uniform"}],
+    ids=str,
+)
+def test_questions_at_every_step_give_what_the_batched_program_gives(task, settings):
+    """Clients that keep nothing between two questions but their memory, bit for bit."""
+    experiment = attrs.evolve(TINY, settings=FAST | settings)
+    *_, batched = rounds(experiment, task=task)
+    *_, by_questions = asked(experiment, task)
+    for name, value in batched.state.tensors.items():
+        assert torch.equal(value, by_questions.state.tensors[name]), name
+    assert row(batched) == row(by_questions)
+    assert [entry["up"] for entry in batched.ledger.rounds] == [
+        entry["up"] for entry in by_questions.ledger.rounds
+    ]
+
+
+def test_a_client_that_falls_out_of_the_conversation_is_named(task):
+    def deaf(algorithm):
+        def answers(question, clients, messages, form, rng):
+            found = getattr(algorithm, question)(clients, messages, rng)
+            return {k: v for k, v in found.items() if k != 2 or question != "pull_back"}
+
+        return answers
+
+    with pytest.raises(UploadError, match="client 2 did not answer in step 0"):
+        asked(attrs.evolve(TINY, refused="leave_out"), task, deaf)

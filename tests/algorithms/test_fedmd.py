@@ -112,12 +112,12 @@ def test_a_client_remembers_its_model_and_starts_from_its_own_weights(task):
     algorithm.clients_update(
         clients, {c.id: algorithm.broadcast(state, c.id) for c in clients}, Rng(4)
     )
-    kept = [c.memory["parameters/blocks.0.conv.weight"] for c in clients]
+    kept = [c.memory["model/parameters/blocks.0.conv.weight"] for c in clients]
     assert all(not torch.allclose(a, b, atol=0.05) for a, b in itertools.pairwise(kept))
     # what it learns does not depend on who else is there
     alone = make_clients(TINY, task)[2]
     algorithm.clients_update([alone], {alone.id: algorithm.broadcast(state, alone.id)}, Rng(4))
-    assert torch.equal(alone.memory["parameters/blocks.0.conv.weight"], kept[2])
+    assert torch.equal(alone.memory["model/parameters/blocks.0.conv.weight"], kept[2])
 
 
 def test_the_clients_models_are_tested_on_demand(task):
@@ -126,7 +126,7 @@ def test_the_clients_models_are_tested_on_demand(task):
     assert not any(name.startswith("parameters/") for name in last.state.tensors)  # no student
     *_, student = rounds(TINY, task=task)
     assert "accuracy_std" not in student.metrics
-    assert not any(name.startswith("clients/") for name in student.state.tensors)
+    assert not any(name.startswith("tested/") for name in student.state.tensors)
     assert algorithms.create("fedmd", variant="released").settings.tested == "clients"
 
 

@@ -221,7 +221,8 @@ def test_standalone_sends_nothing_and_ignores_the_others(task, clients):
     def after(those):
         ledger = Ledger()
         ledger.open_round()
-        state = alone.round(start, those, ledger, Rng(3))
+        fresh = [attrs.evolve(client, memory={}) for client in those]
+        state = alone.round(start, fresh, ledger, Rng(3))
         assert ledger.nbytes("up") == ledger.nbytes("down") == 0
         return state
 

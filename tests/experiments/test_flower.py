@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
+from tests.algorithms.contract import subjects  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -31,22 +32,8 @@ def identity(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-SMALL = {
-    "fedavg": {"local_steps": 3},
-    "fedvck": {"iterations": 4, "server_steps": 5},
-    "fedmk": {"iterations": 3, "server_steps": 4, "generator_steps": 3},
-    "gddfl": {"iterations": 3, "server_steps": 4},
-    # these ask their clients more than one question
-    "random_selection": {"images_per_class": 2, "server_steps": 4},
-    "fedkd": {
-        "auxiliary": "photographs",
-        "pool": 32,
-        "local_rounds": 2,
-        "local_steps": 2,
-        "distill_steps": 2,
-        "distill_batch": 16,
-    },
-}
+#: centralized training needs the data themselves
+ACROSS = {name: one for name, one in subjects().items() if one.name != "centralized"}
 
 
 def experiment(algorithm: str = "fedavg", **stated) -> Experiment:
@@ -58,7 +45,7 @@ def experiment(algorithm: str = "fedavg", **stated) -> Experiment:
             "clients": 3,
             "rounds": 2,
             "partition": {"name": "dirichlet", "alpha": 0.5},
-            "settings": SMALL.get(algorithm, {}),
+            "settings": {"local_steps": 3} if algorithm == "fedavg" else {},
             "profile": "quick",
         }
         | stated
@@ -128,22 +115,34 @@ def comparable(record) -> dict:
     return found
 
 
-def one_by_one(stated: Experiment):
+def one_by_one(stated: Experiment, elsewhere: bool = False):
     """The record in one process, with each client computed by itself."""
     algorithm = stated.new_algorithm()
-    together = algorithm.clients_update
-    algorithm.clients_update = lambda clients, messages, rng: {
-        one.id: together([one], {one.id: messages[one.id]}, rng)[one.id] for one in clients
-    }
+    algorithm.elsewhere = elsewhere
+
+    def answers(question, clients, messages, form, rng):
+        ask = getattr(algorithm, question)
+        return {one.id: ask([one], {one.id: messages[one.id]}, rng)[one.id] for one in clients}
+
+    algorithm.answers = answers
     return run(stated, runtime=Runtime(), algorithm=algorithm)
 
 
+def stated(subject) -> Experiment:
+    """An experiment with the settings of a subject of the contract."""
+    settings = attrs.asdict(subject.settings, recurse=False)
+    return experiment(subject.name, settings=settings, model_options={"width": 4})
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algorithm", SMALL)
-def test_the_record_across_messages_is_that_of_one_process(algorithm):
-    stated = experiment(algorithm)
-    nodes = Nodes(stated)
-    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
+@pytest.mark.parametrize("name", ACROSS)
+def test_the_record_across_messages_is_that_of_one_process(name):
+    one = stated(ACROSS[name])
+    nodes = Nodes(one)
+    conversing = ACROSS[name].name == "fediod"
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(
+        one_by_one(one, elsewhere=conversing)
+    )
 
 
 def test_messages_come_back_bit_for_bit():

@@ -13,7 +13,7 @@ logits up, with D_k(x) and E D_k(x'_k) where the weights of Eq. 8 need them; the
 server's losses with respect to these answers down, because the Jensen-Shannon divergence and the
 ensemble depend on all clients and only the server can form them; the gradient with respect to the
 images up, because the client alone can differentiate its networks. Before the first step a client
-says how many samples of each class it has, and hears its weight pi_k.
+says how many samples of each class it has, and hears its weight pi_k and the number of steps.
 
 The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps
 from T (r - 1) / R to T r / R. A step draws the same numbers whichever round it falls into, so R
@@ -46,12 +46,12 @@ import attrs
 import torch
 from torch import nn
 
-from core.algorithms.fediod.clients import Locals, Pull, train_teacher
+from core.algorithms.fediod.clients import Locals, Pull
+from core.algorithms.fediod.conversation import Conversation, Distant, Side
 from core.algorithms.fediod.server import Centre, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.federation import (
-    Algorithm,
     Client,
     Field,
     Ledger,
@@ -62,21 +62,20 @@ from core.federation import (
     check_upload,
     pack,
 )
-from core.federation.tensors import take
 from core.metrics.image_quality import (
     adapted_inception_score,
     inception_file,
     inception_probabilities,
     inception_score,
 )
-from core.privacy.differential import affordable_steps, noise_multiplier, spent_epsilon
+from core.privacy.differential import affordable_steps, spent_epsilon
 from core.rng import Rng
 
 #: images that are the same to one grey level in each pixel are one image
 LEVEL = 1 / 255
 
 
-class FedIOD(Algorithm):
+class FedIOD(Conversation):
     """Clients' networks answer synthetic images; a student on the server learns from the
     answers.
     """
@@ -95,11 +94,7 @@ class FedIOD(Algorithm):
         root = Rng(
             rng.seed, ("fediod",)
         )  # not below the round: a step is the same step in whichever round it falls
-        with ledger.timed("clients"):
-            for client in clients:
-                if not take("teacher/", client.memory):
-                    train_teacher(client, self.settings, root.at("client", client.id))
-        state = self._introduced(state, clients, ledger)
+        state = self._introduced(state, clients, ledger, root, rng)
         meta = state.meta | {"round": state.meta["round"] + 1}
         until = meta["last"] * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
         with ledger.timed("distillation"):
@@ -129,28 +124,27 @@ class FedIOD(Algorithm):
             "gradients/images": Field((batch, data.channels, data.size, data.size), torch.float32),
         }, {}
 
-    def _introduced(self, state: State, clients: Sequence[Client], ledger: Ledger) -> State:
-        """Class counts of the clients that are new to the server, and how long stage two is when it
-        begins.
+    def _introduced(
+        self, state: State, clients: Sequence[Client], ledger: Ledger, root: Rng, rng: Rng
+    ) -> State:
+        """Teachers and class counts of the clients that are new to the server, and how long stage
+        two is when it begins; every client hears of that and of its weight.
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
         classes = state.task.dataset.num_classes
         new = [client for client in clients if f"counts/{client.id}" not in tensors]
         if new:
             form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
-            answers = {client.id: Message({"counts": client.class_counts}) for client in new}
-            for id_, upload in self.admit(answers, (form, {}), new, ledger).items():
+            nothing = {client.id: Message({}) for client in new}
+            answers = self.ask("introduce", new, nothing, (form, {}), ledger, root)
+            for id_, upload in answers.items():
                 tensors[f"counts/{id_}"] = upload.tensors["counts"]
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
-        for share in (counts.sum(1) / counts.sum()).tolist():
-            ledger.count("down", Message({}, {"weight": share}))
         if not meta["all"]:
             meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
             releases = settings.releases(meta["all"])
             if settings.private or settings.epsilon is not None:
-                meta["noise"] = noise_multiplier(
-                    settings.full_epsilon, settings.delta, 1.0, releases
-                )
+                meta["noise"] = self.noise(meta["all"])
             if settings.epsilon is not None:
                 affordable = affordable_steps(
                     settings.epsilon, settings.delta, meta["noise"], 1.0, releases
@@ -162,7 +156,18 @@ class FedIOD(Algorithm):
                     raise InputError(
                         f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation"
                     )
+        heard = {
+            client.id: ledger.count("down", Message({}, {"weight": share, "steps": meta["all"]}))
+            for client, share in zip(clients, self.gan_weights(counts).tolist(), strict=True)
+        }
+        self.ask("hear", clients, heard, ({}, {}), ledger, rng)
         return State(state.task, tensors, meta)
+
+    def gan_weights(self, counts: torch.Tensor) -> torch.Tensor:
+        """pi_k of Eq. 2, (K,), of clients with these samples of each class, (K, C)."""
+        if self.settings.gan_weights == "uniform":
+            return torch.full((len(counts),), 1 / len(counts), device=counts.device)
+        return (counts.sum(1) / counts.sum()).float()
 
     def _distil(
         self, state: State, clients: Sequence[Client], ledger: Ledger, until: int, root: Rng
@@ -196,7 +201,7 @@ class FedIOD(Algorithm):
         locals_.remember()
         return _sound(state.tensors | centre.tensors(), until), measures
 
-    def _scores(self, state: State, centre: Centre, locals_: Locals, root: Rng) -> dict[str, float]:
+    def _scores(self, state: State, centre: Centre, locals_: Side, root: Rng) -> dict[str, float]:
         """Inception scores of synthetic images: by the teachers, and by Inception where its weights
         are on disk.
 
@@ -212,34 +217,29 @@ class FedIOD(Algorithm):
             found = torch.cat([judge(part) for part in images.split(100)])
         return scores | {"inception_score": inception_score(found)}
 
-    def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Locals]:
+    def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Side]:
         """What the server has, and what the clients have, when stage two begins or goes on."""
-        settings = self.settings
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
-        centre = Centre(state.task, settings, state.tensors, counts, root)
-        uniform = torch.full_like(centre.weights, 1 / len(clients))
-        return centre, Locals(
-            clients,
-            settings,
-            centre.weights if settings.gan_weights == "size" else uniform,
-            state.meta["noise"] if settings.private else 0.0,
-            root,
-        )
+        centre = Centre(state.task, self.settings, state.tensors, counts, root)
+        if self.elsewhere:
+            return centre, Distant(self, clients, self.upload_format(state)[0], root)
+        noise = state.meta["noise"] if self.settings.private else 0.0
+        return centre, Locals(clients, self.settings, self.gan_weights(counts), noise, root)
 
-    def _set_rates(self, centre: Centre, locals_: Locals, now: int, steps: int) -> None:
+    def _set_rates(self, centre: Centre, locals_: Side, now: int, steps: int) -> None:
         """Learning rates of all optimisers for the next step of so many; the student's falls from
         its first one.
         """
         s = self.settings
-        rate = s.cosine(s.gan_lr, s.gan_last_lr, now / steps)
-        for optimiser in (centre.generator_optimiser, *locals_.optimisers):
-            optimiser.param_groups[0]["lr"] = rate
+        rate = s.gan_rate(now, steps)
+        locals_.set_rate(rate)
+        centre.generator_optimiser.param_groups[0]["lr"] = rate
         done = max(now - s.pretrain_steps, 0) / (steps - s.pretrain_steps)
         centre.student_optimiser.param_groups[0]["lr"] = s.cosine(
             s.student_lr, s.student_last_lr, done
         )
 
-    def step(self, centre: Centre, locals_: Locals, now: int) -> list[Exchange]:
+    def step(self, centre: Centre, locals_: Side, now: int) -> list[Exchange]:
         """One distillation step of Alg. 1, and what crossed the network in it."""
         images = centre.images(now)
         sent = images.detach()

@@ -16,7 +16,7 @@ from core import distillation
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.families import generative
-from core.federation import Client, Task, UploadError, pack, supervised, train
+from core.federation import Client, Message, Task, UploadError, pack, supervised, train
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.federation.uploads import LARGEST
 from core.models import Stacked, at_once
@@ -58,6 +58,17 @@ class Pull:
         """What the server sends to one client."""
         both = {"gradients/logits": self.logits, "gradients/generated": self.generated}
         return {name: value[position] for name, value in both.items() if value is not None}
+
+    @classmethod
+    def joined(cls, messages: Sequence[Message]) -> Pull:
+        """What several clients were sent."""
+
+        def each(name: str) -> torch.Tensor | None:
+            if name not in messages[0].tensors:
+                return None
+            return torch.stack([message.tensors[name] for message in messages])
+
+        return cls(each("gradients/logits"), each("gradients/generated"))
 
 
 @attrs.frozen(eq=False)
@@ -333,6 +344,11 @@ class Locals:
                 f"the upload of client {first.id} was refused: its answers hold values that are "
                 "not finite or out of range (did its teacher or the distillation diverge?)"
             )
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of every D_k in its next step."""
+        for optimiser in self.optimisers:
+            optimiser.param_groups[0]["lr"] = rate
 
     def remember(self) -> None:
         """Keep discriminators and their optimisers in the clients' memories."""

@@ -186,3 +186,7 @@ class Settings(LocalTraining):
     def cosine(self, first: float, last: float, done: float) -> float:
         """A learning rate when the share `done` of the steps is behind."""
         return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+
+    def gan_rate(self, step: int, steps: int) -> float:
+        """The learning rate of G and D_k in a step of so many."""
+        return self.cosine(self.gan_lr, self.gan_last_lr, step / steps)

@@ -189,6 +189,8 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
     class Across(kind):
         """Everything as it was, but for where clients answer."""
 
+        elsewhere = True
+
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
             link.meet()

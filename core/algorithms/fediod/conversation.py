@@ -1,0 +1,230 @@
+"""What FedIOD's clients answer to the questions of stage two, and how a server asks clients that are
+elsewhere.
+
+In one process all clients are served together and keep the graph of a step until the server has
+answered (`Locals`). A client across a network may be another process at each question: it keeps
+what it needs in its memory, and computes the graph once more, to the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from core.algorithms.fediod.clients import Answers, Locals, Pull, train_teacher
+from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
+from core.federation.tensors import take
+from core.privacy.differential import noise_multiplier
+from core.rng import Rng
+
+#: what a client heard before stage two, and the images that it answered last
+WEIGHT, STEPS, IMAGES = "heard/weight", "heard/steps", "asked/images"
+
+
+def part_of(root: Rng, step: int, part: int = 0) -> Rng:
+    """The address of the questions about a batch of images of a step."""
+    return root.at("step", step, part)
+
+
+class Conversation(Algorithm):
+    """The questions of FedIOD. The address of a question says which step it belongs to."""
+
+    questions = ("introduce", "hear", "answer", "pull_back", "answer_only", "probabilities")
+
+    def introduce(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Stage one, where a client has no teacher yet; and its class counts."""
+        for client in clients:
+            if not take("teacher/", client.memory):
+                train_teacher(client, self.settings, rng.at("client", client.id))
+        return {client.id: Message({"counts": client.class_counts}) for client in clients}
+
+    def hear(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Remember pi_k and how many steps stage two has."""
+        for client in clients:
+            heard, device = messages[client.id], client.labels.device
+            client.memory[WEIGHT] = torch.tensor(heard.number("weight"), device=device)
+            client.memory[STEPS] = torch.tensor(heard.whole("steps"), device=device)
+        return {client.id: Message({}) for client in clients}
+
+    def answer(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """z_k, D_k(x) and E D_k(x'_k) of the images that came."""
+        for client in clients:
+            client.memory[IMAGES] = messages[client.id].tensors["images"]
+        locals_, step, _ = self._recalled(clients, rng)
+        answers, _ = locals_.answer(clients[0].memory[IMAGES], step)
+        return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
+
+    def pull_back(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The gradients with respect to the images answered last, or, where images come along, to
+        those, which only D_k judges; then D_k takes its step.
+        """
+        locals_, step, _ = self._recalled(clients, rng)
+        first = messages[clients[0].id].tensors
+        if "images" in first:
+            graph = locals_.judge_only(first["images"], step)
+        else:
+            _, graph = locals_.answer(clients[0].memory.pop(IMAGES), step)
+        slopes = locals_.pull_back(graph, Pull.joined([messages[one.id] for one in clients]), step)
+        locals_.remember()
+        return {
+            client.id: Message({} if slopes is None else {"gradients/images": slopes[k]})
+            for k, client in enumerate(clients)
+        }
+
+    def answer_only(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The answers on images that the student alone learns from."""
+        locals_, step, part = self._recalled(clients, rng)
+        answers = locals_.answer_only(messages[clients[0].id].tensors["images"], step, part)
+        return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
+
+    def probabilities(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """q_k of any images, for tests."""
+        found = self._recalled(clients, rng)[0].probabilities(
+            messages[clients[0].id].tensors["images"]
+        )
+        return {client.id: Message({"probabilities": found[k]}) for k, client in enumerate(clients)}
+
+    def _recalled(self, clients: Sequence[Client], rng: Rng) -> tuple[Locals, int, int]:
+        """The clients' side as it was left, and the step and part that a question belongs to."""
+        *root, _, step, part = rng.path
+        weights = torch.stack([client.memory[WEIGHT] for client in clients])
+        steps = int(clients[0].memory[STEPS])
+        noise = self.noise(steps) if self.settings.private else 0.0
+        locals_ = Locals(clients, self.settings, weights, noise, Rng(rng.seed, tuple(root)))
+        locals_.set_rate(self.settings.gan_rate(int(step), steps))
+        return locals_, int(step), int(part)
+
+    def noise(self, steps: int) -> float:
+        """The multiplier of a private client's noise, where stage two has so many steps."""
+        settings = self.settings
+        releases = settings.releases(steps)
+        return noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
+
+
+class Side(Protocol):
+    """The clients' side of stage two, as the server sees it: see `Locals`."""
+
+    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Any]:
+        """The answers of all clients, and what `pull_back` needs to know of the step."""
+
+    def judge_only(self, images: torch.Tensor, step: int) -> Any:
+        """What `pull_back` needs to know of a step in which nobody answers."""
+
+    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+        """The answers on images that the student alone learns from."""
+
+    def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
+        """The gradients with respect to the images; every D_k takes its step."""
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """q_k of any images, (K, M, classes), for tests."""
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of every D_k in its next step."""
+
+    def check(self) -> None:
+        """Raise UploadError where a client said what is no number."""
+
+    def remember(self) -> None:
+        """Keep in the clients' memories what has changed."""
+
+
+class Distant:
+    """The side of clients that are elsewhere: every call is a question to all of them.
+
+    What crosses is counted by the caller, as for clients at hand.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, clients: Sequence[Client], form: Mapping[str, Field], rng: Rng
+    ) -> None:
+        """`form` is that of all that a client sends in a step; `rng` the run's root."""
+        self.algorithm, self.clients, self.form, self.rng = algorithm, clients, form, rng
+
+    def _ask(
+        self,
+        question: str,
+        down: Callable[[int], Mapping[str, torch.Tensor]],
+        form: Mapping[str, Field],
+        rng: Rng,
+    ) -> dict[str, torch.Tensor]:
+        """The answers of all clients to a question, (K, ...) by name. Raises UploadError where one
+        is missing: the ensemble of a step is that of all.
+        """
+        uncounted = Ledger()
+        uncounted.open_round()
+        messages = {client.id: Message(dict(down(k))) for k, client in enumerate(self.clients)}
+        given = self.algorithm.ask(question, self.clients, messages, (form, {}), uncounted, rng)
+        if missing := sorted(messages.keys() - given.keys()):
+            raise UploadError(
+                f"client {missing[0]} did not answer in step {rng.path[-2]} of the distillation, "
+                "which needs all clients of its round"
+            )
+        return {
+            name: torch.stack([given[client.id].tensors[name] for client in self.clients])
+            for name in form
+        }
+
+    def _answers(self, question: str, images: torch.Tensor, rng: Rng) -> Answers:
+        names = ["logits"]
+        if self.algorithm.settings.sends_judgements:
+            names += ["discriminator/generated", "discriminator/real"]
+        form = {name: self.form[name] for name in names}
+        logits, *judged = self._ask(question, lambda _: {"images": images}, form, rng).values()
+        if not judged:
+            return Answers(logits)
+        generated, real = judged
+        return Answers(logits, generated, real.squeeze(1))
+
+    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Mapping[str, torch.Tensor]]:
+        """The answers, and what `pull_back` has to send: the clients remember the images."""
+        return self._answers("answer", images, part_of(self.rng, step)), {}
+
+    def judge_only(self, images: torch.Tensor, step: int) -> Mapping[str, torch.Tensor]:
+        """What `pull_back` has to send: the images, which nobody has seen yet."""
+        return {"images": images}
+
+    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+        """The answers on images that the student alone learns from."""
+        return self._answers("answer_only", images, part_of(self.rng, step, part))
+
+    def pull_back(
+        self, graph: Mapping[str, torch.Tensor], pull: Pull, step: int
+    ) -> torch.Tensor | None:
+        """The gradients with respect to the images; every D_k takes its step."""
+        name, wanted = "gradients/images", bool(pull.of(0)) or self.algorithm.settings.gan > 0
+        form = {name: self.form[name]} if wanted else {}
+        found = self._ask(
+            "pull_back", lambda k: {**graph, **pull.of(k)}, form, part_of(self.rng, step)
+        )
+        return found.get(name)
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """q_k of any images, (K, M, classes), for tests."""
+        shape = (len(images), self.form["logits"].shape[1])
+        form = {"probabilities": Field(shape, torch.float32, low=0, high=1.001)}
+        rng = part_of(self.rng, -1)
+        return self._ask("probabilities", lambda _: {"images": images}, form, rng)["probabilities"]
+
+    def set_rate(self, rate: float) -> None:
+        """Clients know their rate by the step."""
+
+    def check(self) -> None:
+        """Every answer was looked at when it came."""
+
+    def remember(self) -> None:
+        """Clients remember after every question."""
