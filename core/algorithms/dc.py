@@ -7,6 +7,7 @@ images and network take turns depends, as in the authors' code, on the images pe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import attrs
 import torch
@@ -38,6 +39,11 @@ class Settings(CondensingSettings):
                 f"for {self.images_per_class} images per class say how many matches and network_steps "
                 f"there are; they are known for {', '.join(map(str, LOOPS))} images"
             )
+
+    @classmethod
+    def released(cls) -> Self:
+        """The authors' code draws batches without replacement."""
+        return cls(replacement=False)
 
     @property
     def matching(self) -> GradientMatching:

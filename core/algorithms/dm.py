@@ -33,8 +33,8 @@ class Settings(CondensingSettings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code starts from real images."""
-        return cls(init="real")
+        """The authors' code starts from real images, and draws batches without replacement."""
+        return cls(init="real", replacement=False)
 
 
 class DM(OneShotCondensing):

@@ -25,8 +25,10 @@ class Settings(dc.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The commands in the authors' repository start from real images."""
-        return cls(init="real")
+        """The commands in the authors' repository start from real images; its batches are drawn
+        without replacement.
+        """
+        return cls(init="real", replacement=False)
 
 
 class DSA(dc.DC):

@@ -16,12 +16,12 @@ from typing import Any
 import attrs
 import torch
 
-from core.checks import number, one_of, whole
+from core.checks import number, on_or_off, one_of, whole
 from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
 from core.condensation.descent import OPTIMISERS, Descent
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
-from core.condensation.selection import draw
+from core.condensation.selection import draw, draw_different
 from core.errors import InputError
 from core.models import at_once
 from core.rng import Rng
@@ -52,6 +52,8 @@ class Condensation:
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
+    #: whether an image may stand in it twice; False: P_w plays no part
+    replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: real images per class that a client looks at in a round; None: all
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     kernel: str = attrs.field(
@@ -144,6 +146,18 @@ class Draws:
             [
                 torch.randn(size, count, generator=generator, device=self.device)
                 for size, generator in self._each(*purpose)
+            ]
+        )
+
+    def each_image(self, real: RealData, *purpose: str | int) -> torch.Tensor:
+        """(N,) uniform numbers, one for each real image."""
+        counts = torch.bincount(real.owner[real.group], minlength=len(self.rngs)).tolist()
+        return torch.cat(
+            [
+                torch.rand(
+                    count, generator=rng.at(*purpose).generator(self.device), device=self.device
+                )
+                for rng, count in zip(self.rngs, counts, strict=True)
             ]
         )
 
@@ -280,8 +294,11 @@ class Problem:
             client = stop
 
     def rows(self, purpose: str, step: int) -> torch.Tensor:
-        """Real images (G, B) drawn by P_w."""
+        """Real images (G, B) drawn by P_w, or without replacement."""
         real, count = self.real, self.settings.real_batch
+        if not self.settings.replacement:
+            keys = self.draws.each_image(real, purpose, step)
+            return draw_different(real.group, real.groups, keys, count)
         if self.sliding:
             # a window over a sequence in which each block of B draws follows the last
             block, shift = divmod(step, count)

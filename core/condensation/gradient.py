@@ -26,10 +26,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from core.checks import number, whole
+from core.checks import number, on_or_off, whole
 from core.condensation.augment import Augmentation, augment
 from core.condensation.engine import Draws, RealData, strategy
-from core.condensation.selection import draw
+from core.condensation.selection import draw, draw_different
 from core.models import initialise
 from core.rng import Rng
 
@@ -59,6 +59,7 @@ class GradientMatching:
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
+    replacement: bool = attrs.field(default=True, validator=on_or_off)
     augmentation: str = attrs.field(default="none", validator=strategy)
 
 
@@ -207,8 +208,12 @@ def _real_gradients(
 ) -> dict[str, torch.Tensor]:
     """grad L(T_c) of a fresh batch of every group, (G, ...) by name."""
     real, count = problem.real, problem.settings.real_batch
-    uniform = problem.draws.uniform(count, "batch", step, match)
-    rows = draw(real.probabilities, real.group, real.groups, uniform)
+    if problem.settings.replacement:
+        uniform = problem.draws.uniform(count, "batch", step, match)
+        rows = draw(real.probabilities, real.group, real.groups, uniform)
+    else:
+        keys = problem.draws.each_image(real, "batch", step, match)
+        rows = draw_different(real.group, real.groups, keys, count)
     parts = []
     for groups in problem.chunks(count):
         inputs = problem.prepare(real.images[rows[groups].flatten()])

@@ -117,6 +117,26 @@ def draw(
     return torch.minimum(torch.maximum(rows, first[:, None]), last[:, None])
 
 
+def draw_different(
+    group: torch.Tensor, groups: int, keys: torch.Tensor, count: int
+) -> torch.Tensor:
+    """Rows drawn from every group without replacement: those with the lowest keys.
+
+    Args:
+        group: (N,) int64, ascending; every group 0..groups-1 has a row.
+        keys: (N,) numbers in [0, 1), one for each row.
+
+    Returns: (G, count) int64 positions; row g belongs to group g. A group with fewer than `count`
+    rows is passed again and again, in the same order; the last pass may end early.
+    """
+    # float64 keeps the key beside the group's number
+    order = torch.argsort(group + keys.double())
+    sizes = torch.bincount(group, minlength=groups)
+    first = sizes.cumsum(0) - sizes
+    place = torch.arange(count, device=group.device) % sizes[:, None]
+    return order[first[:, None] + place]
+
+
 def log_share(share: float) -> float:
     """The logarithm of a share; minus infinity of none."""
     return math.log(share) if share > 0 else -math.inf

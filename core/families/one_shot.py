@@ -19,7 +19,7 @@ import attrs
 import torch
 
 from core import models
-from core.checks import number, one_of, whole
+from core.checks import number, on_or_off, one_of, whole
 from core.condensation import initial_images
 from core.condensation.engine import RealData, strategy
 from core.condensation.initial import KINDS
@@ -61,6 +61,8 @@ class CondensingSettings(OneShotSettings):
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
+    #: whether an image may stand twice in a batch; in the code of DC, DSA and DM it may not
+    replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: siamese augmentation, or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)
     #: the ConvNet that images are matched at, with instance normalisation as in the code of DC, DSA

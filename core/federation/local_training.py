@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import attrs
 import torch
 from torch import nn
 
-from core.checks import number, whole
+from core import training
+from core.checks import number, one_of, whole
+from core.data.crops import crop_and_flip
 from core.federation.task import Task
-from core.training import Objective, batches, train
+from core.rng import Rng
+from core.training import Objective, batches
 
 __all__ = ["LocalTraining", "Objective", "batches", "supervised", "train"]
 
@@ -29,6 +33,11 @@ class LocalTraining:
     local_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     momentum: float = attrs.field(default=0.9, validator=number(0, 1))
     weight_decay: float = attrs.field(default=1e-5, validator=number(0))
+    #: of what a client trains on: "crop_flip", as the loaders of FedIOD, FedKD and MOON have it for
+    #: CIFAR, or "none"
+    local_augmentation: str = attrs.field(
+        default="none", validator=one_of("local augmentation", "none", "crop_flip")
+    )
 
     @classmethod
     def released(cls) -> Self:
@@ -55,3 +64,26 @@ def supervised(task: Task) -> Objective:
         return task.loss(outputs, labels)
 
     return objective
+
+
+def train(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: LocalTraining,
+    steps: int,
+    objective: Objective,
+    rng: Rng,
+    optimisers: Sequence[torch.optim.Optimizer] | None = None,
+    halfway: Callable[[], None] | None = None,
+) -> None:
+    """`core.training.train` of a client: its images are augmented as the settings say, each batch
+    with draws of its own.
+    """
+    if settings.local_augmentation == "crop_flip":
+        objective = _cropped(objective, rng.at("crop_flip").generator(labels.device))
+    training.train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
+
+
+def _cropped(objective: Objective, draws: torch.Generator) -> Objective:
+    return lambda model, images, labels: objective(model, crop_and_flip(images, draws), labels)

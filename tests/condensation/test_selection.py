@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from core.condensation import draw, importance, selection_probabilities, smoothed_error
+from core.condensation.selection import draw_different
 from core.errors import InputError
 
 finite = st.floats(-30, 30)
@@ -156,3 +157,16 @@ def test_a_row_is_the_inverse_of_the_distribution_function():
     group = torch.tensor([0, 1, 1, 1])
     points = torch.tensor([[0.0, 0.5, 0.9, 0.9], [0.1, 0.21, 0.69, 0.71]])
     assert draw(probabilities, group, 2, points).tolist() == [[0, 0, 0, 0], [1, 2, 2, 3]]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(1, 12), st.integers(0, 99))
+@settings(max_examples=30)
+def test_different_rows_are_the_group_pass_after_pass(sizes, count, seed):
+    group = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    keys = torch.rand(len(group), generator=torch.Generator().manual_seed(seed))
+    rows = draw_different(group, len(sizes), keys, count).tolist()
+    first = 0
+    for size, row in zip(sizes, rows, strict=True):
+        lowest = sorted(range(first, first + size), key=lambda i: float(keys[i]))
+        assert row == [lowest[k % size] for k in range(count)]
+        first += size

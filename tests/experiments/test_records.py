@@ -20,6 +20,9 @@ AS_BEFORE: dict[str, object] = {
     "stop_factor": None,
     "refresh": None,
     "tell_loss": False,
+    # what official code does to batches
+    "local_augmentation": "none",
+    "replacement": True,
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.data.crops import PADDING, crop_and_flip
 from core.errors import InputError
 from core.federation.local_training import LocalTraining, batches, train
 from core.rng import Rng
@@ -81,3 +82,56 @@ def test_sgd_with_momentum_and_decay_matches_float64_numpy():
 def test_bad_settings_are_answered_with_one_sentence(name, value):
     with pytest.raises(InputError, match=name):
         LocalTraining(**{name: value})
+
+
+def shifted(image, down, right, flip):
+    """One image (C, H, W) cropped from its padded self, by slices."""
+    _, height, width = image.shape
+    padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+    crop = padded[:, down : down + height, right : right + width]
+    return crop[:, :, ::-1] if flip else crop
+
+
+def test_crops_and_flips_are_slices_of_the_padded_image():
+    images = torch.randint(1, 256, (200, 2, 5, 7), dtype=torch.uint8)
+    found = crop_and_flip(images, Rng(1).generator()).numpy()
+    ways = set()
+    for image, made in zip(images.numpy(), found, strict=True):
+        fits = [
+            (down, right, flip)
+            for down in range(2 * PADDING + 1)
+            for right in range(2 * PADDING + 1)
+            for flip in (False, True)
+            if np.array_equal(shifted(image, down, right, flip), made)
+        ]
+        assert fits
+        ways |= set(fits)
+    assert {down for down, _, _ in ways} == set(range(2 * PADDING + 1))
+    assert {right for _, right, _ in ways} == set(range(2 * PADDING + 1))
+    assert {flip for _, _, flip in ways} == {False, True}
+
+
+def test_local_training_sees_crops_only_where_it_is_told_to():
+    images = torch.randint(1, 256, (8, 1, 6, 6), dtype=torch.uint8)
+    labels = torch.arange(8)
+
+    def seen(**settings):
+        batches_ = []
+
+        def objective(model, x, y):
+            batches_.append(x)
+            return model.weight.sum()
+
+        plan = LocalTraining(batch_size=8, **settings)
+        train(torch.nn.Linear(1, 1), images, labels, plan, 3, objective, Rng(2))
+        return batches_
+
+    plain, cropped = seen(), seen(local_augmentation="crop_flip")
+    for x, y, rows in zip(plain, cropped, batches(8, 8, 3, Rng(2).at("batches"), CPU), strict=True):
+        assert torch.equal(x, images[rows]) and not torch.equal(x, y)
+    assert all(
+        torch.equal(x, y)
+        for x, y in zip(cropped, seen(local_augmentation="crop_flip"), strict=True)
+    )
+    with pytest.raises(InputError, match="local augmentation"):
+        seen(local_augmentation="mixup")
