@@ -233,7 +233,9 @@ def _trained(
     The authors' code takes batches of 256, which hold all images of a client here.
     """
     owner = problem.real.owner
-    groups_of = torch.bincount(owner, minlength=len(problem.draws.rngs)).to(images.dtype)
+    # not bincount, for which a GPU would be waited
+    ones = torch.ones_like(owner, dtype=images.dtype)
+    groups_of = images.new_zeros(len(problem.draws.rngs)).index_add_(0, owner, ones)
     weights = dict(weights)
     for turn in range(problem.settings.network_steps):
         augmentation = problem.augmentation("train", step, match, turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -104,9 +105,14 @@ class Dataset:
         """(x - mean) / std per channel, of floating-point images (N, C, H, W) in [0, 1]; gradients
         pass through.
         """
-        mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
+        mean, std = (_by_channel(values, images.device) for values in (self.mean, self.std))
         return (images - mean) / std
+
+
+@functools.cache
+def _by_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """Values of channels as (1, C, 1, 1); kept, as a copy to a GPU for every batch would wait for it."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 def with_validation(dataset: Dataset, rng: Rng) -> Dataset:

@@ -42,7 +42,9 @@ class Task:
         model = models.build(
             self.model, d.channels, d.size, d.num_classes, rng, **self.model_options
         )
-        return model.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model.to(  # type: ignore[call-overload]
+            self.runtime.device, memory_format=torch.channels_last, non_blocking=True
+        )
 
     def new_model(self, rng: Rng) -> Classifier:
         """A freshly initialised model on the task's device."""

@@ -36,7 +36,7 @@ def initialise(module: nn.Module, rng: Rng) -> None:
                 draws = torch.empty(parameter.shape).uniform_(
                     -bound, bound, generator=rng.at(name).generator()
                 )
-                parameter.copy_(draws)
+                parameter.copy_(draws, non_blocking=True)
         elif isinstance(layer, _NORMS):
             _reset_norm(layer)
         elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:

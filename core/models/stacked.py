@@ -59,8 +59,9 @@ class Stacked:
         outputs: dict[int, torch.Tensor] = {}
         for number, positions in enumerate(self.groups):
             if len(positions) > 1 and (inputs.is_cuda if self.batched is None else self.batched):
-                together = inputs if shared else inputs[positions]
-                answers = self.run_together(number, together, shared).unbind()
+                # not inputs[positions]: a list of places would be copied to the GPU
+                mine = inputs if shared else torch.stack([inputs[k] for k in positions])
+                answers = self.run_together(number, mine, shared).unbind()
             else:
                 answers = tuple(
                     self.networks[k](inputs if shared else inputs[k]) for k in positions

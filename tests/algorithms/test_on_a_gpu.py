@@ -1,0 +1,116 @@
+"""Every algorithm on a device that is not there: nothing is on the wrong one, and no loop waits."""
+
+import attrs
+import pytest
+import torch
+
+from core import data
+from core.federation import Client, Runtime, Schedule, Task, rounds
+from tests.algorithms.contract import subjects
+from tests.elsewhere import WrongPlace, elsewhere
+
+#: settings that say how often a loop goes round
+TURNS = (
+    "local_steps",
+    "initial_steps",
+    "iterations",
+    "inner_steps",
+    "network_steps",
+    "server_steps",
+    "distill_steps",
+    "generator_steps",
+)
+#: lines that may wait in every turn: (file and function, why)
+ALLOWED = {
+    "algorithms/feddf.py FedDF._distil": "it stops when the validation loss no longer falls",
+}
+#: the first way through each algorithm
+SUBJECTS = {subject.name: subject for subject in reversed(subjects().values())}
+
+
+def waits(subject, turns):
+    """Where and how often the host waits in a round."""
+    settings = {name: turns for name in TURNS if getattr(subject.settings, name, None)}
+    with elsewhere() as places:
+        digits = data.load("digits")
+        few = attrs.evolve(
+            digits.test, images=digits.test.images[:8], labels=digits.test.labels[:8]
+        )
+        there = Runtime(torch.device("cuda"))
+        task = Task(attrs.evolve(digits, test=few), "convnet", {"width": 4}, there)
+        train = digits.train
+        clients = [
+            Client(k, task, train.images[rows].to("cuda"), train.labels[rows].to("cuda"))
+            for k, rows in enumerate((slice(0, 12), slice(12, 30)))
+        ]
+        algorithm = subject.kind(
+            attrs.evolve(subject.settings, **settings), Schedule(clients=2, active=2, rounds=1)
+        )
+        list(rounds(algorithm, task, clients, 7))
+    return places.waits
+
+
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
+def test_it_runs_and_its_loops_do_not_wait(subject):
+    few, more = waits(subject, 1), waits(subject, 2)
+    grew = {line: (few[line], more[line]) for line in more if more[line] > few[line]}
+    assert {line: times for line, times in grew.items() if line[0] not in ALLOWED} == {}
+
+
+def rows(device):
+    return torch.arange(6.0).view(2, 3).to(device)
+
+
+def mixed():
+    return rows("cuda") + rows("cpu")
+
+
+def chosen():
+    return rows("cpu")[torch.tensor([0]).to("cuda")]
+
+
+def other_generator():
+    return torch.rand(2, device="cuda", generator=torch.Generator())
+
+
+def under_vmap():
+    return torch.vmap(lambda row, other: row @ other)(rows("cuda"), rows("cpu"))
+
+
+def in_backward():
+    x = rows("cuda").requires_grad_()
+    return torch.autograd.grad((x * x).sum(), x, rows("cpu").sum())[0] + rows("cpu")
+
+
+def as_numpy():
+    return rows("cuda").numpy()
+
+
+@pytest.mark.parametrize(
+    "wrong", [mixed, chosen, other_generator, under_vmap, in_backward, as_numpy]
+)
+def test_a_wrong_device_is_found(wrong):
+    with elsewhere(), pytest.raises(WrongPlace):
+        wrong()
+
+
+def test_waits_are_counted_and_values_are_right():
+    with elsewhere() as places:
+        x = rows("cpu").to("cuda", non_blocking=True)
+        y = torch.full((3,), 2.0, device=x.device).mul_(torch.tensor(3.0)) + x[0]
+        model = torch.nn.Linear(3, 1).to("cuda", non_blocking=True)
+        model(x).sum().backward()
+        assert not places.waits
+        assert x.is_cuda and model.weight.grad.device == y.device == torch.device("cuda", 0)
+        for wait in (
+            y.sum().item,
+            y.tolist,
+            y.cpu,
+            y.nonzero,
+            lambda: bool(y[0] > 1),
+            lambda: y[y > 7],
+        ):
+            before = places.waits.total()
+            wait()
+            assert places.waits.total() > before
+        assert y.cpu().numpy().tolist() == [6.0, 7.0, 8.0]

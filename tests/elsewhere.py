@@ -1,0 +1,241 @@
+"""A second device where there is none: its tensors live on the CPU and are marked as being on `cuda`.
+
+`Elsewhere` is a pair of PyTorch modes. The one for functions answers what code asks of a tensor's
+place, and turns requests for `cuda` into tensors that are marked. The one for operations sees what
+is really computed, below `vmap` and `grad` and in backward passes: it refuses to mix places, as CUDA
+does, and it notes where the host waits for a result. All values are those of the CPU, so a run goes
+through as any other does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+CORE = str(Path(__file__).parents[1] / "core") + "/"
+
+#: storages on cuda, and those of which nobody can tell, by number: they outlive a test in caches
+FAR: dict[int, StorageWeakRef] = {}
+ANYWHERE: dict[int, StorageWeakRef] = {}
+GENERATORS: dict[int, torch.Generator] = {}
+
+aten = torch.ops.aten
+#: the host needs the values to go on, or to know the shape of the result
+WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten.bincount}
+WAITS |= {aten._unique2, aten.unique_consecutive, aten.unique_dim}
+#: their indices may be on the CPU, and are copied then
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+
+
+class WrongPlace(RuntimeError):
+    """What CUDA would have refused."""
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, places: Elsewhere) -> None:
+        super().__init__()
+        self.places = places
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, places, op = kwargs or {}, self.places, func.overloadpacket
+        tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        there = [places.holds(t) for t in tensors]
+        if places.placing:
+            return func(*args, **kwargs)
+        if not tensors:  # made by PyTorch itself for a tensor that it does not show
+            return places.mark(func(*args, **kwargs), places.anywhere)
+        if any(there):
+            self._look(op, tensors, there, args, kwargs)
+        result = func(*args, **kwargs)
+        if any(there) and op is not aten.copy_:
+            places.mark(result)
+        return result
+
+    def _look(self, op: Any, tensors: list, there: list[bool], args: Any, kwargs: Any) -> None:
+        """Refuse what mixes places; note what waits."""
+        places = self.places
+        here = [
+            t
+            for t, far in zip(tensors, there, strict=True)
+            if not far and t.dim() and _storage(t)._cdata not in places.anywhere
+        ]
+        if op is aten.copy_:
+            patient = there[0] and len(args) > 2 and args[2]
+            if there[0] != there[1] and (here or there[0] < there[1]) and not patient:
+                places.wait("a copy")
+        elif op in INDEXING:
+            if not there[0] and here:
+                raise WrongPlace(f"{op}: a tensor on the CPU, and others on cuda")
+            if here:
+                places.wait("indices on the CPU")
+            if any(t.dtype == torch.bool for t in tensors[1:]):
+                places.wait("a mask as index")
+        elif here:
+            raise WrongPlace(f"{op}: {[tuple(t.shape) for t in here]} on the CPU, others on cuda")
+        if op in WAITS or (op is aten.repeat_interleave and kwargs.get("output_size") is None):
+            places.wait(str(op).removeprefix("aten."))
+        places.fitting(kwargs.get("generator"), True, str(op))
+
+
+class Elsewhere(TorchFunctionMode):
+    """A machine with a GPU; `waits` counts by the line of core and the kind of the wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.far, self.anywhere, self.generators = FAR, ANYWHERE, GENERATORS
+        self.waits: Counter[tuple[str, str]] = Counter()
+        #: an operation does nothing but put a tensor somewhere
+        self.placing = False
+        self.operations = _Operations(self)
+
+    def fitting(self, generator: Any, far: bool, what: str) -> None:
+        """Refuse a generator that is elsewhere than what it fills."""
+        if generator is not None and (generator._cdata in self.generators) != far:
+            raise WrongPlace(f"{what}: the generator is on another device than the tensor")
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on cuda."""
+        return _storage(tensor)._cdata in self.far
+
+    def mark(self, results: Any, where: dict[int, StorageWeakRef] | None = None) -> Any:
+        """Put tensors on cuda, or somewhere else, and hand them on."""
+        for each in tree_flatten(results)[0]:
+            if isinstance(each, torch.Tensor):
+                storage = _storage(each)
+                # the weak reference keeps its number from being given to another storage
+                marked = self.far if where is None else where
+                marked.setdefault(storage._cdata, StorageWeakRef(storage))
+        return results
+
+    def wait(self, why: str) -> None:
+        """Note that the host waits, and where in core."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and not frame.f_code.co_filename.startswith(CORE):
+            frame = frame.f_back
+        code = frame.f_code if frame is not None else None
+        where = f"{code.co_filename[len(CORE) :]} {code.co_qualname}" if code else "?"
+        self.waits[where, why] += 1
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if answer := _ASKED.get(func):
+            return answer(self.holds(args[0]))
+        if func in (torch.Tensor.numpy, torch.Tensor.__array__) and self.holds(args[0]):
+            raise WrongPlace("a tensor on cuda has no NumPy view: it must be copied first")
+        if func is torch.Tensor.tolist and self.holds(args[0]):
+            self.wait("tolist")
+        if func is torch.Tensor.__deepcopy__:
+            result = func(*args, **kwargs)
+            if self.holds(args[0]):
+                self.mark(result)
+            return result
+        if func is F.one_hot and len(args) > 1:  # a GPU does not look at the values
+            place = CUDA if self.holds(args[0]) else CPU
+            return self._placed(place, lambda: func(*args))
+        if func is torch.Tensor.backward:
+            with self:
+                kwargs |= dict(zip(("gradient", "retain_graph"), args[1:], strict=False))
+                return torch.autograd.backward(args[0], kwargs.pop("gradient", None), **kwargs)
+        if func is torch.Tensor.cpu:
+            return self._moved(args[0], CPU, False)
+        if func is torch.Tensor.to:
+            return self._to(args[0], args[1:], kwargs)
+        if kwargs.get("device") is not None:
+            return self._made(func, args, kwargs)
+        if not any(isinstance(t, torch.Tensor) for t in tree_flatten((args, kwargs))[0]):
+            return self._placed(CPU, lambda: func(*args, **kwargs))
+        return func(*args, **kwargs)
+
+    def _to(self, tensor: torch.Tensor, rest: Any, kwargs: dict[str, Any]) -> Any:
+        device = kwargs.pop("device", None)
+        if rest and isinstance(rest[0], (str, torch.device)):
+            device, *rest = rest
+        elif rest and isinstance(rest[0], torch.Tensor):
+            device, rest = CUDA if self.holds(rest[0]) else CPU, (rest[0].dtype, *rest[1:])
+        elif rest and rest[0] is None:
+            device, *rest = rest
+        patient = kwargs.get("non_blocking") or (len(rest) > 1 and rest[1])
+        if device is not None and torch.device(device).type != "meta":
+            tensor = self._moved(tensor, torch.device(device), bool(patient))
+        kwargs |= {k: v for k, v in zip(("dtype", "non_blocking", "copy"), rest, strict=False) if v}
+        return tensor.to(**kwargs) if kwargs else tensor
+
+    def _moved(self, tensor: torch.Tensor, device: torch.device, patient: bool) -> torch.Tensor:
+        """A tensor on a device; the same where it is there."""
+        if self.holds(tensor) == (device.type == "cuda"):
+            return tensor
+        if not (patient and device.type == "cuda"):
+            self.wait(f"a copy to {device.type}")
+        return self._placed(device, tensor.clone)
+
+    def _made(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A new tensor on the device that is asked for."""
+        device = torch.device(kwargs["device"])
+        if device.type == "meta":
+            return func(*args, **kwargs)
+        far, name = device.type == "cuda", getattr(func, "__name__", str(func))
+        self.fitting(kwargs.get("generator"), far, name)
+        if name in ("tensor", "as_tensor", "asarray"):
+            if isinstance(args[0], torch.Tensor):
+                return self._to(args[0], (), kwargs)
+            if far:
+                self.wait("values from the host")
+        kwargs["device"] = CPU
+        return self._placed(device, lambda: func(*args, **kwargs))
+
+    def _placed(self, device: torch.device, make: Any) -> Any:
+        before, self.placing = self.placing, True
+        try:
+            result = make()
+        finally:
+            self.placing = before
+        if device.type == "cuda":
+            self.mark(result)
+        return result
+
+
+_ASKED = {
+    torch.Tensor.device.__get__: lambda far: CUDA if far else CPU,
+    torch.Tensor.is_cuda.__get__: lambda far: far,
+    torch.Tensor.is_cpu.__get__: lambda far: not far,
+}
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor.untyped_storage()
+
+
+@contextmanager
+def elsewhere() -> Iterator[Elsewhere]:
+    """As if there were a GPU."""
+    places = Elsewhere()
+
+    class Generator(torch.Generator):
+        def __new__(cls, device: Any = "cpu") -> Generator:
+            made = super().__new__(cls, device="cpu")
+            if torch.device(device).type == "cuda":
+                places.generators[made._cdata] = made
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            return CUDA if self._cdata in places.generators else CPU
+
+    with patch.object(torch, "Generator", Generator), places.operations, places:
+        yield places
