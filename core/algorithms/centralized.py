@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from core.federation import (
+    EVERY_TASK,
     Algorithm,
     Client,
     Field,
@@ -40,6 +41,7 @@ class Centralized(Algorithm):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no data yet."""
@@ -51,7 +53,7 @@ class Centralized(Algorithm):
         most = len(data.train)
         return {
             "images": Field((None, *data.train.images.shape[1:]), torch.uint8, most=most),
-            "labels": Field((None,), torch.int64, low=0, high=data.num_classes - 1, most=most),
+            "labels": state.task.targets(most),
         }, {}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:

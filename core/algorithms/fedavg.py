@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from core.federation import (
+    EVERY_TASK,
     Algorithm,
     Client,
     Field,
@@ -48,6 +49,7 @@ class FedAvg(Algorithm):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model."""

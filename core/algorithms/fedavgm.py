@@ -13,7 +13,7 @@ import torch
 
 from core.algorithms import fedavg
 from core.checks import number
-from core.federation import Message, State, Task
+from core.federation import EVERY_TASK, Message, State, Task
 from core.rng import Rng
 
 
@@ -36,6 +36,7 @@ class FedAvgM(fedavg.FedAvg):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and v = 0."""

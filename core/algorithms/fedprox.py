@@ -12,7 +12,7 @@ from torch import nn
 
 from core.algorithms import fedavg
 from core.checks import number
-from core.federation import Client, Message
+from core.federation import EVERY_TASK, Client, Message
 from core.federation.local_training import Objective
 from core.rng import Rng
 
@@ -29,6 +29,7 @@ class FedProx(fedavg.FedAvg):
     """Clients minimise h_k(w; w_t) = F_k(w) + mu/2 ||w - w_t||^2 (Eq. 2); all else is FedAvg."""
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and the squared distance to the model that was received."""

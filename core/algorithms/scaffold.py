@@ -14,7 +14,7 @@ from torch import nn
 
 from core.algorithms import fedavg
 from core.checks import number
-from core.federation import Client, Field, Message, State, Task
+from core.federation import EVERY_TASK, Client, Field, Message, State, Task
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -39,6 +39,7 @@ class SCAFFOLD(fedavg.FedAvg):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model x, and c = 0."""

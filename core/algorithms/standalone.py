@@ -9,6 +9,7 @@ from torch import nn
 
 from core.families.own_models import OWN, OwnModels
 from core.federation import (
+    EVERY_TASK,
     Client,
     Ledger,
     LocalTraining,
@@ -36,6 +37,7 @@ class Standalone(OwnModels):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
     questions = ("own_models", "train_alone")
 
     def initialise(self, task: Task, rng: Rng) -> State:

@@ -10,6 +10,7 @@ import typer
 
 from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pairs
 from core.errors import InputError
+from core.metrics import headline
 
 
 def _alone(mode: str, given: dict[str, Any]) -> None:
@@ -47,16 +48,16 @@ def _summary(record: Any, path: Path) -> str:
     """One header and one row that say what came out."""
     up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
     e = record.experiment
-    spread = (
-        f" ± {100 * record.metrics['accuracy_std']:.2f}" if "accuracy_std" in record.metrics else ""
-    )
+    name = headline(record.metrics) or "accuracy"
+    std = record.metrics.get(f"{name}_std")
+    spread = "" if std is None else f" ± {100 * std:.2f}"
     row = {
         "algorithm": e.algorithm,
         "data set": e.dataset,
         "profile": e.profile,
         "seed": str(e.seed),
         "rounds": str(len(record.rounds)),
-        "accuracy %": f"{100 * record.metrics['accuracy']:.2f}{spread}",
+        f"{name} %": f"{100 * record.metrics[name]:.2f}{spread}",
         "MB up": f"{up:.2f}",
         "MB down": f"{down:.2f}",
         "seconds": f"{record.seconds:.1f}",
@@ -241,9 +242,10 @@ def _run_pending(
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif outcome.status == "complete":
             complete += 1
+            name = headline(outcome.metrics) or "accuracy"
             print(
-                f"{item.cells[0]} seed {item.experiment.seed}: accuracy "
-                f"{100 * outcome.metrics['accuracy']:.2f}%"
+                f"{item.cells[0]} seed {item.experiment.seed}: {name} "
+                f"{100 * outcome.metrics[name]:.2f}%"
             )
         else:
             print(

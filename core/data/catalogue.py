@@ -7,7 +7,19 @@ from pathlib import Path
 
 import attrs
 
-from core.data import cifar, digits, idx, imagenette, isic, medical, melanoma, stl10, svhn
+from core.data import (
+    cifar,
+    digits,
+    drawn,
+    idx,
+    imagenette,
+    isic,
+    medical,
+    melanoma,
+    monuseg,
+    stl10,
+    svhn,
+)
 from core.data.arrays import halved
 from core.data.dataset import Dataset
 from core.data.npz import load_npz
@@ -259,6 +271,24 @@ _SOURCES = (
         fetch=isic.pack,
         by_hand=isic.HOW,
         packs=True,
+    ),
+    Source(
+        name="monuseg",
+        sizes=monuseg.SIZES,
+        origin="MoNuSeg (Kumar et al. 2017, 2020), tissue of TCGA",
+        licence="CC BY-NC-SA 4.0",
+        layouts=monuseg.layouts,
+        read=monuseg.load_monuseg,
+        by_hand=monuseg.HOW,
+    ),
+    Source(
+        name="nuclei_drawn",
+        sizes=(drawn.PATCH,),
+        origin="drawn by this package: no tissue",
+        licence="MIT",
+        layouts=lambda size: ((),),
+        read=lambda root, size: drawn.load_nuclei("nuclei_drawn"),
+        by_hand="comes with this package",
     ),
 )
 

@@ -1,4 +1,6 @@
-"""What a data set is: three splits of 8-bit images with labels, and how to normalise them."""
+"""What a data set is: three splits of 8-bit images with what is to be predicted of each, and how to
+normalise them.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,20 @@ def _one_per_image(instance: Split, attribute: attrs.Attribute, value: torch.Ten
         )
 
 
+def _one_per_pixel(instance: Split, attribute: attrs.Attribute, value: torch.Tensor | None) -> None:
+    if value is None:
+        return
+    wanted = torch.int32 if attribute.name == "instances" else torch.uint8
+    images = instance.images.shape
+    if len(value) != images[0]:
+        raise InputError(f"there are {len(value)} {attribute.name} for {images[0]} images")
+    if value.dtype != wanted or value.ndim not in (3, 4) or value.shape[-2:] != images[-2:]:
+        raise InputError(
+            f"{attribute.name} must be {wanted} of the images' {images[2]} by {images[3]} pixels, not "
+            f"{value.dtype} of shape {tuple(value.shape)}"
+        )
+
+
 @attrs.frozen(eq=False)
 class Split:
     """Images of one split with what is known of each.
@@ -46,6 +62,23 @@ class Split:
     labels: torch.Tensor = attrs.field(validator=_one_per_image)
     #: int64, (N,), number of the institution an image comes from, where the set says so
     centre: torch.Tensor | None = attrs.field(default=None, validator=_one_per_image)
+    #: uint8, what is to be predicted of every pixel: class numbers (N, H, W), or another image
+    #: (N, C, H, W); None where it is the label of the whole image
+    masks: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
+    #: int32, (N, H, W), which object each pixel belongs to, 0 for none; only where objects are told
+    #: apart in a test
+    instances: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """What a network learns to predict: the masks where there are some, else the labels."""
+        return self.labels if self.masks is None else self.masks
+
+    def rows(self, rows: torch.Tensor) -> Split:
+        """The images with these numbers, and all that is known of them."""
+        more = {name: getattr(self, name) for name in ("centre", "masks", "instances")}
+        kept = {name: None if one is None else one[rows] for name, one in more.items()}
+        return Split(self.images[rows], self.labels[rows], **kept)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -72,6 +105,20 @@ class Dataset:
     fingerprint: str
     #: int64, rows of `train` that are in `val` too, and that no client gets
     held_out: torch.Tensor | None = None
+    #: names of the institutions, by the number in `centre`; empty where they have none
+    sites: tuple[str, ...] = ()
+    #: weights of the classes of pixels in the cross-entropy; empty: all 1, and a Dice loss beside it
+    weights: tuple[float, ...] = ()
+    #: pixels of the border class that touching objects are told apart by; 0: there is none
+    border: int = 0
+
+    @property
+    def learns(self) -> str:
+        """The kind of task: "classification", "segmentation" or "reconstruction"."""
+        masks = self.train.masks
+        if masks is None:
+            return "classification"
+        return "segmentation" if masks.ndim == 3 else "reconstruction"
 
     @property
     def channels(self) -> int:
@@ -128,19 +175,17 @@ def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
     rows = (
         torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values
     )
-    centre = None if train.centre is None else train.centre[rows]
-    return attrs.evolve(
-        dataset, val=Split(train.images[rows], train.labels[rows], centre), held_out=rows
-    )
+    return attrs.evolve(dataset, val=train.rows(rows), held_out=rows)
 
 
 def fingerprint_of(*splits: Split) -> str:
     """SHA-256, in hexadecimal, of the images, labels and centres of `splits` in order, with shapes
-    and dtypes.
+    and dtypes; and of masks and instances where there are some.
     """
     digest = hashlib.sha256()
     for split in splits:
-        for tensor in (split.images, split.labels, split.centre):
+        dense = [one for one in (split.masks, split.instances) if one is not None]
+        for tensor in (split.images, split.labels, split.centre, *dense):
             if tensor is None:
                 digest.update(b"none;")
                 continue

@@ -18,6 +18,7 @@ from core.experiments.record import Record, code_version, new_record
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
+from core.metrics import headline
 from core.privacy.membership import LikelihoodRatio
 from core.rng import Rng
 
@@ -27,7 +28,10 @@ def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
     dataset = data.load(experiment.dataset)
     if experiment.evaluate_on == "val":
         dataset = data.with_validation(dataset, Rng(0).at("validation"))
-    return Task(dataset, experiment.model, experiment.model_options, runtime or Runtime.choose())
+    parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
+    return federation.task_of(
+        dataset, experiment.model, experiment.model_options, runtime or Runtime.choose(), parties
+    )
 
 
 def make_clients(experiment: Experiment, task: Task) -> list[Client]:
@@ -179,7 +183,8 @@ def run(
 
 
 def _show(bar: tqdm, result: RoundResult) -> None:
-    tested = {"accuracy": f"{100 * result.metrics['accuracy']:.1f}%"} if result.metrics else {}
+    name = headline(result.metrics)
+    tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
     bar.set_postfix(
         tested | {"up": f"{result.up / 2**20:.1f}MB", "down": f"{result.down / 2**20:.1f}MB"}
     )

@@ -12,13 +12,17 @@ import attrs
 from core import models
 from core.checks import is_number, is_whole
 from core.errors import InputError, brief, unknown
+from core.metrics import headline
 
 if TYPE_CHECKING:
     from core.experiments.record import Record
 
 STATUSES = ("running", "complete", "failed")
 #: metrics whose names begin so are shares, from 0 to 1
-SHARES = ("accuracy", "balanced_accuracy", "precision_", "recall_", "f1_", "auc_")
+SHARES = (
+    *("accuracy", "balanced_accuracy", "precision_", "recall_", "f1_", "auc_"),
+    *("dice", "obj_dice", "aji", "sensitivity", "specificity"),
+)
 #: the longest text in a record
 TEXT = 2000
 ROW = {"round", "metrics", "up", "down", "seconds"}
@@ -61,7 +65,7 @@ def _rounds(record: Record) -> None:
         _need(row["round"] == number, where, "numbered in order", row["round"])
         _mapping(row["metrics"], f"{where}, metrics", is_number)
         tested = number % experiment.evaluate_every == 0 or number == experiment.rounds
-        _need(not tested or "accuracy" in row["metrics"], where, "tested", row["metrics"])
+        _need(not tested or headline(row["metrics"]) is not None, where, "tested", row["metrics"])
         for name, value in row["metrics"].items():
             share = name.startswith(SHARES)
             fine = 0 <= value <= 1 if share else name != "cross_entropy" or value >= 0

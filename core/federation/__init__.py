@@ -1,7 +1,8 @@
 """The contract of federated algorithms, and the loop that runs them."""
 
-from core.federation.algorithm import Algorithm, State
+from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, distribute
+from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
 from core.federation.local_training import LocalTraining, supervised, train
 from core.federation.loop import RoundResult, rounds, select
 from core.federation.message import Ledger, Message
@@ -12,15 +13,19 @@ from core.federation.tensors import pack
 from core.federation.uploads import Field, UploadError, admit, announce, as_announced, check_upload
 
 __all__ = [
+    "EVERY_TASK",
     "Algorithm",
     "Client",
+    "Dense",
     "Field",
     "Ledger",
     "LocalTraining",
     "Message",
+    "Reconstruction",
     "RoundResult",
     "Runtime",
     "Schedule",
+    "Segmentation",
     "State",
     "Task",
     "UploadError",
@@ -33,5 +38,6 @@ __all__ = [
     "rounds",
     "select",
     "supervised",
+    "task_of",
     "train",
 ]

@@ -16,6 +16,9 @@ from core.federation.task import Task
 from core.federation.uploads import Field, admit, announce
 from core.rng import Rng
 
+#: the kinds of task, for a method that treats a pixel of a mask like any other prediction
+EVERY_TASK = ("classification", "segmentation", "reconstruction")
+
 
 @attrs.frozen(eq=False)
 class State:
@@ -37,6 +40,8 @@ class Algorithm:
     """
 
     Settings: ClassVar[type]
+    #: the kinds of task that it can serve. A class says so itself: it does not inherit it
+    learns: ClassVar[tuple[str, ...]] = ("classification",)
     #: the methods that `ask` may call on the clients' side
     questions: ClassVar[tuple[str, ...]] = ("clients_update",)
     #: whether the clients are in another process, so that `ask` alone reaches them
@@ -45,6 +50,11 @@ class Algorithm:
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.schedule = schedule or Schedule()
+
+    @classmethod
+    def serves(cls) -> tuple[str, ...]:
+        """The kinds of task that this method is for."""
+        return vars(cls).get("learns", Algorithm.learns)
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The server's state before the first round."""

@@ -17,9 +17,9 @@ from core.rng import Rng
 class Client:
     """One participant.
 
-    `images` (N, C, H, W) uint8 and `labels` (N,) int64 lie on the task's device and never leave the
-    client. `memory` holds named tensors that a client keeps from round to round; it is checkpointed
-    and never sent.
+    `images` (N, C, H, W) uint8 and `labels`, what they are to be predicted as (`Split.targets`: (N,)
+    int64 of a classification), lie on the task's device and never leave the client. `memory` holds
+    named tensors that a client keeps from round to round; it is checkpointed and never sent.
     """
 
     id: int
@@ -33,8 +33,8 @@ class Client:
 
     @property
     def class_counts(self) -> torch.Tensor:
-        """Samples of each class, (C,) int64."""
-        return torch.bincount(self.labels, minlength=self.task.dataset.num_classes)
+        """How often each class occurs, (C,) int64: samples, or pixels of masks."""
+        return self.task.class_counts(self.labels)
 
 
 def distribute(
@@ -61,6 +61,6 @@ def distribute(
             )
             rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
         made.append(
-            Client(number, task, train.images[rows].to(device), train.labels[rows].to(device))
+            Client(number, task, train.images[rows].to(device), train.targets[rows].to(device))
         )
     return made

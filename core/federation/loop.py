@@ -74,9 +74,15 @@ def rounds(
     With a `checkpoint` file the run resumes after the last finished round; the results of the
     earlier rounds come from the file. `key` says what must be the same for the run to go on with it.
 
-    Raises InputError after a round that leaves the state with numbers that are not finite, and
-    FileError for a checkpoint that cannot be written or has another key.
+    Raises InputError for a task that the algorithm does not serve and after a round that leaves the
+    state with numbers that are not finite, and FileError for a checkpoint that cannot be written or
+    has another key.
     """
+    if task.learns not in algorithm.serves():
+        raise InputError(
+            f"{type(algorithm).__name__} is a method for {' and '.join(algorithm.serves())}, but "
+            f"{task.dataset.name} is a data set for {task.learns}"
+        )
     schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])

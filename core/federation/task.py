@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from core import metrics, models
-from core.data import Dataset
+from core.data import Dataset, Split
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
+from core.federation.uploads import Field
 from core.models import Classifier
 from core.rng import Rng
 
@@ -23,19 +24,26 @@ from core.rng import Rng
 class Task:
     """Image classification: a data set, a model, a loss and the metrics of a test.
 
-    Segmentation and reconstruction are other tasks with the same methods, so no algorithm has to
-    know which it serves.
+    Segmentation and reconstruction (`core.federation.dense`) are other tasks with the same methods,
+    so no algorithm has to know which it serves.
     """
 
     dataset: Dataset
     model: str = "convnet"
     model_options: dict[str, Any] = attrs.field(factory=dict)
     runtime: Runtime = attrs.field(factory=Runtime)
+    #: names of the clients, where each is an institution of the data set
+    parties: tuple[str, ...] = ()
     _template: Classifier = attrs.field(init=False, repr=False)
 
     @_template.default
     def _build_template(self) -> Classifier:
         return self._build(Rng(0))
+
+    @property
+    def learns(self) -> str:
+        """The kind of task, by which an algorithm says what it serves."""
+        return self.dataset.learns
 
     def _build(self, rng: Rng) -> Classifier:
         d = self.dataset
@@ -60,6 +68,19 @@ class Task:
         """
         return self.dataset.normalise(images).contiguous(memory_format=torch.channels_last)
 
+    def targets(self, most: int) -> Field:
+        """The form in which a client could send what its images are to be predicted as."""
+        one, classes = self.dataset.train.targets, self.dataset.num_classes
+        return Field((None, *one.shape[1:]), one.dtype, low=0, high=classes - 1, most=most)
+
+    def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
+        """How often each class occurs, (C,) int64."""
+        return torch.bincount(labels.flatten(), minlength=self.dataset.num_classes)
+
+    def rows(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Outputs as rows of C numbers, one for each single prediction: (..., N, C) as they are."""
+        return outputs
+
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of logits (N, C) and labels (N,), in float32."""
         return F.cross_entropy(outputs.float(), labels)
@@ -78,14 +99,24 @@ class Task:
                 ]
             )
 
+    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What outputs (N, C) predict: class numbers (N,)."""
+        return outputs.argmax(1)
+
+    def measure(self, model: nn.Module, data: Split) -> dict[str, float]:
+        """The metrics of one model."""
+        outputs = self.outputs(model, data.images.to(self.runtime.device))
+        return metrics.classification(outputs.cpu(), data.labels)
+
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
         """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std`
-        over the models.
+        over the models. Where the models are those of named clients, each one's stand beside them as
+        `<metric>:<name>`.
         """
         data = getattr(self.dataset, split)
-        images, labels = data.images.to(self.runtime.device), data.labels
-        each = [
-            metrics.classification(self.outputs(one, images).cpu(), labels)
-            for one in (model if isinstance(model, list) else [model])
-        ]
-        return metrics.mean_and_std(each) if isinstance(model, list) else each[0]
+        if not isinstance(model, list):
+            return self.measure(model, data)
+        each = [self.measure(one, data) for one in model]
+        named = zip(self.parties, each, strict=True) if len(self.parties) == len(each) else ()
+        own = {f"{metric}:{name}": one[metric] for name, one in named for metric in one}
+        return metrics.mean_and_std(each) | own

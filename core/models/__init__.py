@@ -7,6 +7,7 @@ that layer.
 
 from core.models.blocks import at_once
 from core.models.classifier import Classifier
+from core.models.dense import LabelToImage, PatchJudge, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
 from core.models.registry import build, names
@@ -17,8 +18,11 @@ __all__ = [
     "Classifier",
     "FeatureGenerator",
     "ImageGenerator",
+    "LabelToImage",
     "PatchDiscriminator",
+    "PatchJudge",
     "Stacked",
+    "UNet",
     "at_once",
     "build",
     "count_parameters",
@@ -27,4 +31,5 @@ __all__ = [
     "load",
     "names",
     "parameters_and_buffers",
+    "planes",
 ]

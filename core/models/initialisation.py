@@ -9,7 +9,7 @@ from torch import nn
 
 from core.rng import Rng
 
-_UNIFORM = (nn.Conv2d, nn.Linear)
+_UNIFORM = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d)
 
 

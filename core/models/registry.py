@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from core.errors import InputError, unknown
 from core.models.classifier import Classifier, at_least
 from core.models.convnet import ConvNet
+from core.models.dense import UNet
 from core.models.initialisation import initialise
 from core.models.lenet import LeNet
 from core.models.resnet8 import ResNet8
 from core.models.resnet18 import ResNet18
 from core.rng import Rng
 
-_MODELS: dict[str, type[Classifier]] = {
+_MODELS: dict[str, type[nn.Module]] = {
     "convnet": ConvNet,
     "lenet": LeNet,
     "resnet8": ResNet8,
     "resnet18": ResNet18,
+    "unet": UNet,
 }
+#: these answer for every pixel: their classes may be the one channel of an image
+DENSE = ("unet",)
 
 #: numbers of the largest network that is built: 4 GB in float32
 LARGEST = 10**9
@@ -38,7 +43,8 @@ def build(
     """A network for images (N, channels, size, size) and `classes` classes, on the CPU, in training
     mode.
 
-    All its parameters are drawn from `rng`, so equal arguments give equal weights; the global
+    A U-Net is no classifier: it has a map of outputs (N, classes, size, size) and no `embed`. All its
+    parameters are drawn from `rng`, so equal arguments give equal weights; the global
     generator is neither read nor moved. `options` are the keyword arguments of the network's class,
     for example `width=64`.
 
@@ -60,7 +66,7 @@ def build(
             raise unknown(f"option of {name}", option, known)
     at_least("channels", channels, 1)
     at_least("size", size, 1)
-    at_least("classes", classes, 2)
+    at_least("classes", classes, 1 if name in DENSE else 2)
     with torch.device(
         "meta"
     ):  # shapes only, so that PyTorch's own initialisation does not move the global generator
@@ -69,4 +75,4 @@ def build(
         raise InputError(f"a {name} of {size_:,} numbers is too large; the most is {LARGEST:,}")
     model.to_empty(device="cpu")
     initialise(model, rng)
-    return model
+    return cast(Classifier, model)

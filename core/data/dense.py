@@ -1,0 +1,188 @@
+"""Data sets in which every pixel has an answer: whole images with instance maps, cut into patches for
+training and left whole for testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+import torch
+
+from core.data.dataset import Dataset, Split, fingerprint_of
+from core.errors import InputError
+
+#: classes of a pixel where objects are told apart, and their weights in the loss: the foreground and
+#: the rim count more (FedIOD, appendix; it gives no numbers)
+NUCLEI, WEIGHTS = ("background", "nucleus", "rim"), (1.0, 1.5, 3.0)
+#: pixels of the rim
+RIM = 2
+
+
+@attrs.frozen(eq=False)
+class Picture:
+    """One image with the objects in it."""
+
+    #: (H, W) or (H, W, 3), uint8
+    image: np.ndarray
+    #: (H, W), whole numbers; 0 is background
+    instances: np.ndarray
+    #: the number of the site that it comes from
+    site: int
+    #: how messages name it
+    name: str = "an image"
+
+
+def checked(picture: Picture, labels: int | None = None) -> Picture:
+    """Hand on a picture whose parts fit together. Raises InputError, naming it, where image and mask
+    differ in size, the mask holds no whole numbers, or labels from `labels` on.
+    """
+    image, instances = picture.image, picture.instances
+    if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)):
+        raise InputError(
+            f"{picture.name}: an image must be uint8 of shape (H, W) or (H, W, 3), not {image.dtype} "
+            f"of {image.shape}"
+        )
+    if instances.ndim != 2 or instances.dtype.kind not in "iu":
+        raise InputError(
+            f"{picture.name}: a mask must hold whole numbers of shape (H, W), not {instances.dtype} of "
+            f"shape {instances.shape}"
+        )
+    if image.shape[:2] != instances.shape:
+        raise InputError(
+            f"{picture.name}: the image has {_by(image)} pixels and its mask {_by(instances)}"
+        )
+    if (
+        labels is not None
+        and instances.size
+        and not 0 <= instances.min() <= instances.max() < labels
+    ):
+        raise InputError(
+            f"{picture.name}: the mask holds the label {instances.max()}, but the labels are 0 to "
+            f"{labels - 1}"
+        )
+    return picture
+
+
+def _by(array: np.ndarray) -> str:
+    return f"{array.shape[0]} by {array.shape[1]}"
+
+
+def paired(images: Sequence[Path], masks: Sequence[Path], folder: Path) -> list[tuple[Path, Path]]:
+    """Images with their masks, by the name before the first point. Raises InputError, naming the
+    folder, where the numbers differ or one has no partner.
+    """
+    if len(images) != len(masks):
+        raise InputError(f"{folder} has {len(images)} images but {len(masks)} masks")
+    partner = {path.name.split(".")[0]: path for path in masks}
+    for path in images:
+        if path.name.split(".")[0] not in partner:
+            raise InputError(f"{folder}: the image {path.name} has no mask of the same name")
+    return [(path, partner[path.name.split(".")[0]]) for path in sorted(images)]
+
+
+def outlined(instances: np.ndarray, border: int) -> np.ndarray:
+    """Classes (H, W) uint8 of an instance map: 0 background, 1 inside, 2 the outermost `border`
+    pixels of an object; `border` 0: no such class.
+    """
+    from scipy.ndimage import maximum_filter, minimum_filter
+
+    if not border:
+        return (instances > 0).astype(np.uint8)
+    size = 2 * border + 1
+    alone = minimum_filter(instances, size) == maximum_filter(instances, size)
+    return np.where(instances == 0, 0, np.where(alone, 1, 2)).astype(np.uint8)
+
+
+def starts(length: int, size: int) -> list[int]:
+    """Where patches begin along a side: as few as cover it, evenly spaced."""
+    return np.linspace(0, length - size, -(-length // size)).round().astype(int).tolist()
+
+
+def patches(pictures: Sequence[Picture], size: int, border: int) -> Split:
+    """All pictures as patches (N, C, size, size) with their classes. Raises InputError for a picture
+    that is smaller than a patch.
+    """
+    images, masks, sites = [], [], []
+    for one in pictures:
+        if min(one.instances.shape) < size:
+            raise InputError(
+                f"{one.name} has {_by(one.instances)} pixels, a patch {size} by {size}"
+            )
+        classes = outlined(one.instances, border)
+        for top in starts(one.image.shape[0], size):
+            for left in starts(one.image.shape[1], size):
+                here = np.s_[top : top + size, left : left + size]
+                images.append(_planes(one.image[here]))
+                masks.append(torch.from_numpy(np.ascontiguousarray(classes[here])))
+                sites.append(one.site)
+    centre = torch.tensor(sites, dtype=torch.int64)
+    return Split(torch.stack(images), centre, centre, torch.stack(masks))
+
+
+def whole(pictures: Sequence[Picture], border: int) -> Split:
+    """All pictures as they are, padded with background to the largest square among them."""
+    side = max(max(one.instances.shape) for one in pictures)
+    images, masks, instances = [], [], []
+    for one in pictures:
+        pad = [(0, side - length) for length in one.instances.shape]
+        image = np.pad(one.image, [*pad, *[(0, 0)] * (one.image.ndim - 2)], mode="edge")
+        objects = np.pad(one.instances.astype(np.int32), pad)
+        images.append(_planes(image))
+        instances.append(torch.from_numpy(objects))
+        masks.append(torch.from_numpy(outlined(objects, border)))
+    centre = torch.tensor([one.site for one in pictures])
+    return Split(torch.stack(images), centre, centre, torch.stack(masks), torch.stack(instances))
+
+
+def _planes(image: np.ndarray) -> torch.Tensor:
+    planes = image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(planes))
+
+
+def nuclei(
+    name: str, train: Sequence[Picture], test: Sequence[Picture], sites: tuple[str, ...], size: int
+) -> Dataset:
+    """A data set of nuclei whose clients are sites: training images cut into patches, test images
+    whole. Raises InputError where a site has no image to train on, or none to test on.
+    """
+    for number, site in enumerate(sites):
+        had = [sum(one.site == number for one in part) for part in (train, test)]
+        if not all(had):
+            total = "one image" if sum(had) == 1 else f"{sum(had)} images"
+            raise InputError(
+                f"{name}: {site} has {total}; it needs at least one to train on and one to test on"
+            )
+    learned, tested = patches([*map(checked, train)], size, RIM), whole([*map(checked, test)], RIM)
+    return dense_dataset(name, learned, None, tested, NUCLEI, sites, weights=WEIGHTS, border=RIM)
+
+
+def dense_dataset(
+    name: str,
+    train: Split,
+    val: Split | None,
+    test: Split,
+    classes: tuple[str, ...],
+    sites: tuple[str, ...],
+    *,
+    weights: tuple[float, ...] = (),
+    border: int = 0,
+) -> Dataset:
+    """Splits with masks as a data set; pixels are normalised with mean and deviation 0.5."""
+    half = (0.5,) * train.images.shape[1]
+    held = train.rows(torch.empty(0, dtype=torch.int64)) if val is None else val
+    return Dataset(
+        name=name,
+        train=train,
+        val=held,
+        test=test,
+        classes=classes,
+        mean=half,
+        std=half,
+        fingerprint=fingerprint_of(train, held, test),
+        sites=sites,
+        weights=weights,
+        border=border,
+    )

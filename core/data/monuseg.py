@@ -1,0 +1,130 @@
+"""MoNuSeg: nuclei in stained tissue of four organs, each of which is a client (Kumar et al. 2017,
+2020). Two layouts are read, in the folder `monuseg`: images with instance maps and a `manifest.json`
+that names organ and split, and the challenge's own, `Tissue Images` beside `Annotations`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from core.data.dataset import Dataset
+from core.data.dense import Picture, nuclei
+from core.errors import InputError
+from core.files import read_json
+
+ORGANS = ("breast", "liver", "kidney", "prostate")
+SIZES = (256, 64)
+OFFICIAL = ("Tissue Images", "Annotations")
+#: the split of Kumar et al. 2017 that FedIOD's Table 3 follows: by organ, the training images first
+IMAGES = {
+    "breast": (("A7-A13E", "A7-A13F", "AR-A1AK", "AR-A1AS"), ("E2-A14V", "E2-A1B5")),
+    "liver": (("18-5592", "38-6178", "49-4488", "50-5931"), ("21-5784", "21-5786")),
+    "kidney": (("HE-7128", "HE-7129", "HE-7130", "B0-5711"), ("B0-5698", "B0-5710")),
+    "prostate": (("G9-6336", "G9-6348", "G9-6356", "G9-6363"), ("CH-5767", "G9-6362")),
+}
+HOW = (
+    "download the training data from monuseg.grand-challenge.org and put its folders Tissue Images and "
+    "Annotations into the folder monuseg of the data folder"
+)
+
+
+def read_picture(path: Path) -> np.ndarray:
+    """An image file as an array. Raises InputError, naming it, where it cannot be read."""
+    from skimage.io import imread
+
+    try:
+        found = np.asarray(imread(path))
+    except Exception as error:  # each of the libraries that read images raises its own kinds
+        raise InputError(f"{path} cannot be read as an image ({type(error).__name__})") from None
+    return found[..., :3] if found.ndim == 3 and found.shape[2] == 4 else found
+
+
+def from_polygons(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """The instance map (H, W) of an annotation file of the challenge: polygons in XML. Where nuclei
+    overlap, the later one is on top. Raises InputError for a file that holds no polygon.
+    """
+    from xml.etree import ElementTree
+
+    from skimage.draw import polygon
+
+    try:
+        regions = list(ElementTree.parse(path).iter("Region"))
+        corners = [
+            np.array([(float(v.get("Y", "")), float(v.get("X", ""))) for v in one.iter("Vertex")])
+            for one in regions
+        ]
+    except (ElementTree.ParseError, ValueError, OSError):
+        raise InputError(f"{path} is not an annotation file of MoNuSeg") from None
+    if not corners:
+        raise InputError(f"{path} has no Region: it marks no nucleus")
+    instances = np.zeros(shape[:2], np.int32)
+    for number, one in enumerate(corners, 1):
+        if len(one) > 2:
+            instances[polygon(one[:, 0], one[:, 1], instances.shape)] = number
+    return instances
+
+
+def layouts(size: int) -> tuple[tuple[str, ...], ...]:
+    """What must be in the data folder: one of these."""
+    return ("monuseg/manifest.json",), tuple(f"monuseg/{name}" for name in OFFICIAL)
+
+
+def load_monuseg(root: Path, size: int) -> Dataset:
+    """Patches of `size` pixels for training; the test images are whole, 1000 by 1000 pixels."""
+    folder = root / "monuseg"
+    found = _packed(folder) if (folder / "manifest.json").exists() else _official(folder)
+    name = "monuseg" if size == SIZES[0] else f"monuseg_{size}"
+    return nuclei(name, found["train"], found["test"], ORGANS, size)
+
+
+def _packed(folder: Path) -> dict[str, list[Picture]]:
+    """Images beside `<id>.instances.png`, as the manifest lists them."""
+    entries, found = read_json(folder / "manifest.json", 2**20, "list of images"), _splits()
+    if not isinstance(entries, list):
+        raise InputError(f"{folder}/manifest.json must hold a list of images")
+    for entry in entries:
+        try:
+            id_, organ, split = entry["id"], ORGANS.index(entry["organ"]), found[entry["split"]]
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{folder}/manifest.json: an entry needs id, organ ({', '.join(ORGANS)}) and split "
+                "(train or test)"
+            ) from None
+        images = [path for path in folder.glob(f"{id_}.*") if ".instances." not in path.name]
+        mask = folder / f"{id_}.instances.png"
+        if len(images) != 1 or not mask.exists():
+            raise InputError(
+                f"{folder} has {len(images)} images and {mask.exists():d} masks of {id_}"
+            )
+        split.append(
+            Picture(read_picture(images[0]), _whole(read_picture(mask)), organ, images[0].name)
+        )
+    return found
+
+
+def _official(folder: Path) -> dict[str, list[Picture]]:
+    """The challenge's TIFF images and XML annotations of the 24 images."""
+    found = _splits()
+    for organ, parts in IMAGES.items():
+        for split, ids in zip(found.values(), parts, strict=True):
+            for id_ in ids:
+                paths = [sorted((folder / kind).glob(f"TCGA-{id_}-*")) for kind in OFFICIAL]
+                if not all(len(one) == 1 for one in paths):
+                    counts = [len(one) for one in paths]
+                    raise InputError(
+                        f"{folder} has {counts[0]} images and {counts[1]} annotations of TCGA-{id_}"
+                    )
+                image = read_picture(paths[0][0])
+                instances = from_polygons(paths[1][0], image.shape)
+                split.append(Picture(image, instances, ORGANS.index(organ), paths[0][0].name))
+    return found
+
+
+def _splits() -> dict[str, list[Picture]]:
+    return {"train": [], "test": []}
+
+
+def _whole(instances: np.ndarray) -> np.ndarray:
+    return instances.astype(np.int32) if instances.dtype == np.uint16 else instances

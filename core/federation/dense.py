@@ -1,0 +1,199 @@
+"""Tasks that predict something for every pixel: segmentation, and images from images."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from core import metrics, models
+from core.data import Dataset, Split
+from core.federation.runtime import Runtime
+from core.federation.task import Task
+from core.federation.uploads import Field
+
+
+class Dense(Task):
+    """What both have in common.
+
+    A network sees patches of the size that it learned on. A larger image of a test is cut into such
+    patches, without overlap, and the predictions are put together again.
+    """
+
+    #: how many values a pixel of a generator's condition can have
+    conditions: int
+
+    def condition(self, targets: torch.Tensor) -> torch.Tensor:
+        """What a client may tell a generator of an image: class numbers (N, H, W), uint8."""
+        raise NotImplementedError
+
+    def rows(self, outputs: torch.Tensor) -> torch.Tensor:
+        """(..., N, C, H, W) as (..., N * H * W, C): every pixel is a prediction of its own."""
+        return outputs.movedim(-3, -1).flatten(-4, -2)
+
+    @torch.no_grad()
+    def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        """Outputs (N, C, H, W) in float32 of uint8 images (N, C, H, W), with the model in evaluation
+        mode.
+        """
+        from monai.inferers import sliding_window_inference
+
+        model.eval()
+        side = self.dataset.size
+        at_once = models.at_once(images[..., :side, :side])
+
+        def apply(part: torch.Tensor) -> torch.Tensor:
+            return model(part).float()
+
+        with self.runtime.autocast():
+            if images.shape[-1] == side:
+                return torch.cat([apply(self.inputs(part)) for part in images.split(at_once)])
+            parts = [
+                sliding_window_inference(
+                    self.inputs(one), (side, side), at_once, apply, overlap=0.0
+                )
+                for one in images.split(1)
+            ]
+        return torch.cat(cast(list[torch.Tensor], parts))
+
+    def measure(self, model: nn.Module, data: Split) -> dict[str, float]:
+        """Means over images; where the split says where they come from, also those of each site, as
+        `<metric>@<site>`, and the mean of the sites, as `<metric>@average`.
+        """
+        each = [
+            self.measure_one(
+                self.outputs(model, data.images[i : i + 1].to(self.runtime.device)), data, i
+            )
+            for i in range(len(data))
+        ]
+        found = _means(each)
+        if data.centre is None or not self.dataset.sites:
+            return found
+        by_site = {
+            name: _means([each[i] for i in (data.centre == number).nonzero().flatten().tolist()])
+            for number, name in enumerate(self.dataset.sites)
+            if (data.centre == number).any()
+        }
+        for name, own in by_site.items():
+            found |= {f"{metric}@{name}": value for metric, value in own.items()}
+        average = _means(list(by_site.values()))
+        return found | {f"{metric}@average": value for metric, value in average.items()}
+
+    def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
+        """The metrics of the outputs (1, C, H, W) for one image of a split."""
+        raise NotImplementedError
+
+
+class Segmentation(Dense):
+    """Every pixel has a class: 0 is background, and where the data set has a border class, 2 is the
+    rim of an object.
+    """
+
+    @property
+    def conditions(self) -> int:  # type: ignore[override]
+        """The classes: a generator is told the mask."""
+        return self.dataset.num_classes
+
+    def condition(self, targets: torch.Tensor) -> torch.Tensor:
+        """The mask itself."""
+        return targets
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy with the data set's weights of classes; without such, cross-entropy plus
+        Dice loss (FedIOD, appendix: nuclei, and tumours). Logits (N, C, H, W), classes (N, H, W).
+        """
+        outputs, weights = outputs.float(), self.dataset.weights
+        if weights:
+            weight = torch.tensor(weights, device=outputs.device)
+            return F.cross_entropy(outputs, labels.long(), weight)
+        from monai.losses import DiceCELoss
+
+        return DiceCELoss(to_onehot_y=True, softmax=True)(outputs, labels[:, None].long())
+
+    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Class numbers (N, H, W) of logits (N, C, H, W)."""
+        return outputs.argmax(1)
+
+    def objects(self, classes: torch.Tensor) -> np.ndarray:
+        """Objects (H, W), numbered from 1, of one map of predicted classes."""
+        return metrics.separated(classes.cpu().numpy(), self.dataset.border)
+
+    def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
+        """Dice, sensitivity, specificity and HD95 of all that is not background; object Dice and AJI
+        where the split tells objects apart.
+        """
+        classes = self.predict(outputs)[0]
+        assert data.masks is not None
+        found = metrics.regions(data.masks[number].numpy() > 0, classes.cpu().numpy() > 0)
+        if data.instances is None:
+            return found
+        return found | metrics.objects(data.instances[number].numpy(), self.objects(classes))
+
+
+class Reconstruction(Dense):
+    """Every pixel has a value: an image (N, C, H, W), uint8 at rest, in [0, 1] as a network gives
+    it.
+    """
+
+    #: a generator is told the outline of what is not background
+    conditions = 2
+    #: of [0, 1]: what is darker is background
+    DARK = 0.1
+
+    def condition(self, targets: torch.Tensor) -> torch.Tensor:
+        """The contour of the foreground (FedIOD, appendix), (N, H, W): 1 on it, else 0."""
+        inside = (targets.float().mean(1, keepdim=True) > 255 * self.DARK).float()
+        rim = inside * (1 + F.max_pool2d(-inside, 3, 1, 1))
+        return rim[:, 0].byte()
+
+    def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
+        """Pixels, once for each channel: there are no classes that a client could have more of."""
+        pixels = labels.numel() // self.dataset.num_classes
+        return torch.full((self.dataset.num_classes,), pixels, device=labels.device)
+
+    def targets(self, most: int) -> Field:
+        """Images, 8 bits a pixel."""
+        one = self.dataset.train.targets
+        return Field((None, *one.shape[1:]), one.dtype, most=most)
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean absolute error of images in [0, 1] (FL-MRCM, Guo et al. CVPR 2021)."""
+        return (outputs.float() - labels.float() / 255).abs().mean()
+
+    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Images (N, C, H, W) in [0, 1]."""
+        return outputs.clamp(0, 1)
+
+    def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
+        """SSIM and PSNR, means over channels."""
+        assert data.masks is not None
+        found, truth = self.predict(outputs)[0].cpu().numpy(), data.masks[number].numpy() / 255
+        return _means([metrics.reconstruction(*pair) for pair in zip(truth, found, strict=True)])
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
+
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Task,
+    "segmentation": Segmentation,
+    "reconstruction": Reconstruction,
+}
+
+
+def task_of(
+    dataset: Dataset,
+    model: str = "convnet",
+    model_options: dict[str, Any] | None = None,
+    runtime: Runtime | None = None,
+    parties: tuple[str, ...] = (),
+) -> Task:
+    """The task that a data set is for, learned with the named network."""
+    kind = TASKS[dataset.learns]
+    return kind(dataset, model, model_options or {}, runtime or Runtime(), parties)

@@ -1,0 +1,138 @@
+"""Networks for whole images: a U-Net, a generator of images from label maps, and a judge of patches.
+U-Net and judge are MONAI's (Cardoso et al. 2022), which is imported where they are built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from core.errors import InputError
+from core.models.classifier import at_least
+
+
+def _monai() -> None:
+    try:
+        import monai.networks.nets  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "networks for whole images need the package monai; install it with: pip install monai"
+        ) from None
+
+
+class UNet(nn.Module):
+    """A map of C values for every pixel (Ronneberger et al. 2015; MONAI's, with strided
+    convolutions).
+
+    Args:
+        channels, size: images are (N, channels, size, size); `size` is a multiple of 8, for there
+            are three steps of halving.
+        classes: C, classes of a pixel or channels of an image.
+        width: channels of the first map; each halving doubles them.
+        residual: units of two convolutions beside a shortcut on every level; 0: one convolution.
+    """
+
+    def __init__(
+        self, channels: int, size: int, classes: int, *, width: int = 32, residual: int = 0
+    ) -> None:
+        super().__init__()
+        _monai()
+        from monai.networks.nets import UNet as MonaiUNet
+
+        at_least("width", width, 1)
+        at_least("residual", residual, 0)
+        if size % 8:
+            raise InputError(f"a U-Net takes images whose side is a multiple of 8, not {size}")
+        levels = tuple(width * 2**level for level in range(4))
+        self.net = MonaiUNet(
+            2, channels, classes, levels, (2, 2, 2), num_res_units=residual, act="RELU"
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Outputs (N, C, size, size) of normalised images (N, channels, size, size)."""
+        return self.net(images)
+
+    def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
+        """The maps of the encoder, (N, D, h, w) each, the finest first, the bottleneck last."""
+        block: Any = self.net.model
+        maps, found = images, []
+        while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
+            maps = block[0](maps)
+            found.append(maps)
+            block = block[1].submodule
+        return [*found, block(maps)]
+
+
+class LabelToImage(nn.Module):
+    """Images from label maps: the generator with residual blocks of Johnson et al. (ECCV 2016), of 9
+    blocks as pix2pix, AsynDGAN and FedIOD have it.
+
+    Args:
+        classes: values of a pixel of a label map; channels: of an image; width: channels of the
+            first map; blocks: residual blocks, at a quarter of the side.
+    """
+
+    def __init__(self, classes: int, channels: int, *, width: int = 64, blocks: int = 9) -> None:
+        super().__init__()
+        at_least("width", width, 1)
+        at_least("blocks", blocks, 1)
+        self.classes = classes
+        self.first = nn.Conv2d(classes, width, 7, padding=3, padding_mode="reflect")
+        self.down = nn.ModuleList(
+            nn.Conv2d(width * scale, 2 * width * scale, 3, stride=2, padding=1) for scale in (1, 2)
+        )
+        self.blocks = nn.ModuleList(
+            nn.Conv2d(4 * width, 4 * width, 3, padding=1, padding_mode="reflect")
+            for _ in range(2 * blocks)
+        )
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(2 * width * scale, width * scale, 3, 2, 1, 1) for scale in (2, 1)
+        )
+        self.out = nn.Conv2d(width, channels, 7, padding=3, padding_mode="reflect")
+
+    def forward(self, labels: torch.Tensor) -> torch.Tensor:
+        """Images (N, channels, S, S) in [0, 1] of label maps (N, S, S), S a multiple of 4."""
+        maps = _norm(self.first(planes(labels, self.classes))).relu()
+        for layer in self.down:
+            maps = _norm(layer(maps)).relu()
+        for one, two in zip(self.blocks[::2], self.blocks[1::2], strict=True):
+            maps = maps + _norm(two(_norm(one(maps)).relu()))
+        for layer in self.up:
+            maps = _norm(layer(maps)).relu()
+        return self.out(maps).sigmoid()
+
+
+class PatchJudge(nn.Module):
+    """Real or synthetic, patch by patch (Isola et al. CVPR 2017), of an image with its label map:
+    MONAI's patch discriminator.
+
+    Args:
+        channels: of an image and of the planes of its label map together; width: channels of the
+            first map; layers: steps of halving.
+    """
+
+    def __init__(self, channels: int, *, width: int = 64, layers: int = 2) -> None:
+        super().__init__()
+        _monai()
+        from monai.networks.nets import PatchDiscriminator
+
+        at_least("width", width, 1)
+        at_least("layers", layers, 1)
+        self.net = PatchDiscriminator(2, width, channels, num_layers_d=layers, norm="INSTANCE")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (N, 1, h, w), positive for real, of images with their planes (N, channels, S, S)."""
+        return self.net(images)[-1]
+
+
+def planes(labels: torch.Tensor, classes: int) -> torch.Tensor:
+    """A label map (N, H, W) as a plane of zeros and ones for each class, (N, classes, H, W)."""
+    return functional.one_hot(labels.long(), classes).movedim(-1, 1).float()
+
+
+def _norm(maps: torch.Tensor) -> torch.Tensor:
+    """Instance normalisation: nothing of one image enters another."""
+    return functional.instance_norm(maps)

@@ -1,0 +1,129 @@
+"""Tasks whose answers are pixels."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import torch
+from torch import nn
+
+from core import data
+from core.algorithms import create
+from core.errors import InputError
+from core.experiments import Experiment, run
+from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_of(data.load("nuclei_drawn"), "unet", {"width": 4}, Runtime())
+
+
+class Oracle(nn.Module):
+    """Knows a pixel's class from its colour: the value of its one channel."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.classes = classes
+
+    def forward(self, images):
+        levels = ((images[:, 0] + 1) * 255 / 2).round()
+        return torch.stack([-(levels - c).abs() for c in range(self.classes)], 1)
+
+
+@pytest.fixture(scope="module")
+def easy(task):
+    """Images that show their own masks."""
+    dataset = task.dataset
+
+    def shown(split):
+        return attrs.evolve(split, images=split.masks[:, None].repeat(1, 3, 1, 1))
+
+    parts = {name: shown(getattr(dataset, name)) for name in ("train", "test")}
+    return task_of(attrs.evolve(dataset, **parts), "unet", {"width": 4})
+
+
+def test_a_data_set_says_what_is_learned_from_it(task):
+    assert isinstance(task, Segmentation) and task.learns == "segmentation"
+    assert type(task_of(data.load("digits"))) is Task
+
+
+def test_a_perfect_network_scores_perfectly(easy):
+    found = easy.evaluate(Oracle(3))
+    for name in ("dice", "sensitivity", "specificity", "dice@liver", "dice@average"):
+        assert found[name] == 1
+    assert (
+        found["hd95"] == 0 and 0.4 < found["aji"] < 1
+    )  # some touch, and small ones have no inside
+
+
+def test_a_large_image_is_cut_and_put_together(easy):
+    """A network that answers pixel by pixel gives the same whether it sees patches or the whole."""
+    images = easy.dataset.test.images[:2]
+    assert images.shape[-1] == 2 * easy.dataset.size
+    whole = Oracle(3)(easy.inputs(images))
+    torch.testing.assert_close(easy.outputs(Oracle(3), images), whole)
+
+
+def test_rows_are_pixels(task):
+    outputs = torch.arange(2 * 3 * 2 * 4.0).view(2, 3, 2, 4)
+    rows = task.rows(outputs)
+    assert rows.shape == (16, 3)
+    assert torch.equal(rows[8 + 4 + 1], outputs[1, :, 1, 1])
+    assert task.rows(outputs[None].repeat(5, 1, 1, 1, 1)).shape == (5, 16, 3)
+
+
+def test_the_loss_by_hand(task):
+    """Weighted cross-entropy: sum_i w_i l_i / sum_i w_i."""
+    logits = torch.tensor([[[[2.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]])
+    labels = torch.tensor([[[0, 2]]], dtype=torch.uint8)
+    first, second = torch.tensor([2.0, 0, 0]).logsumexp(0) - 2, torch.tensor(3.0).log()
+    w = task.dataset.weights
+    wanted = (w[0] * first + w[2] * second) / (w[0] + w[2])
+    assert task.loss(logits, labels).item() == pytest.approx(wanted.item())
+    plain = task_of(attrs.evolve(task.dataset, weights=()), "unet", {"width": 4})
+    sure = 50 * torch.nn.functional.one_hot(labels.long(), 3).movedim(-1, 1)
+    assert plain.loss(sure.float(), labels).item() == pytest.approx(0, abs=0.02)
+    assert plain.loss(-sure.float(), labels) > 1
+
+
+def test_clients_are_sites_and_hold_masks(task):
+    clients = distribute(task, {"name": "natural"}, 4, 0)
+    for number, client in enumerate(clients):
+        assert client.labels.shape == (len(client), 32, 32) and client.labels.dtype == torch.uint8
+        assert torch.equal(
+            client.images, task.dataset.train.images[task.dataset.train.centre == number]
+        )
+        assert client.class_counts.sum() == client.labels.numel()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "centralized"])
+def test_methods_for_any_task_learn_to_segment(task, name):
+    settings = {"local_steps": 12, "batch_size": 8, "lr": 0.1}
+    algorithm = create(name, settings, schedule=Schedule(clients=4, rounds=3, evaluate_every=3))
+    clients = distribute(task, {"name": "natural"}, 4, 0)
+    *_, last = rounds(algorithm, task, clients, 0)
+    assert last.metrics["dice"] > 0.6
+
+
+def test_standalone_names_its_sites(monkeypatch):
+    experiment = Experiment(
+        algorithm="standalone",
+        dataset="nuclei_drawn",
+        model="unet",
+        model_options={"width": 4},
+        partition={"name": "natural"},
+        clients=4,
+        rounds=1,
+        settings={"local_steps": 1},
+    )
+    found = run(experiment, runtime=Runtime()).metrics
+    own = [found[f"dice:{site}"] for site in ("breast", "liver", "kidney", "prostate")]
+    assert found["dice"] == pytest.approx(sum(own) / 4) and found["dice_std"] >= 0
+    assert "aji:liver@kidney" not in found and "aji@kidney:liver" in found
+
+
+def test_a_method_that_does_not_serve_a_task_says_so(task):
+    clients = distribute(task, {"name": "natural"}, 4, 0)
+    with pytest.raises(InputError, match="FedVCK is a method for classification, but nuclei_drawn"):
+        next(rounds(create("fedvck"), task, clients, 0))

@@ -1,0 +1,138 @@
+"""Measures of masks and images against cases that are worked out by hand, and against other code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.spatial import cKDTree
+
+from core import metrics
+from core.errors import InputError
+
+
+def painted(*boxes, side=16):
+    """Object 1, 2, ... where a box (top, bottom, left, right) stands."""
+    found = np.zeros((side, side), np.int32)
+    for number, (top, bottom, left, right) in enumerate(boxes, 1):
+        found[top:bottom, left:right] = number
+    return found
+
+
+def test_regions_of_two_squares_by_hand():
+    # 4x4 against the same moved by one column: 12 of 16 pixels shared, borders 1 pixel apart
+    found = metrics.regions(painted((4, 8, 4, 8)) > 0, painted((4, 8, 5, 9)) > 0)
+    assert found == pytest.approx(
+        {"dice": 24 / 32, "sensitivity": 12 / 16, "specificity": 236 / 240, "hd95": 1.0}
+    )
+
+
+def test_regions_of_empty_masks():
+    nothing, one = painted() > 0, painted((3, 4, 3, 4)) > 0
+    assert metrics.regions(nothing, nothing) == {
+        **{"dice": 1.0, "sensitivity": 1.0, "specificity": 1.0, "hd95": 0.0}
+    }
+    missed = metrics.regions(one, nothing)
+    assert missed["dice"] == missed["sensitivity"] == 0 and missed["specificity"] == 1
+    assert missed["hd95"] == math.hypot(16, 16) == metrics.regions(nothing, one)["hd95"]
+    assert metrics.regions(one, one)["dice"] == 1 and metrics.regions(one, one)["hd95"] == 0
+
+
+def test_the_distance_is_that_of_single_pixels():
+    found = metrics.regions(painted((0, 1, 0, 1)) > 0, painted((3, 4, 4, 5)) > 0)
+    assert found["hd95"] == 5.0
+
+
+def rims(mask):
+    """Pixels of a mask with a neighbour outside, in rows."""
+    inside = np.pad(mask, 1)
+    kept = inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & inside[1:-1, 2:]
+    return np.argwhere(mask & ~kept)
+
+
+@settings(max_examples=25, deadline=None)
+@given(arrays(bool, (12, 12)), arrays(bool, (12, 12)))
+def test_regions_against_the_definitions(truth, predicted):
+    found = metrics.regions(truth, predicted)
+    if truth.any() and predicted.any():
+        both = (truth & predicted).sum()
+        assert found["dice"] == pytest.approx(2 * both / (truth.sum() + predicted.sum()))
+        assert found["sensitivity"] == pytest.approx(both / truth.sum())
+        there, back = (
+            np.percentile(cKDTree(a).query(b)[0], 95)
+            for a, b in ((rims(truth), rims(predicted)), (rims(predicted), rims(truth)))
+        )
+        assert found["hd95"] == pytest.approx(max(there, back), abs=1e-5)
+    if not truth.all():
+        wanted = (~truth & ~predicted).sum() / (~truth).sum()
+        assert found["specificity"] == pytest.approx(wanted)
+
+
+def test_objects_by_hand():
+    # truth: 16 and 4 pixels; found: 12 of the first, nothing of the second, and 9 elsewhere
+    truth = painted((0, 4, 0, 4), (10, 12, 10, 12))
+    predicted = painted((0, 4, 0, 3), (5, 8, 5, 8))
+    found = metrics.objects(truth, predicted)
+    assert found["aji"] == pytest.approx(12 / (16 + 4 + 9))
+    mine = 16 / 20 * (24 / 28)
+    theirs = 12 / 21 * (24 / 28)
+    assert found["obj_dice"] == pytest.approx((mine + theirs) / 2)
+
+
+def test_touching_nuclei_that_are_seen_as_one():
+    truth, predicted = painted((0, 4, 0, 4), (0, 4, 4, 8)), painted((0, 4, 0, 8))
+    # the one found goes with one of the two; the other has no partner and counts with its area
+    found = metrics.objects(truth, predicted)
+    assert found["aji"] == pytest.approx(16 / (32 + 16))
+    assert found["obj_dice"] == pytest.approx(2 * 16 / (16 + 32))
+
+
+def test_a_partner_is_taken_once_and_the_best_first():
+    # the first object overlaps both that were found; its better partner is the second
+    truth = painted((0, 2, 0, 10))
+    predicted = painted((0, 2, 0, 3), (0, 2, 3, 10))
+    assert metrics.objects(truth, predicted)["aji"] == pytest.approx(14 / (20 + 6))
+
+
+def test_objects_of_empty_maps():
+    nothing, one = painted(), painted((3, 4, 3, 4))
+    assert metrics.objects(nothing, nothing) == {"obj_dice": 1.0, "aji": 1.0}
+    assert metrics.objects(one, nothing) == metrics.objects(nothing, one)
+    assert metrics.objects(one, nothing) == {"obj_dice": 0.0, "aji": 0.0}
+
+
+@settings(max_examples=25, deadline=None)
+@given(arrays(np.int32, (8, 8), elements=st.integers(0, 5)))
+def test_a_map_is_equal_to_itself_under_other_numbers(instances):
+    other = np.where(instances > 0, 70 - 3 * instances, 0)
+    assert metrics.objects(instances, other) == pytest.approx({"obj_dice": 1.0, "aji": 1.0})
+
+
+def test_objects_are_told_apart_by_their_rims():
+    classes = np.zeros((24, 24), np.uint8)
+    classes[2:12, 2:22] = 2
+    classes[4:10, 4:10] = classes[4:10, 14:20] = 1
+    classes[20, 20] = 1  # with its rim 13 pixels: noise
+    found = metrics.separated(classes, 2)
+    assert set(np.unique(found)) == {0, 1, 2} and found[20, 20] == 0
+    assert (found == 1).sum() == (found == 2).sum() == 36 + 4 * 12 + 4
+
+
+def test_images_by_hand():
+    truth = np.zeros((16, 16))
+    assert metrics.reconstruction(truth, truth) == {"ssim": 1.0, "psnr": 100.0}
+    assert metrics.reconstruction(truth, truth + 0.1)["psnr"] == pytest.approx(20)
+    # constant images: only the term of the means is left of SSIM, with c1 = 0.01^2
+    wanted = (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
+    found = metrics.reconstruction(truth + 0.5, truth + 0.25)
+    assert found["ssim"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("measure", [metrics.regions, metrics.objects, metrics.reconstruction])
+def test_shapes_must_agree(measure):
+    with pytest.raises(InputError, match=r"have shapes \(8, 8\) and \(8, 9\)"):
+        measure(np.zeros((8, 8), int), np.zeros((8, 9), int))

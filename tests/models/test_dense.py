@@ -1,0 +1,75 @@
+"""Networks for whole images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core import models
+from core.errors import InputError
+from core.models import LabelToImage, PatchJudge, fresh, planes
+from core.rng import Rng
+
+
+def unet(**options):
+    return models.build("unet", 3, 32, 2, Rng(0), **({"width": 4} | options))
+
+
+@pytest.mark.parametrize("residual", [0, 1])
+def test_a_unet_answers_for_every_pixel(residual):
+    network, images = unet(residual=residual).eval(), torch.randn(2, 3, 32, 32)
+    assert network(images).shape == (2, 2, 32, 32)
+    assert [tuple(one.shape[1:]) for one in network.encode(images)] == [
+        *[(4, 16, 16), (8, 8, 8), (16, 4, 4), (32, 4, 4)]
+    ]
+
+
+def test_what_it_encodes_decides_what_it_answers():
+    """The maps are those of the network itself: with the last of them changed, so is the answer."""
+    network, images, seen = unet().eval(), torch.randn(1, 3, 32, 32), []
+    handles = [
+        module.register_forward_hook(lambda *given: seen.append(given[-1]))
+        for module in network.modules()
+    ]
+    network(images)
+    for handle in handles:
+        handle.remove()
+    for one in network.encode(images):
+        assert any(one.shape == other.shape and torch.equal(one, other) for other in seen)
+
+
+def test_weights_come_from_the_seed_alone():
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    one, other = unet().state_dict(), unet().state_dict()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_generator_makes_images_of_its_labels_alone():
+    make = fresh(LabelToImage, 3, 2, width=4, blocks=2, rng=Rng(0))
+    labels = torch.randint(3, (2, 16, 16), generator=torch.Generator().manual_seed(0))
+    images = make(labels)
+    assert images.shape == (2, 2, 16, 16) and 0 <= images.min() < images.max() <= 1
+    torch.testing.assert_close(images[:1], make(labels[:1]))  # nothing of its neighbour
+    assert not torch.equal(images[0], make(labels.flip(0))[0])
+
+
+def test_a_judge_gives_one_logit_per_patch():
+    judge = fresh(PatchJudge, 5, width=4, rng=Rng(0)).train()
+    images = torch.randn(3, 5, 32, 32)
+    found = judge(images)
+    assert found.shape[:2] == (3, 1) and found.shape[2] == found.shape[3] > 1
+    torch.testing.assert_close(found[:1], judge(images[:1]))
+
+
+def test_planes_by_hand():
+    wanted = [[[[0.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]]]
+    assert planes(torch.tensor([[[1, 0]]], dtype=torch.uint8), 3).tolist() == wanted
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(InputError, match="multiple of 8, not 12"):
+        models.build("unet", 3, 12, 2, Rng(0))
+    with pytest.raises(InputError, match="width"):
+        unet(width=0)
