@@ -64,7 +64,8 @@ class Centralized(Algorithm):
             client.id: Message({"images": client.images, "labels": client.labels}) for client in new
         }
         if new:
-            self.admit(answers, self.upload_format(state), new, ledger)
+            received |= set(self.admit(answers, self.upload_format(state), new, ledger))
+        clients = [client for client in clients if client.id in received]
         with ledger.timed("server"):
             model = self.model(state)
             images = torch.cat([client.images for client in clients])
@@ -78,7 +79,7 @@ class Centralized(Algorithm):
         return State(
             state.task,
             pack(model),
-            {"received": sorted(received | {client.id for client in clients})},
+            {"received": sorted(received)},
         )
 
     def model(self, state: State) -> nn.Module:

@@ -55,6 +55,13 @@ class Field:
         limit = LARGEST if self.dtype.is_floating_point else math.inf
         return max(self.low, -limit), min(self.high, limit)
 
+    @property
+    def own(self) -> bool:
+        """Whether two clients have this in common only where one copied from the other: what was
+        learnt or drawn. Two may have the same numbers of samples, or the same labels.
+        """
+        return self.dtype.is_floating_point or len(self.shape) > 1
+
 
 def announce(client_id: int, samples: int, most: int) -> int:
     """The number of samples that a client announces when a run begins, or UploadError: it is at
@@ -85,31 +92,38 @@ def check_upload(
     update are looked at, in this order, before the server computes anything. `samples` is what the
     client announced when the run began; without it sums of counts are not looked at.
     """
+    reason = _misshapen(message, tensors, meta, samples)
+    if not reason:
+        (seen,) = _looks([message], tensors)
+        reason = _unsound(seen, tensors, samples, update_norm)
+    if reason:
+        raise _refusal(client_id, reason)
+    return message
 
-    def refuse(reason: str) -> None:
-        raise UploadError(f"the upload of client {brief(client_id)} was refused: {reason}")
 
+def _refusal(client: Any, reason: str) -> UploadError:
+    return UploadError(f"the upload of client {brief(client)} was refused: {reason}")
+
+
+def _misshapen(message: Any, tensors: Form, meta: Form, samples: int | None) -> str | None:
+    """What is wrong with an upload before its tensors' values are looked at, if anything."""
     if reason := _no_message(message):
-        refuse(reason)
+        return reason
     for what, given, wanted in (
         ("tensor", message.tensors, tensors),
         ("entry", message.meta, meta),
     ):
         if missing := sorted(wanted.keys() - given.keys()):
-            refuse(f"{what} {missing[0]!r} is missing")
+            return f"{what} {missing[0]!r} is missing"
         if extra := sorted(given.keys() - wanted.keys()):
-            refuse(f"{what} {brief(extra[0])} was not asked for")
+            return f"{what} {brief(extra[0])} was not asked for"
     for name, field in tensors.items():
         if reason := _misfit(message.tensors[name], field):
-            refuse(f"{name!r} {reason}")
-    if reason := _unequal_rows(message.tensors, tensors):
-        refuse(reason)
+            return f"{name!r} {reason}"
     for name, field in meta.items():
         if reason := _out_of_bounds(message.meta[name], field, samples):
-            refuse(f"{name!r} {reason}")
-    if reason := _unsound(message.tensors, tensors, samples, update_norm):
-        refuse(reason)
-    return message
+            return f"{name!r} {reason}"
+    return _unequal_rows(message.tensors, tensors)
 
 
 def _no_message(message: Any) -> str | None:
@@ -174,44 +188,83 @@ def _out_of_bounds(value: Any, field: Field, samples: int | None) -> str | None:
     return None
 
 
-def _unsound(
-    given: Mapping[str, torch.Tensor], form: Form, samples: int | None, update_norm: float
-) -> str | None:
-    """What is wrong with the values, if anything: one look for all tensors, so one host sync."""
-    if not form:
-        return None
-    fine = [_within(given[name], field) for name, field in form.items()]
-    bounded = [field.total is not None and samples is not None for field in form.values()]
-    sums = [
-        given[name].sum(dtype=torch.float64) if counted else fine[0].double()
-        for name, counted in zip(form, bounded, strict=True)
+@attrs.frozen
+class Look:
+    """What was seen of an upload's values."""
+
+    #: by tensor: whether all are finite and within bounds, and their sum where they are counts
+    sound: list[float]
+    sums: list[float]
+    #: the Euclidean norm of the update, and whether some weight of the network is not 0
+    moved: float
+    alive: float
+    #: a number that a bitwise copy has too; 0 for an upload with nothing of the client's own
+    mark: float
+
+
+def _looks(uploads: Iterable[Message], form: Form) -> list[Look]:
+    """One look at the values of all uploads, so one host sync."""
+    seen = [_seen(upload.tensors, form) for upload in uploads]
+    size = len(form)
+    found = torch.stack([row.to(seen[0].device) for row in seen]).tolist() if seen else []
+    return [Look(row[:size], row[size : 2 * size], *row[2 * size :]) for row in found]
+
+
+def _seen(given: Mapping[str, torch.Tensor], form: Form) -> torch.Tensor:
+    """The fields of a `Look`, one behind the other, (2 F + 3,) float64."""
+    nothing = torch.zeros(())
+    networks = {name: field.near for name, field in form.items() if field.near is not None}
+    moved = {
+        name: (given[name] - near).float().square().sum(dtype=torch.float64)
+        for name, near in networks.items()
+    }
+    weights = [given[name].any() for name in networks if len(form[name].shape) > 1]
+    own = [name for name, field in form.items() if field.own]
+    theirs = [moved[name] > 0 if name in networks else given[name].any() for name in own]
+    marks = [_bits(given[name]) for name in own]
+    row = [
+        *(_within(given[name], field) for name, field in form.items()),
+        *(
+            given[name].sum(dtype=torch.float64) if field.total else nothing
+            for name, field in form.items()
+        ),
+        torch.stack([*moved.values()]).sum().sqrt() if moved else nothing,
+        torch.stack(weights).any() if weights else nothing + 1,
+        (torch.stack(marks).sum() % 2**52 + 1) * torch.stack(theirs).any() if own else nothing,
     ]
-    moved = [
-        (given[name] - field.near).float().square().sum(dtype=torch.float64)
-        for name, field in form.items()
-        if field.near is not None
-    ]
-    norm = torch.stack(moved).sum().sqrt() if moved else torch.zeros_like(sums[0])
-    looked = torch.stack([*(one.double() for one in fine), *sums, norm]).tolist()
-    for name, sound in zip(form, looked, strict=False):
+    return torch.stack([one.double().to(row[0].device) for one in row])
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor's bits, read as whole numbers: exact, and so the same in any order."""
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(whole[tensor.element_size()]).sum(dtype=torch.int64)
+
+
+def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) -> str | None:
+    """What is wrong with the values that were looked at, if anything."""
+    for name, sound in zip(form, look.sound, strict=True):
         if not sound:
             return (
                 f"{name!r} holds values that are not finite or out of range "
                 "(did the training diverge?)"
             )
-    for (name, field), counted, total in zip(
-        form.items(), bounded, looked[len(form) :], strict=False
-    ):
-        if counted and not 1 <= total <= field.total(samples):  # type: ignore[misc, arg-type]
+    for (name, field), total in zip(form.items(), look.sums, strict=True):
+        if field.total is None or samples is None:
+            continue
+        most = field.total(samples)
+        if not 1 <= total <= most:
             return (
                 f"{name!r} sums to {total:g}, but the client announced {samples} samples, "
-                f"which allow 1 .. {field.total(samples):g}"  # type: ignore[misc, arg-type]
+                f"which allow 1 .. {most:g}"
             )
-    if not looked[-1] <= update_norm:
+    if not look.moved <= update_norm:
         return (
-            f"its update has the norm {looked[-1]:.3g}, and {update_norm:g} is the most that the "
+            f"its update has the norm {look.moved:.3g}, and {update_norm:g} is the most that the "
             "setting update_norm allows (did the training diverge?)"
         )
+    if look.moved and not look.alive:
+        return "every weight of its network is 0"
     return None
 
 
@@ -224,6 +277,15 @@ def _within(tensor: torch.Tensor, field: Field) -> torch.Tensor:
     if high < math.inf:
         sound &= tensor <= high
     return sound.all()
+
+
+def _copied(upload: Message, others: Mapping[int, Message], form: Form) -> str | None:
+    """Whose upload this is once more, if so: equal in every bit of what is a client's own."""
+    own = [name for name, field in form.items() if field.own]
+    for client, other in others.items():
+        if all(torch.equal(upload.tensors[name], other.tensors[name]) for name in own):
+            return f"it is, bit for bit, that of client {client}; one of the two is a copy"
+    return None
 
 
 def admit(
@@ -241,7 +303,9 @@ def admit(
         answers: pairs of a client and what it sent, as they came in.
         form: of tensors and of meta entries, from `Algorithm.upload_format`.
         announced: the clients of the round, with the numbers of samples that they announced when
-            the run began. Only they may answer, and each of them once.
+            the run began. Only they may answer, and each of them once. Of two uploads that are the
+            same in every bit the one that came first stays: whose it is nobody can tell, but it
+            counts once.
         ledger: where uploads are counted, and those that were refused are named.
         refused: "end" ends the round at the first upload that is refused; "leave_out" goes on
             without those.
@@ -250,30 +314,39 @@ def admit(
     left.
     """
     uploads: dict[int, Message] = {}
-    reasons: dict[Any, str] = {}
+    reasons: dict[str, str] = {}
 
-    def refuse(client: Any, error: UploadError) -> None:
+    def refuse(name: str, error: UploadError) -> None:
         if refused == "end":
             raise error
-        reasons[client] = str(error)
+        reasons[name] = str(error)
 
     for client, answer in answers:
-        name = f"the upload of client {brief(client)} was refused"
+        name, fault = brief(client), None
         if isinstance(client, bool) or not isinstance(client, int) or client not in announced:
-            refuse(brief(client), UploadError(f"{name}: it is no client of this round"))
-        elif client in uploads or client in reasons:
+            fault = "it is no client of this round"
+        elif client in uploads or name in reasons:
             uploads.pop(client, None)  # which of the two is the client's nobody can tell
-            refuse(client, UploadError(f"{name}: it answered twice"))
+            fault = "it answered twice"
+        if fault := fault or _misshapen(answer, *form, announced[client]):
+            refuse(name, _refusal(client, fault))
         else:
-            try:
-                uploads[client] = check_upload(
-                    answer, *form, client, samples=announced[client], update_norm=update_norm
-                )
-            except UploadError as error:
-                refuse(client, error)
-    for client in announced.keys() - uploads.keys() - reasons.keys():
-        refuse(client, UploadError(f"client {client} sent no upload in its round"))
-    ledger.refuse({str(client): reason for client, reason in reasons.items()})
+            uploads[client] = answer
+    for client in announced.keys() - uploads.keys():
+        if str(client) not in reasons:
+            refuse(str(client), UploadError(f"client {client} sent no upload in its round"))
+
+    alike: dict[float, dict[int, Message]] = {}
+    looks = _looks(uploads.values(), form[0])
+    for (client, upload), look in zip(list(uploads.items()), looks, strict=True):
+        others = alike.setdefault(look.mark, {}) if look.mark else {}
+        fault = _unsound(look, form[0], announced[client], update_norm)
+        if fault := fault or _copied(upload, others, form[0]):
+            refuse(str(client), _refusal(client, fault))
+            del uploads[client]
+        else:
+            others[client] = upload
+    ledger.refuse(reasons)
     if not uploads:
         reason = f": {next(iter(reasons.values()))}" if reasons else ""
         raise UploadError(f"no upload of the round can be used{reason}")

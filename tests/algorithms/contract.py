@@ -14,9 +14,8 @@ import importlib.util
 import json
 import math
 import random
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,9 +39,11 @@ from core.federation import (
     State,
     Task,
     UploadError,
+    admit,
     check_upload,
     rounds,
 )
+from core.federation import algorithm as algorithm_module
 from tests.algorithms.hostile import nothing_gets_by
 
 #: small values of settings, by name: an algorithm gets those that it has
@@ -308,8 +309,8 @@ def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> Non
 
 
 def _watch_network(seen: Watched, patches: ExitStack) -> None:
-    """Note all messages that are counted or checked, and what they give away."""
-    count, check, crossed = Ledger.count, check_upload, set[bytes]()
+    """Note all messages that are counted or admitted, and what they give away."""
+    count, crossed = Ledger.count, set[bytes]()
 
     def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
         seen.counted.append((ledger, len(seen.results), direction, message, times))
@@ -321,16 +322,15 @@ def _watch_network(seen: Watched, patches: ExitStack) -> None:
         crossed.update(found)
         return count(ledger, direction, message, times)
 
-    def checking(
-        message: Message, tensors: Mapping, meta: Mapping, id_: int, **more: Any
-    ) -> Message:
-        seen.checked.append((message, tensors, meta, id_))
-        return check(message, tensors, meta, id_, **more)
+    def admitting(
+        answers: Iterable, form: tuple, announced: Mapping, *more: Any, **named: Any
+    ) -> dict:
+        answers = list(answers)
+        seen.checked += [(message, *form, id_) for id_, message in answers]
+        return admit(answers, form, announced, *more, **named)
 
     patches.enter_context(patch.object(Ledger, "count", counting))
-    for name, module in list(sys.modules.items()):
-        if name.startswith("core") and getattr(module, "check_upload", None) is check:
-            patches.enter_context(patch.object(module, "check_upload", checking))
+    patches.enter_context(patch.object(algorithm_module, "admit", admitting))
 
 
 # promises about a run

@@ -14,7 +14,7 @@ from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, rounds
-from core.federation import Ledger, Schedule, UploadError
+from core.federation import Ledger, Message, Schedule, UploadError
 from core.federation.tensors import take
 from core.models import Stacked
 from core.rng import Rng
@@ -65,7 +65,7 @@ def play(task, clients, algorithm, steps=1):
     state.tensors.update({f"counts/{client.id}": client.class_counts for client in clients})
     centre, locals_ = algorithm.sides(state, clients, Rng(1))
     for step in range(steps):
-        algorithm.step(centre, locals_, step)
+        list(algorithm.step(centre, locals_, step))
     return centre, locals_
 
 
@@ -150,7 +150,7 @@ def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients
     ]
 
     centre, locals_ = play(task, clients, algorithm, 0)
-    algorithm.step(centre, locals_, 0)
+    list(algorithm.step(centre, locals_, 0))
     judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
     for parameters, gradients in zip(
         (centre.generator.parameters(), centre.student.parameters(), judges), wanted, strict=True
@@ -563,3 +563,63 @@ def test_a_client_that_falls_out_of_the_conversation_is_named(task):
 
     with pytest.raises(UploadError, match="client 2 did not answer in step 0"):
         asked(attrs.evolve(TINY, refused="leave_out"), task, deaf)
+
+
+# answers of every step
+
+
+def spoilt_later(monkeypatch, spoil, after=3):
+    """Client 1 answers as `spoil` says, from its fourth answer on."""
+    kind, seen = algorithms.find("fediod"), []
+    true = kind.admit
+
+    def hostile(self, answers, form, clients, ledger):
+        if 1 in answers and "logits" in form[0]:
+            seen.append(1)
+            if len(seen) > after:
+                answers = answers | {1: spoil(answers)}
+        return true(self, answers, form, clients, ledger)
+
+    monkeypatch.setattr(kind, "admit", hostile)
+
+
+def with_logits(answer: Message, logits: torch.Tensor) -> Message:
+    return Message(answer.tensors | {"logits": logits})
+
+
+LATER = {
+    "a row less": (lambda a: with_logits(a[1], a[1].tensors["logits"][1:]), "shape"),
+    "values beyond any": (
+        lambda a: with_logits(a[1], 1e30 * torch.ones_like(a[1].tensors["logits"])),
+        "out of range",
+    ),
+    "another client's": (lambda a: a[0], "that of client 0"),
+    "nothing": (lambda a: Message({}), "'discriminator/generated' is missing"),
+}
+
+
+@pytest.mark.parametrize("refused", ["end", "leave_out"])
+@pytest.mark.parametrize("name", LATER)
+def test_every_answer_is_admitted_not_only_the_first(task, clients, monkeypatch, name, refused):
+    spoil, words = LATER[name]
+    spoilt_later(monkeypatch, spoil)
+    with pytest.raises(UploadError, match=f"client 1 was refused: .*{words}"):
+        list(rounds(attrs.evolve(TINY, rounds=1, refused=refused), task=task, clients=clients))
+
+
+def test_a_client_that_cannot_say_its_counts_is_left_out(task, clients, monkeypatch):
+    """The round goes on with the others, as the schedule says."""
+    kind = algorithms.find("fediod")
+    true = kind.introduce
+
+    def introduce(self, clients, messages, rng):
+        return true(self, clients, messages, rng) | {1: Message({})}
+
+    monkeypatch.setattr(kind, "introduce", introduce)
+    lenient = attrs.evolve(TINY, rounds=1, refused="leave_out")
+    (result,) = rounds(lenient, task=task, clients=clients)
+    assert list(result.refused) == ["1"] and "'counts' is missing" in result.refused["1"]
+    assert {name for name in result.state.tensors if name.startswith("counts/")} == {
+        "counts/0",
+        "counts/2",
+    }

@@ -4,6 +4,9 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from core.experiments import Experiment, Record
 from core.experiments.running import make_clients, make_task, rounds, run
@@ -23,10 +26,11 @@ FORM = (
 ANNOUNCED = {0: 12, 1: 20, 2: 7}
 
 
-def good(rows: int = 3, samples: int = 5) -> Message:
+def good(rows: int = 3, samples: int = 5, of: int = 0) -> Message:
+    """What a client sends; its images say whose it is."""
     return Message(
         {
-            "images": torch.zeros(rows, 1, 2, 2, dtype=torch.uint8),
+            "images": torch.full((rows, 1, 2, 2), of, dtype=torch.uint8),
             "labels": torch.arange(rows).byte(),
             "parameters/w": MODEL + 1,
             "counts": torch.tensor([samples] + 9 * [0]),
@@ -88,6 +92,8 @@ REFUSED = {
     "infinity": (spoilt(w, torch.full((2, 3), -torch.inf)), "not finite"),
     "1e30": (spoilt(w, torch.full((2, 3), 1e30)), "out of range"),
     "3.4e38": (spoilt(w, torch.full((2, 3), 3.4e38)), "out of range"),
+    "a network of zeros": (spoilt(w, torch.zeros(2, 3)), "every weight of its network is 0"),
+    "a network of negative zeros": (spoilt(w, -torch.zeros(2, 3)), "every weight"),
     "a step of 1e5": (spoilt(w, torch.full((2, 3), 1e5)), "update has the norm"),
     "counts of 2^62": (spoilt("counts", torch.full((10,), 2**62)), "sums to"),
     "counts below zero": (spoilt("counts", torch.full((10,), -1)), "out of range"),
@@ -109,7 +115,7 @@ REFUSED = {
 @pytest.mark.parametrize("refused", ["end", "leave_out"])
 def test_a_bad_upload_is_refused_in_one_line(name, refused):
     bad, reason = REFUSED[name]
-    ledger, answers = opened(), [(0, bad), (1, good()), (2, good())]
+    ledger, answers = opened(), [(0, bad), (1, good(of=1)), (2, good(of=2))]
     if refused == "end":
         with pytest.raises(UploadError) as error:
             admit(answers, FORM, ANNOUNCED, ledger)
@@ -139,7 +145,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("name", STRANGERS)
 def test_only_the_clients_of_the_round_are_heard(name):
-    answers = [*((one, good()) for one in ANNOUNCED), (STRANGERS[name], good())]
+    answers = [*((one, good(of=one)) for one in ANNOUNCED), (STRANGERS[name], good(of=9))]
     with pytest.raises(UploadError, match="no client of this round") as error:
         admit(answers, FORM, ANNOUNCED, opened())
     assert len(str(error.value)) < 300
@@ -150,14 +156,14 @@ def test_only_the_clients_of_the_round_are_heard(name):
 
 def test_who_answers_twice_is_not_heard_at_all():
     """Nobody can tell which of the answers is the client's; a third one does not help."""
-    answers = [(0, good()), (1, good()), (2, good()), (1, good()), (1, good())]
+    answers = [(one, good(of=one)) for one in (0, 1, 2, 1, 1)]
     with pytest.raises(UploadError, match="client 1 was refused: it answered twice"):
         admit(answers, FORM, ANNOUNCED, opened())
     assert set(admit(answers, FORM, ANNOUNCED, opened(), refused="leave_out")) == {0, 2}
 
 
 def test_a_client_that_does_not_answer_is_named():
-    answers = [(0, good()), (2, good())]
+    answers = [(0, good(of=0)), (2, good(of=2))]
     with pytest.raises(UploadError, match="client 1 sent no upload"):
         admit(answers, FORM, ANNOUNCED, opened())
     ledger = opened()
@@ -172,10 +178,68 @@ def test_a_round_without_a_sound_upload_ends():
 
 def test_the_bound_of_the_norm_is_a_setting():
     """The update is 1 in each of six numbers."""
-    answers = [(one, good()) for one in ANNOUNCED]
+    answers = [(one, good(of=one)) for one in ANNOUNCED]
     admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 + 1e-6)
     with pytest.raises(UploadError, match="update_norm"):
         admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 - 1e-6)
+
+
+# an upload that came from another client
+
+
+def test_a_copy_is_named_and_counts_once():
+    """Whose it was nobody can tell, so it is the first that stays; other numbers and labels beside
+    the same network and images make it no other one.
+    """
+    copy = good(samples=7, of=0)
+    copy.tensors["labels"] = torch.tensor([4, 4, 4]).byte()
+    answers = [(0, good(of=0)), (1, copy), (2, good(of=2))]
+    words = "upload of client 1 was refused: it is, bit for bit, that of client 0"
+    with pytest.raises(UploadError, match=words):
+        admit(answers, FORM, ANNOUNCED, opened())
+    ledger = opened()
+    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
+    assert words in ledger.rounds[0]["refused"]["1"]
+
+
+@pytest.mark.parametrize("change", ["the last bit", "two values that change places"])
+def test_what_is_no_copy_stays(change):
+    other = good(of=0)
+    near = other.tensors[w]
+    near[0, 0], near[0, 1] = 2.25, 2.5
+    mine = Message({name: value.clone() for name, value in other.tensors.items()}, other.meta)
+    if change == "the last bit":
+        mine.tensors[w][1, 2] = torch.nextafter(mine.tensors[w][1, 2], torch.tensor(9.0))
+    else:
+        mine.tensors[w][0, 0], mine.tensors[w][0, 1] = 2.5, 2.25
+    assert len(admit([(0, mine), (1, other)], FORM, {0: 12, 1: 12}, opened())) == 2
+
+
+def test_clients_may_have_the_same_numbers_and_nothing_else():
+    """Samples of each class, labels, and an answer in which nothing is a client's own."""
+    answers = [(0, good(rows=0)), (1, good(rows=0))]
+    for _, answer in answers:
+        answer.tensors[w] = MODEL.clone()
+    assert len(admit(answers, FORM, {0: 12, 1: 12}, opened())) == 2
+    counts = ({"counts": FORM[0]["counts"], "labels": FORM[0]["labels"]}, {})
+    same = {name: good().tensors[name] for name in counts[0]}
+    answers = [(0, Message(same)), (1, Message(same))]
+    assert len(admit(answers, counts, {0: 12, 1: 12}, opened())) == 2
+
+
+@given(
+    arrays(np.float32, 12, elements=st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0])),
+    arrays(np.float32, 12, elements=st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0])),
+)
+def test_only_what_is_equal_in_value_is_a_copy(one, other):
+    """However it lies in memory."""
+    form = ({"x": Field((3, 4), torch.float32)}, {})
+    first = torch.from_numpy(one.reshape(3, 4))
+    second = torch.from_numpy(np.asfortranarray(other.reshape(3, 4)))
+    answers = [(0, Message({"x": first})), (1, Message({"x": second}))]
+    kept = admit(answers, form, {0: 1, 1: 1}, opened(), refused="leave_out")
+    copied = one.tobytes() == other.tobytes() and one.any()
+    assert len(kept) == (1 if copied else 2)
 
 
 # whole rounds

@@ -38,15 +38,14 @@ sent as it is.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import nn
 
-from core.algorithms.fediod.clients import Locals, Pull
+from core.algorithms.fediod.clients import Answers, Locals, Pull
 from core.algorithms.fediod.conversation import Conversation, Distant, Side
 from core.algorithms.fediod.server import Centre, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
@@ -58,8 +57,8 @@ from core.federation import (
     Message,
     State,
     Task,
+    UploadError,
     as_announced,
-    check_upload,
     pack,
 )
 from core.metrics.image_quality import (
@@ -95,6 +94,7 @@ class FedIOD(Conversation):
             rng.seed, ("fediod",)
         )  # not below the round: a step is the same step in whichever round it falls
         state = self._introduced(state, clients, ledger, root, rng)
+        clients = [client for client in clients if f"counts/{client.id}" in state.tensors]
         meta = state.meta | {"round": state.meta["round"] + 1}
         until = meta["last"] * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
         with ledger.timed("distillation"):
@@ -139,6 +139,7 @@ class FedIOD(Conversation):
             answers = self.ask("introduce", new, nothing, (form, {}), ledger, root)
             for id_, upload in answers.items():
                 tensors[f"counts/{id_}"] = upload.tensors["counts"]
+        clients = [client for client in clients if f"counts/{client.id}" in tensors]
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
         if not meta["all"]:
             meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
@@ -179,17 +180,11 @@ class FedIOD(Conversation):
         if until <= step:
             return state.tensors, {}
         centre, locals_ = self.sides(state, clients, root)
+        form = self.upload_format(state)[0]
         for now in range(step, until):
             self._set_rates(centre, locals_, now, state.meta["all"])
-            messages = self.step(centre, locals_, now)
-            if now in (step, settings.pretrain_steps):  # the first of its kind in this round
-                _check_forms(messages, clients, self.upload_format(state)[0])
-                end = (
-                    min(settings.pretrain_steps, until) if now < settings.pretrain_steps else until
-                )
-                for position, message in itertools.product(range(len(clients)), messages):
-                    ledger.count(message.direction, message.of(position), times=end - now)
-        locals_.check()
+            for exchange in self.step(centre, locals_, now):
+                self._cross(exchange, clients, form, ledger)
         measures = centre.measures()
         if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
             raise InputError(
@@ -200,6 +195,30 @@ class FedIOD(Conversation):
             measures |= self._scores(state, centre, locals_, root)
         locals_.remember()
         return _sound(state.tensors | centre.tensors(), until), measures
+
+    def _cross(
+        self,
+        exchange: Exchange,
+        clients: Sequence[Client],
+        form: Mapping[str, Field],
+        ledger: Ledger,
+    ) -> None:
+        """Count what crosses. What clients at hand send up is admitted here, what comes from
+        elsewhere was when it came. Raises UploadError where an answer is refused, whatever the
+        schedule says of that: the ensemble of a step is that of all.
+        """
+        messages = {client.id: exchange.of(position) for position, client in enumerate(clients)}
+        if exchange.direction == "down" or self.elsewhere:
+            for message in messages.values():
+                ledger.count(exchange.direction, message)
+            return
+        asked = {name: form[name] for name in exchange.names}
+        admitted = self.admit(messages, (asked, {}), clients, ledger)
+        if missing := sorted(messages.keys() - admitted.keys()):
+            raise UploadError(
+                f"{ledger.rounds[-1]['refused'][str(missing[0])]}; a step of the distillation needs "
+                "all clients of its round"
+            )
 
     def _scores(self, state: State, centre: Centre, locals_: Side, root: Rng) -> dict[str, float]:
         """Inception scores of synthetic images: by the teachers, and by Inception where its weights
@@ -239,38 +258,38 @@ class FedIOD(Conversation):
             s.student_lr, s.student_last_lr, done
         )
 
-    def step(self, centre: Centre, locals_: Side, now: int) -> list[Exchange]:
-        """One distillation step of Alg. 1, and what crossed the network in it."""
+    def step(self, centre: Centre, locals_: Side, now: int) -> Iterator[Exchange]:
+        """One distillation step of Alg. 1. What crosses the network in it is yielded before
+        anything is computed from it.
+        """
         images = centre.images(now)
         sent = images.detach()
+        yield sent_down(sent)
         if now < self.settings.pretrain_steps:
             slopes = locals_.pull_back(locals_.judge_only(sent, now), Pull(), now)
             assert slopes is not None  # there is an adversarial loss
+            yield slopes_up(slopes)
             centre.generator_step(images, slopes.sum(0))
-            return [sent_down(sent), Exchange("up", lambda k: {"gradients/images": slopes[k]})]
+            return
         answers, graph = locals_.answer(sent, now)
+        yield answers_up(answers)
         pull, through_student = centre.learn(answers, sent)
-        gradients = locals_.pull_back(graph, pull, now)
-        exchanged = [sent_down(sent), Exchange("up", answers.of)]
         if pull.of(0):
-            exchanged.append(Exchange("down", pull.of))
+            yield Exchange("down", pull.of)
+        gradients = locals_.pull_back(graph, pull, now)
+        parts = [] if through_student is None else [through_student]
         if gradients is not None:
-            exchanged.append(Exchange("up", lambda k: {"gradients/images": gradients[k]}))
-        parts = [
-            part
-            for part in (None if gradients is None else gradients.sum(0), through_student)
-            if part is not None
-        ]
+            yield slopes_up(gradients)
+            parts.insert(0, gradients.sum(0))
         centre.generator_step(images, torch.stack(parts).sum(0))
-        for part in range(
-            1, self.settings.student_steps + 1 if self.settings.student_steps > 1 else 1
-        ):
+        further = self.settings.student_steps if self.settings.student_steps > 1 else 0
+        for part in range(1, further + 1):
             with torch.no_grad():
                 fresh = centre.images(now, part)
+            yield sent_down(fresh)
             more = locals_.answer_only(fresh, now, part)
+            yield answers_up(more)
             centre.learn_only(more, fresh)
-            exchanged += [sent_down(fresh), Exchange("up", more.of)]
-        return exchanged
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
         """Images of the trained generator, (count, C, S, S) in [0, 1], with its running
@@ -297,10 +316,13 @@ class FedIOD(Conversation):
 
 @attrs.frozen(eq=False)
 class Exchange:
-    """One message of a step for every client: from a client's position to the tensors."""
+    """One message of a step for every client: from a client's position to the tensors. What goes up
+    must have the names that the server asked for.
+    """
 
     direction: Any
     tensors: Callable[[int], dict[str, torch.Tensor]]
+    names: tuple[str, ...] = ()
 
     def of(self, position: int) -> Message:
         """The message of one client."""
@@ -310,6 +332,19 @@ class Exchange:
 def sent_down(images: torch.Tensor) -> Exchange:
     """The exchange in which the server sends images (N, C, S, S) to every client."""
     return Exchange("down", lambda _: {"images": images})
+
+
+def answers_up(answers: Answers) -> Exchange:
+    """The exchange in which clients say what they think of images."""
+    judged = ("discriminator/generated", "discriminator/real")
+    return Exchange(
+        "up", answers.of, ("logits", *(judged if answers.generated is not None else ()))
+    )
+
+
+def slopes_up(slopes: torch.Tensor) -> Exchange:
+    """The exchange in which clients send gradients with respect to images, (K, N, C, S, S)."""
+    return Exchange("up", lambda k: {"gradients/images": slopes[k]}, ("gradients/images",))
 
 
 def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tensor]:
@@ -322,15 +357,3 @@ def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tens
             "lower gan_lr or student_lr"
         )
     return tensors
-
-
-def _check_forms(
-    messages: Sequence[Exchange], clients: Sequence[Client], fields: Mapping[str, Field]
-) -> None:
-    """Check the uploads of a round's first step as any upload is checked. The values of every step
-    are looked at on the device (`Locals.check`); nothing that was computed from them is kept before.
-    """
-    for message in (message for message in messages if message.direction == "up"):
-        for position, client in enumerate(clients):
-            upload = message.of(position)
-            check_upload(upload, {name: fields[name] for name in upload.tensors}, {}, client.id)

@@ -16,9 +16,8 @@ from core import distillation
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.families import generative
-from core.federation import Client, Message, Task, UploadError, pack, supervised, train
+from core.federation import Client, Message, Task, pack, supervised, train
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
-from core.federation.uploads import LARGEST
 from core.models import Stacked, at_once
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
@@ -157,8 +156,6 @@ class Locals:
         ]
         for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
             unpack_optimiser(optimiser, judge, client.memory, "judge/optimiser/")
-        #: (K,) bool, clients that said something that is no number
-        self.bad = torch.zeros(len(clients), dtype=torch.bool, device=self.task.runtime.device)
 
     def _judge(self, client: Client) -> nn.Module:
         """D_k as the client remembers it, or a fresh one."""
@@ -255,11 +252,8 @@ class Locals:
         private.
         """
         logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
-        self._look(logits, LARGEST)
         if generated is None or real is None or not self.settings.sends_judgements:
             return Answers(logits)
-        self._look(generated, 1)
-        self._look(real, 1)
         return Answers(logits, generated.detach(), real.detach())
 
     def pull_back(self, graph: Graph, pull: Pull, step: int) -> torch.Tensor | None:
@@ -288,7 +282,6 @@ class Locals:
             outputs, directions = zip(*wanted, strict=True)
             (gradients,) = torch.autograd.grad(outputs, graph.images, directions)
             gradients = self._private(gradients, self.settings.clip_norm, ("gradients", step))
-            self._look(gradients, LARGEST)
         # update D_k by descending its stochastic gradient
         for parameter, slope in zip(parameters, slopes, strict=True):
             parameter.grad = slope
@@ -326,23 +319,6 @@ class Locals:
             return torch.cat(
                 [self.teachers(part).float().softmax(-1) for part in inputs.split(at_once(inputs))],
                 1,
-            )
-
-    def _look(self, values: torch.Tensor, most: float) -> None:
-        """Note, on the device, the clients that sent something beyond a bound: (K, ...); what is no
-        number is beyond any.
-        """
-        self.bad |= ~(values.detach().abs() <= most).reshape(len(values), -1).all(1)
-
-    def check(self) -> None:
-        """Look once at what was gathered on the device; raise UploadError for a client whose values
-        are no numbers.
-        """
-        if bool(self.bad.any()):
-            first = self.clients[int(self.bad.int().argmax())]
-            raise UploadError(
-                f"the upload of client {first.id} was refused: its answers hold values that are "
-                "not finite or out of range (did its teacher or the distillation diverge?)"
             )
 
     def set_rate(self, rate: float) -> None:

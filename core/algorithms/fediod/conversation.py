@@ -136,9 +136,6 @@ class Side(Protocol):
     def set_rate(self, rate: float) -> None:
         """The learning rate of every D_k in its next step."""
 
-    def check(self) -> None:
-        """Raise UploadError where a client said what is no number."""
-
     def remember(self) -> None:
         """Keep in the clients' memories what has changed."""
 
@@ -222,9 +219,6 @@ class Distant:
 
     def set_rate(self, rate: float) -> None:
         """Clients know their rate by the step."""
-
-    def check(self) -> None:
-        """Every answer was looked at when it came."""
 
     def remember(self) -> None:
         """Clients remember after every question."""
