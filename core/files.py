@@ -24,16 +24,19 @@ def read_bounded(path: Path, most: int, what: str) -> bytes:
     it has more than `most` bytes and where it cannot be read. `what` is the name of its kind.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
             raise InputError(f"the {what} {path} is not a plain file")
+        if found.st_size > most:
+            raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
         with path.open("rb") as file:
-            content = file.read(most + 1)
+            content = file.read(found.st_size + 1)
     except FileNotFoundError:
         raise InputError(f"there is no {what} {path}") from None
     except OSError as error:
         raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}") from None
-    if len(content) > most:
-        raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
+    if len(content) > found.st_size:
+        raise InputError(f"the {what} {path} grows while it is read")
     return content
 
 

@@ -8,6 +8,7 @@ containers and nothing else, so that a file that was tampered with is refused an
 from __future__ import annotations
 
 import codecs
+import io
 import pickle
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ from core.data.arrays import as_labels, assemble
 from core.data.cifar_names import CIFAR10_CLASSES, COARSE_OF_FINE, FINE, SUPERCLASSES
 from core.data.dataset import Dataset, Split
 from core.data.npz import load_npz
-from core.errors import InputError
+from core.errors import InputError, brief, listed, one_line
+from core.files import read_bounded
 
 MEAN10, STD10 = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 MEAN100, STD100 = (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)
@@ -31,7 +33,33 @@ FILES10 = tuple(f"{FOLDER10}/{name}" for name in (*TRAIN10, "test_batch"))
 FILES100 = (f"{FOLDER100}/train", f"{FOLDER100}/test")
 
 
-#: stands for numpy.ndarray in a pickle: enough for `_reconstruct`, and nothing that could be called
+#: bytes of the largest batch that is read; CIFAR-100's training images have 155 million
+LARGEST = 2**28
+
+
+class _Bytes:
+    """Stands for the dtype of bytes, the only one that is allowed."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if code not in ("u1", b"u1"):
+            raise pickle.UnpicklingError(f"data must be uint8, not {brief(code)}")
+
+    def __setstate__(self, state: Any) -> None:
+        """NumPy's byte order and alignment: bytes have neither."""
+
+
+class _Array:
+    """Stands for an array, which NumPy makes empty first and fills from its state."""
+
+    values: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, _, by_columns, content = state
+        values = np.frombuffer(content, dtype=np.uint8)
+        self.values = values.reshape(shape, order="F" if by_columns else "C")
+
+
+#: stands for numpy.ndarray: enough for `_reconstruct`, and nothing that could be called
 _NDARRAY = object()
 
 
@@ -42,24 +70,28 @@ def _encode(text: str, encoding: str) -> bytes:
     return codecs.latin_1_encode(text)[0]
 
 
-def _reconstruct(subtype: Any, shape: Any, code: Any) -> np.ndarray:
-    # NumPy builds an empty array first and fills it from its state; only plain arrays of no
-    # elements are made here
+def _reconstruct(subtype: Any, shape: Any, code: Any) -> _Array:
     if subtype is not _NDARRAY or shape != (0,):
         raise pickle.UnpicklingError("only plain arrays are allowed")
-    return np.ndarray((0,), dtype="u1")
+    return _Array()
 
 
-class ArrayUnpickler(pickle.Unpickler):
-    """Builds bytes, numbers, lists, tables and NumPy arrays; refuses everything else."""
+class ArrayUnpickler(pickle._Unpickler):
+    """Builds bytes, numbers, lists, tables and arrays of bytes; refuses everything else.
+
+    It is Python's unpickler in Python: the one in C makes room for as many objects as a number in
+    the file says.
+    """
 
     allowed: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
         ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
         ("numpy", "ndarray"): _NDARRAY,
-        ("numpy", "dtype"): np.dtype,
+        ("numpy", "dtype"): _Bytes,
         ("_codecs", "encode"): _encode,
     }
+
+    stack: list[Any]
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -69,20 +101,26 @@ class ArrayUnpickler(pickle.Unpickler):
                 f"it asks for {module}.{name}, which is not allowed"
             ) from None
 
+    def build(self) -> None:
+        """Give an object its state: an array or its dtype, and no other."""
+        state = self.stack.pop()
+        if type(self.stack[-1]) not in (_Array, _Bytes):
+            raise pickle.UnpicklingError("only arrays may have a state")
+        self.stack[-1].__setstate__(state)
+
+    dispatch: ClassVar[dict[int, Any]] = pickle._Unpickler.dispatch | {pickle.BUILD[0]: build}
+
 
 def _read(path: Path) -> dict[str, Any]:
     """The table in a batch file, with its keys as text. Raises InputError when it cannot be read
     safely.
     """
+    content = read_bounded(path, LARGEST, "CIFAR batch")
     try:
-        with path.open("rb") as file:
-            table = ArrayUnpickler(file, encoding="bytes").load()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; remove its folder and get the set again") from None
+        table = ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"{path} cannot be read as a CIFAR batch ({reason}); get it again"
+            f"{path} cannot be read as a CIFAR batch ({one_line(error, 150)}); get it again"
         ) from None
     if not isinstance(table, dict):
         raise InputError(f"{path} is not a CIFAR batch: it holds a {type(table).__name__}")
@@ -97,14 +135,9 @@ def _batch(path: Path, key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
     table = _read(path)
     for need in ("data", key):
         if need not in table:
-            raise InputError(f"{path} has no {need!r}; it holds: {', '.join(table)}")
-    pixels = table["data"]
-    if (
-        not isinstance(pixels, np.ndarray)
-        or pixels.dtype != np.uint8
-        or pixels.ndim != 2
-        or pixels.shape[1] != 3072
-    ):
+            raise InputError(f"{path} has no {need!r}; it holds: {listed(list(table))}")
+    pixels = table["data"].values if isinstance(table["data"], _Array) else None
+    if pixels is None or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise InputError(f"{path}: data must be uint8 of shape (N, 3072)")
     labels = table[key]
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):

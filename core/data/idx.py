@@ -5,6 +5,7 @@ out, packed with gzip or not.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
+from core.files import read_bounded
 
 STEMS = {"train": "train", "test": "t10k"}
 KINDS = ("images-idx3-ubyte", "labels-idx1-ubyte")
@@ -72,9 +74,11 @@ LARGEST = 2**30
 
 def read_idx(path: Path) -> np.ndarray:
     """The uint8 array in an idx file. Raises InputError when the header or the length is wrong."""
+    data = read_bounded(path, LARGEST, "idx file")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        if path.suffix == ".gz":
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise InputError(f"{path} would unpack to more than {LARGEST:,} bytes")
     except (OSError, EOFError, zlib.error) as error:

@@ -9,6 +9,7 @@ split files count in.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -17,8 +18,12 @@ import torch
 from core.data.arrays import assemble
 from core.data.dataset import Dataset, Split
 from core.data.npz import load_npz, save_npz
+from core.data.pictures import decoded
 from core.data.stl10 import IMAGENET_MEAN, IMAGENET_STD
 from core.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 #: torchvision's folders, the smallest images first: they suffice for 64x64 and decode fastest
 FOLDERS = ("imagenette2-160", "imagenette2-320", "imagenette2")
@@ -48,22 +53,16 @@ def layouts(size: int) -> tuple[tuple[str, ...], ...]:
     return ((f"imagenette_{size}.npz",), *((f"{name}/train", f"{name}/val") for name in FOLDERS))
 
 
-def _decode(path: Path, size: int) -> np.ndarray:
+def _fit(image: Image, size: int) -> np.ndarray:
     """One image, uint8 (size, size, 3): shorter side resized to `size`, centre cropped."""
-    from PIL import Image
+    from PIL.Image import Resampling
 
-    try:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-            scale = size / min(image.size)
-            shape = [max(size, round(side * scale)) for side in image.size]
-            left, top = ((side - size) // 2 for side in shape)
-            image = image.resize((shape[0], shape[1]), Image.Resampling.BILINEAR)
-            return np.asarray(image.crop((left, top, left + size, top + size)))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read as an image ({error}); get the set again"
-        ) from None
+    image = image.convert("RGB")
+    scale = size / min(image.size)
+    shape = [max(size, round(side * scale)) for side in image.size]
+    left, top = ((side - size) // 2 for side in shape)
+    image = image.resize((shape[0], shape[1]), Resampling.BILINEAR)
+    return np.asarray(image.crop((left, top, left + size, top + size)))
 
 
 def _split(folder: Path, size: int) -> Split:
@@ -79,7 +78,7 @@ def _split(folder: Path, size: int) -> Split:
         paths = sorted(path for path in (folder / wnid).iterdir() if path.suffix.lower() == ".jpeg")
         if not paths:
             raise InputError(f"{folder / wnid} holds no .JPEG files; get the set again")
-        images += [_decode(path, size) for path in paths]
+        images += [decoded(path, lambda image: _fit(image, size)) for path in paths]
         labels += [label] * len(paths)
     pixels = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2).copy())
     return Split(pixels, torch.tensor(labels))
@@ -95,12 +94,6 @@ def load_imagenette(root: Path, size: int) -> Dataset:
     names = tuple(CLASSES.values())
     if packed(root, size).is_file():
         return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD, size)
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "decoding Imagenette needs the package pillow; install it with: pip install pillow"
-        ) from None
     folder = next((root / name for name in FOLDERS if (root / name).is_dir()), root / FOLDERS[0])
     train, test = _split(folder / "train", size), _split(folder / "val", size)
     return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)

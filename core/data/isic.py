@@ -14,9 +14,11 @@ last image speak against it, and here they do not.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,8 +26,13 @@ import torch
 from core.data.arrays import assemble
 from core.data.dataset import Dataset, Split
 from core.data.npz import load_npz, save_npz
+from core.data.pictures import decoded
 from core.errors import InputError
+from core.files import read_text
 from core.rng import Rng
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 FOLDER = "isic2020"
 #: the file of diagnoses as the challenge names it, and as Kaggle does
@@ -33,6 +40,8 @@ TABLES = ("ISIC_2020_Training_GroundTruth.csv", "train.csv")
 #: the folder of images as ISIC_2020_Training_JPEG.zip holds it, and as Kaggle does
 IMAGES = ("train", "jpeg/train")
 CLASSES = ("benign", "malignant")
+#: bytes of the largest table that is read; the official one has 2 million
+LARGEST = 2**24
 #: images, and malignant ones among them
 OFFICIAL = (33_126, 584)
 #: images for training, validation and test in GDD-FL
@@ -103,13 +112,13 @@ def read_table(path: Path) -> tuple[list[str], torch.Tensor]:
     """
     found: dict[str, int] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for line, row in enumerate(csv.DictReader(file), 2):
-                name, label = _entry(row, f"{path}, line {line}")
-                if name in found:
-                    raise InputError(f"{path}, line {line}: the image {name} stands twice")
-                found[name] = label
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = read_text(path, LARGEST, "table").removeprefix("\ufeff")
+        for line, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), 2):
+            name, label = _entry(row, f"{path}, line {line}")
+            if name in found:
+                raise InputError(f"{path}, line {line}: the image {name} stands twice")
+            found[name] = label
+    except csv.Error as error:
         raise InputError(f"{path} cannot be read as a table ({error}); get it again") from None
     counts = len(found), sum(found.values())
     if counts != OFFICIAL:
@@ -165,30 +174,21 @@ def decode(paths: Sequence[Path], size: int) -> torch.Tensor:
 
     Raises InputError when pillow is absent and for a file that is missing or broken.
     """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise InputError(
-            "decoding ISIC 2020 needs the package pillow; install it with: pip install pillow"
-        ) from None
     pixels = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
 
+    def small(image: Image) -> np.ndarray:
+        from PIL.Image import Resampling
+
+        # JPEG can be decoded at 1/2, 1/4 or 1/8; twice the final size is left for a smooth resize
+        image.draft("RGB", (2 * size, 2 * size))
+        return np.array(image.convert("RGB").resize((size, size), Resampling.BILINEAR))
+
     def read(row: int) -> None:
-        try:
-            with Image.open(paths[row]) as image:
-                # JPEG can be decoded at 1/2, 1/4 or 1/8; twice the final size is left for a smooth
-                # resize
-                image.draft("RGB", (2 * size, 2 * size))
-                small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-                pixels[row] = torch.from_numpy(np.array(small)).permute(2, 0, 1)
-        except FileNotFoundError:
+        if not paths[row].exists():
             raise InputError(
                 f"the image {paths[row]} is missing; unpack ISIC_2020_Training_JPEG.zip again"
-            ) from None
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(
-                f"{paths[row]} cannot be read as an image ({error}); get the set again"
-            ) from None
+            )
+        pixels[row] = torch.from_numpy(decoded(paths[row], small)).permute(2, 0, 1)
 
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(read, range(len(paths))):

@@ -11,11 +11,14 @@ from torch.nn import functional
 from core.data.arrays import as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
+from core.files import read_bounded
 
 FOLDER = "stl10_binary"
 #: what is looked for, relative to the data folder
 FILES = tuple(f"{FOLDER}/{split}_{kind}.bin" for split in ("train", "test") for kind in "Xy")
 SIDE = 96  # pixels of the source
+#: bytes of the largest file that is read; the test images have 221 million
+LARGEST = 2**28
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 #: statistics of ImageNet, from which the images of STL10 and Imagenette are taken
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,10 +45,7 @@ def resize(images: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _bytes(path: Path) -> np.ndarray:
-    try:
-        return np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); get it again") from None
+    return np.frombuffer(read_bounded(path, LARGEST, "file of images"), dtype=np.uint8)
 
 
 def _split(folder: Path, word: str, size: int) -> Split:

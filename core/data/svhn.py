@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +12,35 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
+from core.files import read_bounded
 
+#: bytes of the largest file that is read, and of what one of its parts may unpack to: the training
+#: images have 182 and 225 million
+LARGEST, GROWN = 2**28, 2**29
+#: how a .mat file marks a part that is packed
+COMPRESSED = 15
 FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 #: channel statistics of the training images, as the dataset condensation papers use them (Zhao et
 #: al. 2021)
 MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+
+
+def _bounded(content: bytes) -> None:
+    """Look at how far the parts of a .mat file unpack before one is parsed. Raises ValueError for
+    more than `GROWN` bytes, and for another version or byte order.
+    """
+    if content[124:128] != b"\x00\x01IM":
+        raise ValueError("it is not of version 5")
+    at = 128
+    while at + 8 <= len(content):
+        kind, size = struct.unpack_from("<II", content, at)
+        part, at, grown = content[at + 8 : at + 8 + size], at + 8 + size, 0
+        unpacker = zlib.decompressobj()
+        while kind == COMPRESSED and part and not unpacker.eof:
+            grown += len(unpacker.decompress(part, 2**20))
+            part = unpacker.unconsumed_tail
+            if grown > GROWN:
+                raise ValueError(f"it would unpack to more than {GROWN:,} bytes")
 
 
 def _split(path: Path) -> Split:
@@ -23,8 +50,10 @@ def _split(path: Path) -> Split:
         raise InputError(
             "reading SVHN needs the package scipy; install it with: pip install scipy"
         ) from None
+    content = read_bounded(path, LARGEST, "file of images")
     try:
-        table = loadmat(path)
+        _bounded(content)
+        table = loadmat(io.BytesIO(content), variable_names=("X", "y"))
     except Exception as error:  # scipy raises many kinds on damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} cannot be read as a .mat file ({reason}); get it again") from None

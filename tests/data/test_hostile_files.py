@@ -2,15 +2,20 @@
 
 import io
 import os
+import re
 import struct
+import tracemalloc
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
 
-from core.data import available, load
+from core.data import available, idx, isic, load, pictures, stl10, svhn
+from core.data import cifar as cifar_module
 from core.data.npz import GROWN
 from core.errors import InputError
+from tests.data import layouts
 
 
 def sound(**changes) -> dict[str, np.ndarray]:
@@ -109,3 +114,159 @@ def test_a_pipe_does_not_stop_the_list_of_data_sets(tmp_path):
 def test_a_sound_file_loads(tmp_path):
     np.savez_compressed(tmp_path / "own.npz", **sound())
     assert len(load("own", tmp_path).train) == 20
+
+
+# the other readers
+
+
+def cifar(body: bytes) -> bytes:
+    """A pickle in protocol 4 that builds something and then stops."""
+    return b"\x80\x04" + body + b"."
+
+
+PICKLES = {
+    "a call of the system": cifar(b"cos\nsystem\n(X\x04\x00\x00\x00truetR"),
+    "a name with dots": cifar(b"cnumpy\ndtype.__class__\n"),
+    "a place for 10^9 objects": cifar(b"Nr\xff\xff\xff\x3f"),
+    "text that names such a place": cifar(b"Np999999999999\n"),
+    "bytes that are not there": cifar(b"\x8e" + (2**50).to_bytes(8, "little")),
+    "a frame that is not there": cifar(b"\x95" + (2**50).to_bytes(8, "little")),
+    "an array of objects": cifar(b"cnumpy\ndtype\n(X\x02\x00\x00\x00O8tR"),
+    "an array with a state of lists": cifar(
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tC\x01btR(K\x01]tb"
+    ),
+    "an array of another size": cifar(
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tC\x01btR"
+        b"(K\x01J\xff\xff\xff\x7f\x85cnumpy\ndtype\n(X\x02\x00\x00\x00u1tR\x89C\x01atb"
+    ),
+    "a function with a state": cifar(b"c_codecs\nencode\n}X\x01\x00\x00\x00aK\x01sb"),
+    "a persistent object": cifar(b"Px\n"),
+    "an extension": cifar(b"\x82\x01"),
+    "a number of a million digits": cifar(b"L" + b"9" * 10**6 + b"L\n"),
+    "a thousand lists": cifar(b"]" * 1000 + b"a" * 999),
+    "nothing on the stack": cifar(b"a"),
+    "no end": b"\x80\x04]",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_a_batch_that_is_none(tmp_path, name):
+    layouts.cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "data_batch_2"
+    path.write_bytes(PICKLES[name])
+    refused_file("cifar10", tmp_path, path)
+
+
+def refused_file(name, root, path) -> str:
+    """One line that names the file, and no memory taken for what the file announces."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError) as error:
+            load(name, root)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    line = str(error.value)
+    assert str(path) in line and "\n" not in line and len(line) < 300 + len(str(path))
+    assert most < 2**28
+    return line
+
+
+READERS = {
+    "cifar10": (layouts.cifar10, "cifar-10-batches-py/test_batch", cifar_module.LARGEST),
+    "cifar100": (layouts.cifar100, "cifar-100-python/train", cifar_module.LARGEST),
+    "stl10": (layouts.stl10, "stl10_binary/test_X.bin", stl10.LARGEST),
+    "svhn": (layouts.svhn, "test_32x32.mat", svhn.LARGEST),
+    "imagenette": (
+        layouts.imagenette,
+        "imagenette2-160/val/n01440764/image_1.JPEG",
+        pictures.LARGEST,
+    ),
+    "mnist": (layouts.mnist, "MNIST/raw/t10k-images-idx3-ubyte", idx.LARGEST),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["large", "device", "pipe", "folder", "text"])
+def test_what_lies_in_the_place_of_a_file_of_images(tmp_path, name, kind):
+    lay, file, largest = READERS[name]
+    lay(tmp_path)
+    path = tmp_path / file
+    path.unlink()
+    match kind:
+        case "large":
+            with path.open("wb") as opened:
+                opened.truncate(largest + 1)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "text":
+            path.write_text("<script>alert(1)</script>")
+    with pytest.raises(InputError) as error:
+        load(name, tmp_path)
+    line = str(error.value)
+    assert path.name.split(".")[0].removesuffix("-images-idx3-ubyte") in line and "\n" not in line
+
+
+def png(width: int, height: int) -> bytes:
+    """The begin of an image of that size."""
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [struct.pack(">I", 13), head, struct.pack(">I", zlib.crc32(head))]
+    return b"".join([b"\x89PNG\r\n\x1a\n", *chunks, struct.pack(">I", 9), b"IDAT"])
+
+
+PICTURES = {
+    "two billion pixels": (png(50_000, 50_000), "50000 by 50000|exceeds limit"),
+    "more pixels than allowed": (png(9_000, 9_000), "9000 by 9000"),
+    "nothing of what it announces": (png(100, 100), "cannot be read as an image"),
+    # Pillow would start another program for it
+    "PostScript": (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n",
+        "no JPEG or PNG",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_an_image_that_is_not_decoded(tmp_path, name):
+    layouts.imagenette(tmp_path)
+    path = tmp_path / "imagenette2-160" / "train" / "n01440764" / "image_2.JPEG"
+    content, words = PICTURES[name]
+    path.write_bytes(content)
+    assert re.search(words, refused_file("imagenette", tmp_path, path))
+    with pytest.raises(InputError, match=words):
+        isic.decode([path], 8)
+
+
+def mat(part: bytes, kind: int = svhn.COMPRESSED) -> bytes:
+    return b" " * 124 + b"\x00\x01IM" + struct.pack("<II", kind, len(part)) + part
+
+
+def test_a_mat_file_that_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(svhn, "GROWN", 2**22)
+    layouts.svhn(tmp_path)
+    path = tmp_path / "train_32x32.mat"
+    path.write_bytes(mat(zlib.compress(bytes(2**23))))
+    assert "would unpack to more than" in refused_file("svhn", tmp_path, path)
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(99))
+    assert "not of version 5" in refused_file("svhn", tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "image_name\n", "\xff", 'image_name,"' + "x" * 200_000 + '"\n1', "a,b\n" * 3, "\0"],
+    ids=["empty", "header", "no UTF-8", "a long field", "other columns", "a zero byte"],
+)
+def test_a_table_of_diagnoses_that_is_none(tmp_path, text):
+    path = tmp_path / "train.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"train\.csv"):
+        isic.read_table(path)
+    with path.open("wb") as file:
+        file.truncate(isic.LARGEST + 1)
+    with pytest.raises(InputError, match="too large"):
+        isic.read_table(path)

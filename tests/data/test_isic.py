@@ -200,7 +200,7 @@ def test_a_missing_column_is_named(tmp_path, column):
 def test_a_file_that_is_no_table(tmp_path):
     folder = lay_out(tmp_path)
     (folder / isic.TABLES[0]).write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(InputError, match="cannot be read as a table"):
+    with pytest.raises(InputError, match="is not text in UTF-8"):
         load("isic2020", tmp_path)
     (folder / isic.TABLES[0]).write_text("")
     with pytest.raises(InputError, match="lists 0 images"):
