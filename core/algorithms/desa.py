@@ -242,7 +242,14 @@ class DESA(fedavg.FedAvg):
     def anchors(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """The anchors that clients upload, condensed from noise."""
+        """The anchors that clients upload."""
+        answers: dict[int, Message] = {}
+        for some in condensing.chunks(clients):
+            answers |= self._condensed(some, rng)
+        return answers
+
+    def _condensed(self, clients: Sequence[Client], rng: Rng) -> dict[int, Message]:
+        """The anchors of some clients, condensed from noise."""
         task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
         encoder = LatentEncoder(task.new_model(rng.at("encoder")))
         real, _ = condensing.gather(clients, rngs, self.settings.candidates)

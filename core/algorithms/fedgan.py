@@ -155,7 +155,7 @@ class FedGAN(fedavg.FedAvg):
     ) -> None:
         """K local steps of both networks, in place. Nothing in the loop waits for a GPU."""
         settings, task = self.settings, client.task
-        device = client.labels.device
+        images, device = client.images, client.labels.device
         draws = rng.at("noise").generator(device)
         networks = (discriminator.train(), generator.train())
         optimisers = [
@@ -173,7 +173,7 @@ class FedGAN(fedavg.FedAvg):
                 fake = task.dataset.standardise(generator(noise, labels))
                 # one pass for both: its normalisation does not mix images
                 inputs = labelled(
-                    torch.cat([task.inputs(client.images[batch]), fake]),
+                    torch.cat([task.inputs(images[batch]), fake]),
                     labels.repeat(2),
                     task.dataset.num_classes,
                 )

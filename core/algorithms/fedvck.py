@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import attrs
 import torch
-from torch import nn
 
 from core import condensation, server
 from core.checks import number, on_or_off, one_of, whole
@@ -254,8 +253,12 @@ class FedVCK(Condensing):
             else None,
         )
         images, trace = condense(problem, start, group)
+        # M_{t-1} of the next round, the same tensors for all
+        previous = pack(model, "previous/")
         for position, client in enumerate(clients):
-            self.remember(client, model, images[real.owner[group] == position])
+            client.memory = dict(previous)
+            if settings.warm_start:  # the images to go on with
+                client.memory["images"] = images[real.owner[group] == position]
         answers = self.uploads_of(clients, real, logits, images, group)
         if settings.tell_loss:
             losses = progress(trace, real.owner, len(clients), settings.iterations)
@@ -315,14 +318,6 @@ class FedVCK(Condensing):
         # w(x) = 1 / (1 + exp(-err + b)), P_w(x) = w(x) / sum w
         w = condensation.importance(error, settings.b)
         return condensation.selection_probabilities(w, real.group, real.groups, settings.selection)
-
-    def remember(self, client: Client, model: nn.Module, images: torch.Tensor) -> None:
-        """M_{t-1} of the next round, and the images to go on with where `warm_start` asks for
-        them.
-        """
-        client.memory = pack(model, "previous/")
-        if self.settings.warm_start:
-            client.memory["images"] = images
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Learn from the uploads; in round 0 there is no earlier knowledge and so no contrastive

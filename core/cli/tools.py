@@ -93,6 +93,7 @@ def bench(
     Example:
       python -m core bench condensation
       python -m core bench run
+      python -m core bench clients
     """
     from core.experiments import bench as benches
     from core.federation import Runtime

@@ -4,7 +4,7 @@ learns from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import torch
@@ -22,6 +22,8 @@ from core.server import ServerTraining
 
 #: normalised pixels lie within some units of 0; condensed ones beyond this came from divergence
 FAR = 1e4
+#: groups that are condensed at once: their number, and not that of clients, decides the memory
+MOST_GROUPS = 1000
 WIRE = {"uint8": torch.uint8, "float32": torch.float32}
 
 
@@ -46,8 +48,23 @@ class ServerSide:
         return part(self, ServerTraining, "server_", batch_size=self.server_batch)
 
 
+def chunks(clients: Sequence[Client], most: int = MOST_GROUPS) -> Iterator[list[Client]]:
+    """The clients in their order, in lists that have at most `most` groups together (a group is one
+    class of one client), or one client.
+    """
+    some, total = list[Client](), 0
+    for client in clients:
+        groups = int((client.class_counts > 0).sum())
+        if some and total + groups > most:
+            yield some
+            some, total = [], 0
+        some.append(client)
+        total += groups
+    yield some
+
+
 class Condensing(Algorithm):
-    """Clients upload images, made for all clients of a round in one batched program.
+    """Clients upload images, made for many clients in one batched program; see `chunks`.
 
     A subclass writes `serve`, for many clients; that one client alone gets the same from it is what
     separate streams of random numbers are for.
@@ -67,7 +84,11 @@ class Condensing(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """What all clients upload."""
-        return self.serve(clients, messages, [rng.at("client", client.id) for client in clients])
+        answers: dict[int, Message] = {}
+        for some in chunks(clients):
+            rngs = [rng.at("client", client.id) for client in some]
+            answers |= self.serve(some, messages, rngs)
+        return answers
 
     def model(self, state: State) -> nn.Module:
         """The global model."""

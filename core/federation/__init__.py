@@ -1,7 +1,7 @@
 """The contract of federated algorithms, and the loop that runs them."""
 
 from core.federation.algorithm import EVERY_TASK, Algorithm, State
-from core.federation.client import Client, distribute
+from core.federation.client import Client, Rows, distribute
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
 from core.federation.local_training import LocalTraining, supervised, train
 from core.federation.loop import RoundResult, rounds, select
@@ -23,6 +23,7 @@ __all__ = [
     "Message",
     "Reconstruction",
     "RoundResult",
+    "Rows",
     "Runtime",
     "Schedule",
     "Segmentation",

@@ -13,6 +13,21 @@ from core.federation.task import Task
 from core.rng import Rng
 
 
+@attrs.frozen(eq=False)
+class Rows:
+    """Rows of an array that many share, by their numbers: they are copied when they are asked for."""
+
+    array: torch.Tensor
+    rows: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self) -> torch.Tensor:
+        """The rows, a copy."""
+        return self.array[self.rows]
+
+
 @attrs.define(eq=False)
 class Client:
     """One participant.
@@ -24,9 +39,16 @@ class Client:
 
     id: int
     task: Task
-    images: torch.Tensor
+    _images: torch.Tensor | Rows
     labels: torch.Tensor
     memory: dict[str, torch.Tensor] = attrs.field(factory=dict)
+
+    @property
+    def images(self) -> torch.Tensor:
+        """The client's images; a client that holds rows of an array makes them at every call, so
+        keep them as long as you need them.
+        """
+        return self._images.read() if isinstance(self._images, Rows) else self._images
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,13 +62,15 @@ class Client:
 def distribute(
     task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0
 ) -> list[Client]:
-    """Clients with the training set distributed over them.
+    """Clients with the training set distributed over them: each has an index over the one array
+    of images, and a copy of what they are to be predicted as.
 
     With `train_fraction` below 1, every client keeps that share of its part, drawn at random and
     rounded up. Rows that the data set holds out for validation are left out. A client may be empty;
     it then takes no part in any round. Raises InputError when all are empty.
     """
     train, device = task.dataset.train, task.runtime.device
+    images, targets = train.images.to(device), train.targets.to(device)
     parts = split_over_clients(partition, train, clients, seed)
     if not any(len(part) for part in parts):
         raise InputError("the partition leaves every client without data")
@@ -60,7 +84,6 @@ def distribute(
                 len(rows), generator=Rng(seed).at("train_fraction", number).generator()
             )
             rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
-        made.append(
-            Client(number, task, train.images[rows].to(device), train.targets[rows].to(device))
-        )
+        rows = rows.to(device)
+        made.append(Client(number, task, Rows(images, rows), targets[rows]))
     return made

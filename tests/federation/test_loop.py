@@ -7,7 +7,7 @@ import torch
 from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime, select
+from core.federation import Runtime, distribute, select
 from core.models import count_parameters
 from core.rng import Rng
 
@@ -129,3 +129,19 @@ def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(tmp_path)
     again = [result.ledger.total("up") for result in rounds(TINY, checkpoint=path)]
     grown = [sum(total.values()) for total in again]
     assert len(again) > 1 and grown == sorted(set(grown)) and again[-1] == first[-1]
+
+
+def test_clients_share_one_array_of_images(task):
+    """A client that is made lazily has the images that its rows name, and no copy between calls."""
+    made = distribute(task, {"name": "iid"}, 5, seed=0)
+    train = task.dataset.train
+    assert sum(map(len, made)) == len(train)
+    for client in made:
+        rows = client._images
+        assert rows.array.data_ptr() == train.images.data_ptr()
+        assert client.images.equal(train.images[rows.rows])
+        assert client.labels.equal(train.labels[rows.rows])
+        assert client.images.data_ptr() != train.images.data_ptr()
+    smaller = attrs.evolve(made[0], memory={"a": torch.ones(1)})
+    assert smaller.images.equal(made[0].images)
+    assert len(attrs.evolve(made[0], images=made[0].images[:2]).images) == 2

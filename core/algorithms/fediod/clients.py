@@ -145,6 +145,7 @@ class Locals:
         )
         self.multiplier = multiplier
         self.task = clients[0].task
+        self.images = [client.images for client in clients]
         self.teachers = Stacked(teachers(clients, settings))
         self.judges = [self._judge(client) for client in clients]
         self.judge = Stacked(self.judges)
@@ -177,8 +178,8 @@ class Locals:
             for client in self.clients
         ]
         picked = [
-            client.images[rows.to(device, non_blocking=True)]
-            for client, rows in zip(self.clients, drawn, strict=True)
+            images[rows.to(device, non_blocking=True)]
+            for images, rows in zip(self.images, drawn, strict=True)
         ]
         return self.task.inputs(torch.cat(picked)).unflatten(0, (len(picked), size))
 

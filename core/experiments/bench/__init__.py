@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from core.errors import unknown
-from core.experiments.bench import bilevel, condensation, local_training, runs
+from core.experiments.bench import bilevel, clients, condensation, local_training, runs
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
 
@@ -17,6 +17,7 @@ from core.federation import Runtime
 BENCH = REPOSITORY / "book" / "bench"
 BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "bilevel": bilevel.measure,
+    "clients": clients.measure,
     "condensation": condensation.measure,
     "local-training": local_training.measure,
     "run": runs.measure,

@@ -18,8 +18,8 @@ from core.experiments.bench.timing import ceiling, random_task, seconds, spread
 from core.federation import Client, Ledger, Runtime, Task
 from core.rng import Rng
 
-#: pairs; clients and images of each in the pairs; clients of the rows that show how runs grow
-PAIRS, CLIENTS, IMAGES, GROWING = 3, 2, 160, (10, 100, 1000)
+#: pairs; clients, and images of each
+PAIRS, CLIENTS, IMAGES = 3, 2, 160
 #: channels of the ConvNet; images of a batch
 WIDTH, BATCH = 128, 64
 #: images of a class that are condensed; real ones in a step; iterations
@@ -106,8 +106,8 @@ def _contestants(runtime: Runtime) -> dict[str, tuple[Callable[[], None], Callab
 
 
 def measure(runtime: Runtime) -> dict[str, Any]:
-    """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; the share of
-    the machine's ceiling; and rounds of FedAvg with 10, 100 and 1,000 clients.
+    """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; and the share
+    of the machine's ceiling.
     """
     best, found = ceiling(runtime), {}
     for name, (slow, fast) in _contestants(runtime).items():
@@ -125,8 +125,6 @@ def measure(runtime: Runtime) -> dict[str, Any]:
             "ratio": spread([theirs / ours for theirs, ours in pairs]),
             "ceiling_share": counter.get_total_flops() / took / best,
         }
-    for number in GROWING:
-        found[f"fedavg, {number} clients"] = growing(runtime, number)
     return {
         "what": f"one round with its server, {CLIENTS} clients, {ITERATIONS} iterations, {REAL} real "
         "images a class and step, random pixels of 3x32x32 (fedmk: 1x28x28), against a plain loop "
@@ -137,21 +135,4 @@ def measure(runtime: Runtime) -> dict[str, Any]:
             for precision in ("float32", "bfloat16")
         },
         "contestants": found,
-    }
-
-
-def growing(runtime: Runtime, number: int) -> dict[str, Any]:
-    """A round of FedAvg with so many clients of 16 images each, ConvNet-32."""
-    task = random_task(runtime, 16 * number, 3, 32, 10)
-    task = attrs.evolve(task, model_options={"width": WIDTH // 4})
-    clients = clients_of(task, number)
-    took = seconds(
-        lambda: whole_round(task, clients, "fedavg", {"local_steps": 1, "batch_size": 16}),
-        runtime.device,
-    )
-    return {
-        "rate": 3600 / took,
-        "seconds": took,
-        "seconds_per_client": took / number,
-        "peak_memory": runtime.peak_memory(),
     }

@@ -1,0 +1,109 @@
+"""Clients that condense are served in lists of bounded size, with the same uploads."""
+
+import functools
+
+import attrs
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core import data
+from core.experiments import Experiment, make_clients, make_task
+from core.families import condensing
+from core.families.condensing import chunks
+from core.federation import Client, Message, Runtime, Task
+from core.rng import Rng
+
+
+@functools.cache
+def digits() -> Task:
+    return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
+
+
+def owner(number: int, classes: int) -> Client:
+    """A client with one image of each of so many classes."""
+    train = digits().dataset.train
+    return Client(number, digits(), train.images[:classes], torch.arange(classes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 10), min_size=1, max_size=20), st.integers(1, 40))
+def test_chunks_keep_the_order_and_are_as_long_as_the_bound_allows(classes, most):
+    clients = [owner(number, count) for number, count in enumerate(classes)]
+    found = [[client.id for client in some] for some in chunks(clients, most)]
+    assert [number for some in found for number in some] == list(range(len(clients)))
+    sizes = [sum(classes[number] for number in some) for some in found]
+    assert all(size <= most or len(some) == 1 for size, some in zip(sizes, found, strict=True))
+    following = [classes[some[0]] for some in found[1:]]
+    assert all(size + more > most for size, more in zip(sizes, following, strict=False))
+
+
+SMALL = {
+    "fedvck": {"iterations": 3, "min_images": 2, "real_batch": 4, "estimator": "expectation"},
+    "feddm": {"iterations": 3, "min_images": 2, "real_batch": 4},
+    "gddfl": {"iterations": 3, "images_per_class": 2, "real_batch": 4, "encoder_width": 4},
+    "dc": {"images_per_class": 1, "iterations": 1, "real_batch": 4, "encoder_width": 4},
+    "fedmk": {"iterations": 2, "images_per_class": 2},
+    "random_selection": {"images_per_class": 3},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
+    """Images of 8 bits within one grey level, the rest to rounding; memories too. With one chunk
+    it is the one batch, bit for bit.
+    """
+    stated = Experiment(
+        algorithm=name,
+        dataset="digits",
+        model_options={"width": 4},
+        clients=4,
+        settings=SMALL[name],
+        profile="quick",
+    )
+    task = make_task(stated, Runtime())
+    algorithm, found = stated.new_algorithm(), []
+    state = algorithm.initialise(task, Rng(0))
+    wanted = {str(number): [1] * 10 for number in range(4)}
+    state = attrs.evolve(state, meta=state.meta | {"wanted": wanted})
+    for most in (10**9, 21):
+        clients = make_clients(stated, task)
+        messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+        monkeypatch.setattr(condensing, "chunks", functools.partial(chunks, most=most))
+        uploads = algorithm.clients_update(clients, messages, Rng(1))
+        assert list(uploads) == [0, 1, 2, 3]
+        found.append([*uploads.values(), *(Message(client.memory) for client in clients)])
+    direct = algorithm.serve(
+        clients := make_clients(stated, task),
+        messages,
+        [Rng(1).at("client", client.id) for client in clients],
+    )
+    for whole, parts in zip(*found, strict=True):
+        assert whole.tensors.keys() == parts.tensors.keys()
+        for key, one in whole.tensors.items():
+            if one.dtype == torch.uint8 and one.dim() > 1:
+                assert (one.int() - parts.tensors[key].int()).abs().max() <= 1, key
+            else:
+                torch.testing.assert_close(one, parts.tensors[key], rtol=1e-3, atol=1e-3)
+    for whole, one in zip(found[0], direct.values(), strict=False):
+        assert all(torch.equal(value, one.tensors[key]) for key, value in whole.tensors.items())
+
+
+def test_clients_remember_the_same_model_once():
+    """A thousand clients hold one copy of the last round's model, not a thousand."""
+    stated = Experiment(
+        algorithm="fedvck",
+        dataset="digits",
+        model_options={"width": 4},
+        clients=4,
+        settings=SMALL["fedvck"],
+        profile="quick",
+    )
+    task = make_task(stated, Runtime())
+    algorithm, clients = stated.new_algorithm(), make_clients(stated, task)
+    state = algorithm.initialise(task, Rng(0))
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+    algorithm.clients_update(clients, messages, Rng(1))
+    places = {tuple(value.data_ptr() for value in client.memory.values()) for client in clients}
+    assert len(places) == 1
