@@ -97,8 +97,8 @@ def check_settings(record: Record) -> None:
     _need(
         _is(experiment.dataset, r"[A-Za-z0-9_.-]{1,100}"), "dataset", "a name", experiment.dataset
     )
-    if experiment.model not in models.names():
-        raise unknown("model", experiment.model, models.names())
+    if experiment.model not in models.every_name():
+        raise unknown("model", experiment.model, models.every_name())
     asked = json.loads(json.dumps(attrs.asdict(experiment.new_algorithm().settings)))
     for name, value in record.settings.items():
         if name not in asked:

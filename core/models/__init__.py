@@ -10,7 +10,7 @@ from core.models.classifier import Classifier
 from core.models.dense import LabelToImage, PatchJudge, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
-from core.models.registry import build, names
+from core.models.registry import build, every_name, names
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
@@ -26,6 +26,7 @@ __all__ = [
     "at_once",
     "build",
     "count_parameters",
+    "every_name",
     "fresh",
     "initialise",
     "load",

@@ -23,18 +23,24 @@ _MODELS: dict[str, type[nn.Module]] = {
     "lenet": LeNet,
     "resnet8": ResNet8,
     "resnet18": ResNet18,
-    "unet": UNet,
 }
 #: these answer for every pixel: their classes may be the one channel of an image
-DENSE = ("unet",)
+_DENSE: dict[str, type[nn.Module]] = {"unet": UNet}
 
 #: numbers of the largest network that is built: 4 GB in float32
 LARGEST = 10**9
 
 
 def names() -> list[str]:
-    """The networks that `build` knows, in alphabetical order."""
+    """The classifiers that `build` knows, in alphabetical order."""
     return sorted(_MODELS)
+
+
+def every_name() -> list[str]:
+    """All networks that `build` knows, those too that answer for every pixel, in alphabetical
+    order.
+    """
+    return sorted(_MODELS | _DENSE)
 
 
 def build(
@@ -51,9 +57,9 @@ def build(
     Raises InputError for a name, option or value that does not exist, and for images too small for
     the network.
     """
-    if name not in _MODELS:
-        raise unknown("model", name, _MODELS)
-    kind = _MODELS[name]
+    if name not in every_name():
+        raise unknown("model", name, every_name())
+    kind = (_MODELS | _DENSE)[name]
     known = [
         key
         for key, value in inspect.signature(kind).parameters.items()
@@ -66,7 +72,7 @@ def build(
             raise unknown(f"option of {name}", option, known)
     at_least("channels", channels, 1)
     at_least("size", size, 1)
-    at_least("classes", classes, 1 if name in DENSE else 2)
+    at_least("classes", classes, 1 if name in _DENSE else 2)
     with torch.device(
         "meta"
     ):  # shapes only, so that PyTorch's own initialisation does not move the global generator
