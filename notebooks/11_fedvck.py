@@ -35,7 +35,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import condensation, server
 from core.algorithms import find
@@ -55,6 +54,7 @@ from core.report import (
 )
 from core.report.lesson import Lesson, pooled
 from core.report.results import lead
+from core.report.texts import Markdown
 from core.rng import Rng
 
 # %%

@@ -28,12 +28,12 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core.report import curves, lines, show, source, table, table_frame
 from core.report.knowledge import adjacent_mmd
 from core.report.lesson import Lesson, condensed, trained
 from core.report.results import column_curves, table_runs
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown

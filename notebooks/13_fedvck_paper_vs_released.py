@@ -23,7 +23,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import condensation, server
 from core.algorithms import find
@@ -37,6 +36,7 @@ from core.report.lesson import (
     switches,
     trained,
 )
+from core.report.texts import Markdown
 from core.rng import Rng
 
 Settings = find("fedvck").Settings

@@ -23,7 +23,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 import core.federation as federation
 from core import models
@@ -34,6 +33,7 @@ from core.report import source, table, table_frame
 from core.report.knowledge import condensed_total
 from core.report.lesson import Lesson
 from core.report.results import bytes_by_kind, table_runs
+from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng
 

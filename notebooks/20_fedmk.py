@@ -36,7 +36,6 @@ shown = "best"
 import attrs
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 import core.federation as federation
 from core import condensation, data, models, server
@@ -67,6 +66,7 @@ from core.report.results import (
     table_runs,
     verdict_counts,
 )
+from core.report.texts import Markdown
 from core.report.tuning import tuning_table
 from core.rng import Rng
 

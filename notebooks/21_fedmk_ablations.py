@@ -27,7 +27,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import condensation
 from core.experiments import TableSpec
@@ -44,6 +43,7 @@ from core.report import (
 )
 from core.report.lesson import Lesson
 from core.report.results import lead, verdict_counts
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown

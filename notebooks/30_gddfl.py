@@ -38,7 +38,6 @@ import inspect
 
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import condensation, models
 from core.algorithms import find, random_selection
@@ -56,6 +55,7 @@ from core.report import (
 )
 from core.report.lesson import Lesson
 from core.report.results import verdict_counts
+from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng
 from core.server import weighted_average

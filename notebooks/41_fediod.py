@@ -34,7 +34,6 @@ import math
 
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import distillation
 from core.algorithms import find
@@ -60,6 +59,7 @@ from core.report.lesson import (
     switches,
 )
 from core.report.results import filled, verdict_counts
+from core.report.texts import Markdown
 from core.report.tuning import tuning_table
 from core.rng import Rng
 

@@ -24,7 +24,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core import distillation
 from core.algorithms.fediod import clients as local
@@ -48,6 +47,7 @@ from core.report.lesson import (
     taught_members,
 )
 from core.report.results import filled
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown

@@ -25,7 +25,6 @@ import math
 
 import pandas as pd
 import torch
-from IPython.display import Markdown
 from torch.nn import functional
 
 from core import distillation
@@ -42,6 +41,7 @@ from core.report.lesson import (
     switches,
     taught_members,
 )
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown

@@ -14,7 +14,6 @@ column = "cifar10-0.05"
 
 # %%
 import pandas as pd
-from IPython.display import Markdown
 
 from core.report import scatter, show
 from core.report.claims import (
@@ -25,6 +24,7 @@ from core.report.claims import (
     papers,
 )
 from core.report.tables import runs_frame
+from core.report.texts import Markdown
 
 # %%
 counts = claims_count()

@@ -9,7 +9,6 @@
 # %%
 import numpy as np
 import pandas as pd
-from IPython.display import Markdown
 
 from core.data import available
 from core.report import (
@@ -22,6 +21,7 @@ from core.report import (
     tally,
     versions,
 )
+from core.report.texts import Markdown
 
 # %%
 Markdown(headline())

@@ -21,12 +21,12 @@
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core.data import with_validation
 from core.experiments import TableSpec, records
 from core.experiments.profiles import Profile
 from core.report import lines, method_name, show, source
+from core.report.texts import Markdown
 from core.report.tuning import (
     PROFILE,
     TABLE,

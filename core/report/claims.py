@@ -10,6 +10,7 @@ so), agree or disagree with the paper's own numbers, are examined on a page, or 
 from __future__ import annotations
 
 import functools
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -19,7 +20,7 @@ from typing import Any
 import attrs
 import pandas as pd
 
-from core.errors import InputError
+from core.errors import InputError, brief
 from core.experiments import Record, TableSpec, records
 from core.experiments.grid import Cell
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
@@ -138,6 +139,9 @@ def claims(paper: str, root: Path | None = None) -> list[Claim]:
         if len(kinds) != 1 or not isinstance(given.get("claim"), str):
             raise InputError(f"{where} needs a 'claim' and one of {', '.join(KINDS)}")
         (kind,) = kinds
+        page = given["shown"] if kind == "shown" else given.get("page")
+        if page is not None and not (isinstance(page, str) and re.fullmatch(r"\w+", page)):
+            raise InputError(f"{where}: {brief(page)} is not the name of a page")
         found.append(
             Claim(
                 paper=paper,
@@ -146,7 +150,7 @@ def claims(paper: str, root: Path | None = None) -> list[Claim]:
                 where=str(given.get("where", "")),
                 kind=kind,
                 detail=given[kind],
-                page=given["shown"] if kind == "shown" else given.get("page"),
+                page=page,
                 main=bool(given.get("main")),
                 ours=bool(given.get("ours")),
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from core.report import notebooks
+from core.report.texts import plain
 
 
 def fragments(executed: list[Path]) -> dict[str, str]:
@@ -31,13 +32,17 @@ def markdown_table(frame: pd.DataFrame) -> str:
     """A data frame as a Markdown table; numbers to the right, missing values as an en dash."""
     numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
     lines = [
-        "| " + " | ".join(str(column) for column in frame.columns) + " |",
+        "| " + " | ".join(_cell(column) for column in frame.columns) + " |",
         "|" + "|".join("---:" if number else "---" for number in numeric) + "|",
     ]
     for row in frame.itertuples(index=False):
-        cells = ["–" if pd.isna(value) else str(value).replace("|", "\\|") for value in row]
+        cells = ["–" if pd.isna(value) else _cell(value) for value in row]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    return plain(value).replace("|", "\\|")
 
 
 def _times(executed: list[Path]) -> pd.DataFrame:
