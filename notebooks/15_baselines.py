@@ -36,12 +36,14 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from torch.nn import functional as F
 
-from core import algorithms, experiments, models, server
+from core import algorithms, models, server
 from core.algorithms import desa, dfrd, feddm, fedgan, fedmix, moon
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
+from core.federation import tensors
 from core.report import (
     condensed_images,
     curves,
@@ -52,6 +54,8 @@ from core.report import (
     table,
     table_frame,
 )
+from core.report.lesson import Lesson
+from core.report.results import bytes_by_kind, table_runs
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -63,10 +67,13 @@ condensing = {
     "server_steps": 60,
     "server_lr": 0.02,
 }
-own = {
-    "fedgen": {"generator_steps": 30},
-    "dfrd": {"iterations": 4, "server_batch": 32},
+local = {"local_steps": local_steps, "lr": lr}
+own = dict.fromkeys(("fedavg", "fedprox", "moon", "fedgan", "fedmix"), local)
+own |= {
+    "fedgen": {**local, "generator_steps": 30},
+    "dfrd": {**local, "iterations": 4, "server_batch": 32},
     "desa": {
+        **local,
         "batch_size": 64,
         "ipc": 5,
         "iterations": iterations // 2,
@@ -86,57 +93,34 @@ own = {
 
 
 # %%
-def experiment(algorithm, rounds=rounds, skew=alpha, **settings):
-    local = (
-        {}
-        if algorithm in ("feddm", "fedvck")
-        else {"local_steps": local_steps, "lr": lr}
-    )
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": skew},
-            "settings": local | own.get(algorithm, {}) | settings,
-        },
-    )
-
-
-def run(plan):
-    """The record and the server's state after every round."""
-    record, states = experiments.new_record(plan, task), []
-    for result in experiments.rounds(plan, task=task):
-        record.add(result)
-        states.append(result.state)
-    return record, states
-
-
-task = experiments.make_task(experiment("fedavg"))
+lesson = Lesson(
+    profile,
+    "fedavg",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    own=own,
+)
+task, members = lesson.task, lesson.members()
+largest = max(members, key=len)
 runs = {
-    name: run(experiment(name))
-    for name in ("fedavg", "fedprox", "moon", "fedgen")
+    name: lesson.run(name) for name in ("fedavg", "fedprox", "moon", "fedgen")
 }
 
 # %%
-runs |= {name: run(experiment(name)) for name in ("fedgan", "fedmix", "dfrd")}
+runs |= {name: lesson.run(name) for name in ("fedgan", "fedmix", "dfrd")}
 
 # %%
-runs |= {name: run(experiment(name)) for name in ("feddm", "desa", "fedvck")}
+runs |= {name: lesson.run(name) for name in ("feddm", "desa", "fedvck")}
 
 # %%
 accuracy = {
-    method_name(name): {
-        row["round"]: 100 * row["metrics"]["accuracy"]
-        for row in record.rounds
-        if row["metrics"]
-    }
-    for name, (record, _) in runs.items()
+    method_name(name): run.per_round()["accuracy (%)"]
+    for name, run in runs.items()
 }
-pd.DataFrame(accuracy).rename_axis("round").round(1)
+pd.DataFrame(accuracy).round(1)
 
 # %% [markdown]
 # ## FedAvg: why average?
@@ -150,25 +134,17 @@ source(server.weighted_average)
 
 
 # %%
-def members_of(plan):
-    return [
-        client for client in experiments.make_clients(plan, task) if len(client)
-    ]
-
-
 def score(method, state):
     return 100 * task.evaluate(method.model(state))["accuracy"]
 
 
-fedavg, before = (
-    experiment("fedavg").new_algorithm(),
-    runs["fedavg"][1][-2 if rounds > 1 else -1],
-)
+fedavg = lesson.experiment().new_algorithm()
+before = runs["fedavg"].states[-2 if rounds > 1 else -1]
 uploads = {
     client.id: fedavg.client_update(
         client, fedavg.broadcast(before, client.id), Rng(seed).at(client.id)
     )
-    for client in members_of(experiment("fedavg"))
+    for client in members
 }
 alone = {
     number: score(
@@ -213,9 +189,8 @@ source(algorithms.find("fedprox").objective)
 # %%
 def way(mu):
     """How far clients go in one round, on average."""
-    plan = experiment("fedprox", mu=mu)
-    method, far = plan.new_algorithm(), []
-    for client in members_of(plan):
+    method, far = lesson.experiment("fedprox", mu=mu).new_algorithm(), []
+    for client in members:
         sent = method.broadcast(before, client.id)
         answer = method.client_update(client, sent, Rng(seed).at(client.id))
         far.append(
@@ -272,11 +247,11 @@ source(moon.contrast)
 # %%
 def similarities(mu):
     """Mean cosines of the largest client's features after its second round."""
-    method = experiment("moon", mu=mu).new_algorithm()
-    client = max(members_of(experiment("moon")), key=len)
+    method = lesson.experiment("moon", mu=mu).new_algorithm()
+    client = max(lesson.members(), key=len)
     sent = method.broadcast(method.initialise(task, Rng(seed)), client.id)
     previous = method.client_update(client, sent, Rng(seed)).tensors
-    received = method.broadcast(runs["moon"][1][0], client.id)
+    received = method.broadcast(runs["moon"].states[0], client.id)
     after = method.client_update(
         client, received, Rng(seed).at("second")
     ).tensors
@@ -322,7 +297,7 @@ show(
 sizes = {
     f"projection {size}": sum(
         value.numel()
-        for name, value in experiment("moon", projection=size)
+        for name, value in lesson.experiment("moon", projection=size)
         .new_algorithm()
         .initialise(task, Rng(seed))
         .tensors.items()
@@ -358,7 +333,7 @@ def recognised(state, samples=50):
     class, in percent.
     """
     generator = (
-        experiment("fedgen")
+        lesson.experiment("fedgen")
         .new_algorithm()
         .generator(task, state.tensors)
         .eval()
@@ -382,7 +357,7 @@ def recognised(state, samples=50):
 
 seen = [
     {"round": number, "share": recognised(state), "label": "FedGen"}
-    for number, state in enumerate(runs["fedgen"][1], 1)
+    for number, state in enumerate(runs["fedgen"].states, 1)
 ]
 show(
     lines(
@@ -417,8 +392,8 @@ show(
 source(fedgan.adversarial_losses)
 
 # %%
-method = experiment("fedgan").new_algorithm()
-generator = method.generator(task, runs["fedgan"][1][-1].tensors)
+method = lesson.experiment("fedgan").new_algorithm()
+generator = method.generator(task, runs["fedgan"].state.tensors)
 images, labels = fedgan.draw(
     task, generator, 10 * task.dataset.num_classes, Rng(seed).at("draw")
 )
@@ -457,9 +432,9 @@ source(fedmix.mixup_loss)
 # falls like $\lambda$ without the last term, and like $\lambda^2$ with it.
 
 # %%
-last = runs["fedmix"][1][-1]
+last = runs["fedmix"].state
 network = task.model_from(last.tensors).double().eval()
-client = max(members_of(experiment("fedmix")), key=len)
+client = largest
 x, y = task.inputs(client.images[:32]).double(), client.labels[:32]
 averages = list(
     zip(
@@ -594,12 +569,9 @@ show(
 source(feddm.disturbance)
 
 # %%
-method, client = (
-    experiment("feddm").new_algorithm(),
-    max(members_of(experiment("feddm")), key=len),
-)
+method, client = lesson.experiment("feddm").new_algorithm(), largest
 answer = method.client_update(
-    client, method.broadcast(runs["feddm"][1][-1], client.id), Rng(seed)
+    client, method.broadcast(runs["feddm"].state, client.id), Rng(seed)
 )
 show(
     condensed_images(
@@ -633,7 +605,7 @@ show(
 source(desa.DESA.objective)
 
 # %%
-anchors = desa.anchors(runs["desa"][1][-1])
+anchors = desa.anchors(runs["desa"].state)
 show(
     condensed_images(
         anchors["anchors/images"],
@@ -664,23 +636,20 @@ switched_off = {
 }
 
 
+short = lesson.but(rounds=2)
+
+
 def weights(name, **settings):
     """The global model after two short rounds."""
-    tensors = run(experiment(name, rounds=2, local_steps=2, **settings))[1][
-        -1
-    ].tensors
-    return {
-        key: value
-        for key, value in tensors.items()
-        if key.startswith(("parameters/", "buffers/"))
-    }
+    state = short.run(name, local_steps=2, **settings).state
+    return tensors.weights(state.tensors)
 
 
 plain = weights("fedavg")
 rows = {}
 for name, off in switched_off.items():
     reduced = weights(name, **off)
-    largest = max(
+    gap = max(
         (reduced[key].double() - plain[key].double()).abs().max().item()
         for key in plain
     )
@@ -688,7 +657,7 @@ for name, off in switched_off.items():
         "switched off": ", ".join(
             f"{key} {value}" for key, value in off.items()
         ),
-        "largest difference to FedAvg": largest,
+        "largest difference to FedAvg": gap,
     }
 pd.DataFrame(rows).T
 
@@ -698,24 +667,7 @@ pd.DataFrame(rows).T
 # From the ledger: bytes of a round by direction and kind, over all clients, the mean over the rounds.
 
 # %%
-sent = (
-    pd.DataFrame(
-        {
-            method_name(name): pd.Series(
-                {
-                    (way, kind): size / len(record.rounds)
-                    for way, kinds in record.bytes.items()
-                    for kind, size in kinds.items()
-                }
-            )
-            for name, (record, _) in runs.items()
-        }
-    )
-    .fillna(0)
-    .round()
-    .astype(int)
-)
-sent.rename_axis(["direction", "kind"]).T
+bytes_by_kind({method_name(name): run.record for name, run in runs.items()}).T
 
 # %% [markdown]
 # Some things are sent once. The first round beside the last, in kB:
@@ -723,11 +675,11 @@ sent.rename_axis(["direction", "kind"]).T
 # %%
 each = {
     method_name(name): {
-        (way, label): record.rounds[row][way] / 1000
+        (way, label): run.record.rounds[row][way] / 1000
         for way in ("up", "down")
         for label, row in (("first", 0), ("last", -1))
     }
-    for name, (record, _) in runs.items()
+    for name, run in runs.items()
 }
 pd.DataFrame(each).T.round(1)
 
@@ -750,7 +702,7 @@ def against_traffic(found, title):
 
 show(
     against_traffic(
-        [record for record, _ in runs.values()],
+        [run.record for run in runs.values()],
         f"{dataset}, alpha = {alpha:g}, one seed",
     )
 )
@@ -760,25 +712,23 @@ show(
 # column of Tables 3 and 11 where at least three methods are measured:
 
 # %%
-known, columns = records(), {}
-for number in (3, 11):
-    for level in ("laptop", "paper"):
-        for cell in TableSpec.find("fedvck", number).cells(level):
-            here = columns.setdefault((number, cell.column, level), {})
-            here |= {
-                run_.id: known[run_.id]
-                for run_ in cell.experiments
-                if run_.id in known
-            }
+measured = pd.concat(
+    table_runs("fedvck", number).assign(table=number) for number in (3, 11)
+)
+columns = {
+    key: list(of.drop_duplicates("id")["record"])
+    for key, of in measured.groupby(["table", "column", "profile"], sort=False)
+}
 full = {
-    key: list(here.values())
-    for key, here in columns.items()
-    if len({record.experiment.algorithm for record in here.values()}) >= 3
+    key: found
+    for key, found in columns.items()
+    if len({record.experiment.algorithm for record in found}) >= 3
 }
 for (number, column, level), found in full.items():
     show(against_traffic(found, f"Table {number}, {column}, profile {level}"))
-drawn, every = ({key[:2] for key in keys} for keys in (full, columns))
-print(f"{len(drawn)} of {len(every)} columns have three methods or more so far")
+drawn = {key[:2] for key in full}
+every = sum(len(TableSpec.find("fedvck", n).columns) for n in (3, 11))
+Markdown(f"{len(drawn)} of {every} columns have three methods or more so far.")
 
 # %% [markdown]
 # Read such a figure in two ways. Along a vertical line: what does each method reach for the same traffic? Along a
@@ -835,7 +785,7 @@ pd.DataFrame(summary).T
 # Some cells of Tables 2 and 3 are printed as OOM:
 
 # %%
-out = []
+known, out = records(), []
 for number in (2, 3):
     level = table_frame("fedvck", number, best)["profile"].iat[0]
     for cell in TableSpec.find("fedvck", number).cells(level):
@@ -998,7 +948,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #
 # ```python
 # for name in ("fedavg", "moon", "fedgen", "dfrd"):
-#     print(name, [round(100 * run(experiment(name, skew=a))[0].metrics["accuracy"], 1) for a in (10, 0.5, 0.02)])
+#     print(name, [round(lesson.but(alpha=a).run(name).accuracy, 1)
+#                  for a in (10, 0.5, 0.02)])
 # ```
 #
 # When we tried this, with the defaults, all four were worse at 0.02 than at 0.5, and FedGen and DFRD fell far below
@@ -1023,7 +974,7 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #
 # ```python
 # for size in (5, 2):
-#     pool = run(experiment("fedmix", rounds=1, mean_batch=size))[1][-1].tensors
+#     pool = lesson.but(rounds=1).run("fedmix", mean_batch=size).state.tensors
 #     show(condensed_images(pool["averages/images"], pool["averages/labels"].argmax(1)))
 # ```
 #
@@ -1062,7 +1013,7 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # :class: dropdown
 #
 # ```python
-# cost = {name: record.rounds[-1]["up"] + record.rounds[-1]["down"] for name, (record, _) in runs.items()}
+# cost = {name: run.results[-1].up + run.results[-1].down for name, run in runs.items()}
 # pd.Series({method_name(name): cost["fedgan"] / size for name, size in cost.items()}).round(1)
 # ```
 #

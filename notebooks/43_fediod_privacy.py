@@ -33,14 +33,13 @@ import math
 
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from torch import nn
 
-from core import distillation, experiments, models
+from core import distillation, models
 from core.algorithms import find
 from core.algorithms.fediod import clients as local
 from core.data import partition
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
 from core.federation import LocalTraining, supervised, train
 from core.metrics import image_quality
 from core.metrics.image_quality import (
@@ -73,6 +72,8 @@ from core.report import (
     table,
     table_frame,
 )
+from core.report.lesson import Lesson, follow, taught_members
+from core.report.results import filled, table_runs
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -81,9 +82,18 @@ delta = Settings().delta
 
 
 # %%
-def experiment(algorithm="fediod", **settings):
-    if algorithm == "fediod":
-        settings = {
+lesson = Lesson(
+    profile,
+    "fediod",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model_options={"depth": 2, "width": 16},
+    settings={"lr": 0.05, "batch_size": 32},
+    own={
+        "fediod": {
             "local_steps": 50,
             "distill_steps": steps,
             "distill_batch": 32,
@@ -97,65 +107,27 @@ def experiment(algorithm="fediod", **settings):
             "uniqueness": 0,
             "importance": "class_ratio",
             "scored_images": 0,
-            **settings,
         }
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "model_options": {"depth": 2, "width": 16},
-            "rounds": rounds,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "settings": {"lr": 0.05, "batch_size": 32, **settings},
-        },
-    )
-
-
-taught = {}
-
-
-def run(plan):
-    """Record, results and clients of a run; teachers are trained once for all
-    runs.
-    """
-    people = [
-        client for client in experiments.make_clients(plan, task) if len(client)
-    ]
-    for client in people:
-        if plan.algorithm == "fediod" and client.id not in taught:
-            local.train_teacher(
-                client,
-                plan.new_algorithm().settings,
-                Rng(seed, ("fediod",)).at("client", client.id),
-            )
-            taught[client.id] = dict(client.memory)
-        client.memory = (
-            dict(taught.get(client.id, {}))
-            if plan.algorithm == "fediod"
-            else {}
-        )
-    record, results = (
-        experiments.new_record(plan, task),
-        list(experiments.rounds(plan, task=task, clients=people)),
-    )
-    for result in results:
-        record.add(result)
-    return record, results, people
-
-
-plan = experiment()
-task, algorithm = experiments.make_task(plan), plan.new_algorithm()
+    },
+)
+task, teachers_of = lesson.task, {}
 train_set, test, classes = (
     task.dataset.train,
     task.dataset.test,
     task.dataset.classes,
 )
-record, results, members = run(plan)
-final = results[-1].state
-f"accuracy of the student: {100 * results[-1].metrics['accuracy']:.1f}%"
+
+
+def run(**settings):
+    """A run of FedIOD with the teachers that all runs share."""
+    plan = lesson.experiment(**settings)
+    return follow(plan, task, taught_members(plan, task, teachers_of))
+
+
+first = run()
+algorithm, members = first.experiment.new_algorithm(), first.clients
+record, final = first.record, first.state
+f"accuracy of the student: {first.accuracy:.1f}%"
 
 # %% [markdown]
 # ## What leaves a client
@@ -170,13 +142,11 @@ guards = {
     "discriminator/generated": "not sent",
     "discriminator/real": "not sent",
 }
-printed_plan = experiment(importance="class_and_input")
-sides = printed_plan.new_algorithm().sides(final, members, Rng(seed))
+printed = lesson.experiment(importance="class_and_input").new_algorithm()
+sides = printed.sides(final, members, Rng(seed))
 sent = [
     message
-    for exchange in printed_plan.new_algorithm().step(
-        *sides, final.meta["step"]
-    )
+    for exchange in printed.step(*sides, final.meta["step"])
     if exchange.direction == "up"
     for message in [exchange.of(0)]
 ]
@@ -433,16 +403,11 @@ pd.Series(
 pairs = {}
 for epsilon in budgets:
     for private in (True, False):
-        _, got, _ = run(
-            experiment(
-                private=private, epsilon=epsilon, full_epsilon=max(budgets)
-            )
-        )
-        measures = got[-1].metrics
+        got = run(private=private, epsilon=epsilon, full_epsilon=max(budgets))
         pairs[f"epsilon = {epsilon:g}", "with" if private else "without"] = {
-            "accuracy (%)": 100 * measures["accuracy"],
-            "steps": got[-1].state.meta["step"],
-            "epsilon in the record": measures.get("spent_epsilon"),
+            "accuracy (%)": got.accuracy,
+            "steps": got.state.meta["step"],
+            "epsilon in the record": got.record.metrics.get("spent_epsilon"),
         }
 small = pd.DataFrame(pairs).T.rename_axis(["budget", "privacy"])
 small.round(2)
@@ -545,19 +510,16 @@ for kind, of in wide.items():
         f"price for FedKD, {kind}": of["FedKD without DP"]
         - of["FedKD with DP"],
     }
-pd.DataFrame(answers).T.map(
-    lambda value: "pending" if pd.isna(value) else f"{value:+.2f}"
-)
+filled(pd.DataFrame(answers).T, "{:+.2f}")
 
 # %%
 lead = (
     wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]
 ).dropna()
-print(
+Markdown(
     'Under equal budgets the paper calls FedIOD "superior or equivalent". In '
-    "print it is ahead in "
-    f"{(lead > 0).sum()} of {len(lead)} columns, by {lead.min():+.2f} to "
-    f"{lead.max():+.2f} points."
+    f"print it is ahead in {(lead > 0).sum()} of {len(lead)} columns, by "
+    f"{lead.min():+.2f} to {lead.max():+.2f} points."
 )
 
 # %% [markdown]
@@ -699,7 +661,7 @@ distances.assign(mean=distances.mean(axis=1)).round(2)
 
 # %%
 middle = distances.mean(axis=1)
-print(
+Markdown(
     f"{size} images on each side. The trained generator has "
     f"{middle['generator, trained']:.2f}, an untrained one "
     f"{middle['generator, untrained']:.2f} and noise "
@@ -852,7 +814,7 @@ pd.Series(
 ).to_frame("bytes")
 
 # %%
-averaged, *_ = run(experiment("fedavg", local_steps=10))
+averaged = lesson.run("fedavg", local_steps=10).record
 show(
     curves(
         [record, averaged], x="megabytes", title=f"{dataset}, alpha = {alpha:g}"
@@ -874,15 +836,12 @@ def megabytes_to(one, target):
     return reached["megabytes"].iat[0] if len(reached) else None
 
 
-known, found = records(), {}
-for level in ("paper", "laptop"):
-    for cell in TableSpec.find("fediod", "1").cells(level):
-        if cell.row in ("FedAvg", "FedIOD"):
-            for one in cell.experiments:
-                if one.id in known:
-                    found.setdefault((cell.column, level, one.seed), {})[
-                        cell.row
-                    ] = known[one.id]
+runs = table_runs("fediod", 1, ["paper", "laptop"])
+runs = runs[runs["row"].isin(["FedAvg", "FedIOD"])]
+found = {
+    key: dict(zip(of["row"], of["record"], strict=True))
+    for key, of in runs.groupby(["column", "profile", "seed"], sort=False)
+}
 found[f"{dataset}, this page", profile, seed] = {
     "FedAvg": averaged,
     "FedIOD": record,
