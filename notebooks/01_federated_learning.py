@@ -13,7 +13,7 @@
 dataset = "digits"
 alpha = 0.05
 clients = 10
-rounds = 6
+rounds = 5
 seed = 0
 profile = "quick"
 

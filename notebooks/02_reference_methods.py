@@ -82,7 +82,7 @@ lesson = Lesson(
     clients=clients,
     rounds=rounds,
     seed=seed,
-    settings={"local_steps": 10, "lr": 0.05},
+    settings={"local_steps": 5, "lr": 0.1},
 )
 
 # %%

@@ -31,7 +31,7 @@ import torch
 
 from core.report import curves, lines, show, source, table, table_frame
 from core.report.knowledge import adjacent_mmd
-from core.report.lesson import Lesson, condensed, trained
+from core.report.lesson import SMALL, Lesson, condensed, trained
 from core.report.results import column_curves, table_runs
 from core.report.texts import Markdown
 from core.rng import Rng
@@ -138,12 +138,9 @@ lesson = Lesson(
     rounds=rounds,
     seed=seed,
     settings={
+        **SMALL["fedvck"],
         "iterations": iterations,
-        "image_lr": 1.0,
-        "clip_norm": 30.0,
-        "pool": 1,
         "server_steps": 40,
-        "server_lr": 0.02,
         "warm_start": warm_start,
         "wire": wire,
     },

@@ -13,9 +13,9 @@
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
-clients = 5
+clients = 4
 rounds = 2
-iterations = 20
+iterations = 12
 seed = 0
 profile = "quick"
 shown = "best"
@@ -30,6 +30,7 @@ from core.algorithms.fedvck import AUGMENTATION
 from core.condensation import engine
 from core.report import lines, show, source, table, table_frame
 from core.report.lesson import (
+    SMALL,
     Lesson,
     condensed,
     switch_table,
@@ -156,12 +157,10 @@ lesson = Lesson(
     rounds=rounds,
     seed=seed,
     settings={
+        **SMALL["fedvck"],
         "iterations": iterations,
-        "image_lr": 1.0,
-        "clip_norm": 30.0,
         "pool": 2,
         "server_steps": 30,
-        "server_lr": 0.02,
     },
 )
 task, test = lesson.task, lesson.task.dataset.test

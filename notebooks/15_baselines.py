@@ -25,7 +25,7 @@
 dataset = "digits"
 alpha = 0.5
 clients = 5
-rounds = 4
+rounds = 3
 local_steps = 10
 lr = 0.05
 iterations = 40
@@ -54,18 +54,15 @@ from core.report import (
     table,
     table_frame,
 )
-from core.report.lesson import Lesson
+from core.report.lesson import SMALL, Lesson
 from core.report.results import bytes_by_kind, table_runs
 from core.rng import Rng
 
 best = None if shown == "best" else shown
 condensing = {
+    **SMALL["fedvck"],
     "iterations": iterations,
-    "image_lr": 1.0,
-    "clip_norm": 30.0,
-    "pool": 1,
     "server_steps": 60,
-    "server_lr": 0.02,
 }
 local = {"local_steps": local_steps, "lr": lr}
 own = dict.fromkeys(("fedavg", "fedprox", "moon", "fedgan", "fedmix"), local)

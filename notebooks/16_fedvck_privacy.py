@@ -16,7 +16,7 @@
 dataset = "digits"
 alpha = 0.5
 clients = 3
-fraction = 0.3
+fraction = 0.2
 local_epochs = 20
 iterations = 20
 shadows = 8
@@ -27,19 +27,19 @@ profile = "quick"
 shown = "best"
 
 # %%
+import copy
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
-from core import experiments, models
 from core.experiments import attack as attacks
-from core.experiments import records
-from core.experiments.profiles import apply
+from core.experiments import make_clients, records, spec
 from core.privacy import leakage, membership
 from core.privacy.membership import LikelihoodRatio
 from core.report import condensed_images, scatter, show, source, table
 from core.report.attacks import attack_frame, roc_chart
+from core.report.lesson import Lesson, victim
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -47,34 +47,31 @@ plan = LikelihoodRatio(shadows=shadows)
 
 
 # %%
-def experiment(algorithm, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "model_options": {"width": 16},
-            "rounds": 1,
-            "clients": clients,
-            "seed": seed,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "train_fraction": fraction,
-            "settings": settings,
+lesson = Lesson(
+    profile,
+    "fedavg",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=1,
+    seed=seed,
+    model_options={"width": 16},
+    train_fraction=fraction,
+    own={
+        "fedavg": {"local_steps": None, "local_epochs": local_epochs},
+        "fedvck": {
+            "iterations": iterations,
+            "image_lr": 1.0,
+            "clip_norm": 30.0,
+            "server_steps": 20,
         },
-    )
-
-
+    },
+)
+task = lesson.task
 runs = {
-    "FedAvg": experiment("fedavg", local_steps=None, local_epochs=local_epochs),
-    "FedVCK": experiment(
-        "fedvck",
-        iterations=iterations,
-        image_lr=1.0,
-        clip_norm=30.0,
-        server_steps=20,
-    ),
+    "FedAvg": lesson.experiment("fedavg"),
+    "FedVCK": lesson.experiment("fedvck"),
 }
-task = experiments.make_task(runs["FedAvg"])
 
 # %% [markdown]
 # ## The likelihood ratio
@@ -124,7 +121,7 @@ found = {
     name: attacks.attack(
         run.new_algorithm(),
         task,
-        experiments.make_clients(run, task),
+        make_clients(run, task),
         run.seed,
         plan,
     )
@@ -268,9 +265,7 @@ pd.DataFrame(
 # %%
 printed = {
     row["metric"]: float(row["value"])
-    for row in experiments.spec.read_published(
-        experiments.spec.TABLES / "fedvck" / "published.csv"
-    )
+    for row in spec.read_published(spec.TABLES / "fedvck" / "published.csv")
     if row["table"] == "6" and row["method"] == "fedvck"
 }
 by_chance = {n: membership.defence_by_chance([n] * 10) for n in range(20, 1000)}
@@ -306,7 +301,7 @@ pd.DataFrame(
 # %%
 run = runs["FedVCK"]
 algorithm = run.new_algorithm()
-members = experiments.make_clients(run, task)
+members = make_clients(run, task)
 state = algorithm.initialise(task, Rng(seed).at("initialise"))
 uploads = algorithm.clients_update(
     members,
@@ -388,42 +383,17 @@ source(leakage.gradients_of_step)
 
 
 # %%
-class Smooth(nn.Module):
-    """A small network that can be differentiated twice everywhere."""
+source(victim)
 
-    def __init__(self, channels, size, classes):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, 4, 3, stride=2, padding=1)
-        self.out = nn.Linear(4 * (-(-size // 2)) ** 2, classes)
-
-    def forward(self, images):
-        return self.out(self.conv(images).sigmoid().flatten(1))
-
-
-victim = models.fresh(
-    Smooth,
-    task.dataset.channels,
-    task.dataset.size,
-    task.dataset.num_classes,
-    rng=Rng(seed).at("victim"),
-)
-with torch.no_grad():
-    for weight in victim.parameters():
-        weight *= 3  # far enough from linear to tell images apart
+# %%
+network = victim(task, Rng(seed).at("victim"))
 
 
 def after(x, y, steps, lr=0.1):
     """Weights before and after so many steps of SGD on one image."""
-    before = {name: w.detach().clone() for name, w in victim.named_parameters()}
-    weights = dict(before)
+    before = {name: w.clone() for name, w in network.state_dict().items()}
+    weights, moved = dict(before), copy.deepcopy(network)
     for _ in range(steps):
-        moved = models.fresh(
-            Smooth,
-            task.dataset.channels,
-            task.dataset.size,
-            task.dataset.num_classes,
-            rng=Rng(0),
-        )
         moved.load_state_dict(weights)
         slopes = leakage.gradients(moved, x, y)
         weights = {name: w - lr * slopes[name] for name, w in weights.items()}
@@ -434,16 +404,16 @@ rows = []
 for i in range(attacked):
     x, y = own[i : i + 1], client.labels[i : i + 1]
     seen = {
-        "gradient": leakage.gradients(victim, x, y),
+        "gradient": leakage.gradients(network, x, y),
         "weights, 1 step": after(x, y, 1),
         "weights, 5 steps": after(x, y, 5),
     }
     condensed = knowledge[0][knowledge[1] == y][:1]
-    seen["knowledge"] = leakage.gradients(victim, condensed, y)
+    seen["knowledge"] = leakage.gradients(network, condensed, y)
     for name, leak in seen.items():
         labels = leakage.revealed_labels(leak["out.bias"])
         restored = leakage.deep_leakage(
-            victim,
+            network,
             leak,
             tuple(x.shape),
             task.dataset.num_classes,
@@ -520,8 +490,8 @@ measured.round(3) if len(measured) else print("no record of an attack yet")
 #
 # ```python
 # for epochs in (5, 20, 60):
-#     run = experiment("fedavg", local_steps=None, local_epochs=epochs)
-#     outcome = attacks.attack(run.new_algorithm(), task, experiments.make_clients(run, task), seed, plan)
+#     run = lesson.experiment("fedavg", local_epochs=epochs)
+#     outcome = attacks.attack(run.new_algorithm(), task, make_clients(run, task), seed, plan)
 #     print(epochs, round(outcome.together().auc, 3))
 # ```
 #
@@ -540,8 +510,8 @@ measured.round(3) if len(measured) else print("no record of an attack yet")
 # :class: dropdown
 #
 # ```python
-# run = experiment("random_selection", images_per_class=5, server_epochs=20)
-# outcome = attacks.attack(run.new_algorithm(), task, experiments.make_clients(run, task), seed, plan)
+# run = lesson.experiment("random_selection", images_per_class=5, server_epochs=20)
+# outcome = attacks.attack(run.new_algorithm(), task, make_clients(run, task), seed, plan)
 # together = outcome.together()
 # together.auc, membership.true_positives(together.online, together.member, 0.01)
 # ```

@@ -17,7 +17,7 @@
 dataset = "digits"
 clients = 4
 images_per_class = 1
-iterations = 60
+iterations = 40
 encoder_depth = 2
 encoder_width = 32
 real_batch = 16

@@ -23,7 +23,7 @@ dataset = "digits"
 alpha = 0.3
 clients = 4
 rounds = 6
-steps = 120
+steps = 72
 student_steps = 5
 seed = 0
 profile = "quick"
@@ -52,6 +52,7 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import (
+    SMALL,
     Lesson,
     answers,
     share_right,
@@ -79,14 +80,9 @@ lesson = Lesson(
     settings={"lr": 0.05, "batch_size": 32},
     own={
         "fediod": {
-            "local_steps": 50,
+            **SMALL["fediod"],
             "distill_steps": steps,
-            "distill_batch": 32,
             "student_steps": student_steps,
-            "generator_width": 16,
-            "discriminator_width": 8,
-            "gan_lr": 0.002,
-            "student_lr": 0.01,
         }
     },
 )

@@ -15,7 +15,7 @@ dataset = "digits"
 alpha = 0.3
 clients = 3
 rounds = 3
-steps = 24
+steps = 15
 student_steps = 3
 seed = 0
 profile = "quick"
@@ -40,11 +40,10 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import (
-    Lesson,
+    SMALL,
+    TaughtLesson,
     answers,
-    follow,
     share_right,
-    taught_members,
 )
 from core.report.results import filled
 from core.report.texts import Markdown
@@ -216,7 +215,7 @@ Markdown("\n\n".join(sentences))
 
 
 # %%
-lesson = Lesson(
+lesson = TaughtLesson(
     profile,
     "fediod",
     dataset=dataset,
@@ -229,31 +228,19 @@ lesson = Lesson(
     settings={
         "lr": 0.05,
         "batch_size": 32,
-        "local_steps": 50,
+        **SMALL["fediod"],
         "distill_steps": steps,
-        "distill_batch": 32,
         "student_steps": student_steps,
-        "generator_width": 16,
-        "discriminator_width": 8,
-        "gan_lr": 0.002,
-        "student_lr": 0.01,
         "scored_images": 200,
     },
 )
-plan, task, teachers_of = lesson.experiment(), lesson.task, {}
-algorithm = plan.new_algorithm()
-members = taught_members(plan, task, teachers_of)
+task, members = lesson.task, lesson.members()
+algorithm = lesson.experiment().new_algorithm()
 show(lesson.partition_plot())
 
 
 # %%
-def run(**settings):
-    """A run with the teachers that all runs share."""
-    plan = lesson.experiment(**settings)
-    return follow(plan, task, taught_members(plan, task, teachers_of))
-
-
-runs = {name: run(**arm) for name, arm in arms.items()}
+runs = {name: lesson.run(**arm) for name, arm in arms.items()}
 named(
     pd.DataFrame({name: one.record.metrics for name, one in runs.items()}).T
 ).round(2)
@@ -428,9 +415,9 @@ Markdown(
 # %%
 square = {
     "neither": runs["GAN, Eq. 2"],
-    "confidence": run(mimic=0, uniqueness=0),
-    "uniqueness": run(mimic=0, confidence=0),
-    "both": run(mimic=0),
+    "confidence": lesson.run(mimic=0, uniqueness=0),
+    "uniqueness": lesson.run(mimic=0, confidence=0),
+    "both": lesson.run(mimic=0),
 }
 rows = []
 for label, of in square.items():
@@ -720,7 +707,7 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # names = ("mimic", "confidence", "uniqueness")
 # found = {}
 # for on in itertools.product((0.0, 1.0), repeat=3):
-#     found[on] = run(**dict(zip(names, on))).record.metrics["teacher_entropy"]
+#     found[on] = lesson.run(**dict(zip(names, on))).record.metrics["teacher_entropy"]
 # cube = pd.Series(found).rename_axis(list(names))
 # {name: (cube.xs(1.0, level=name) - cube.xs(0.0, level=name)).round(3).tolist() for name in names}
 # ```

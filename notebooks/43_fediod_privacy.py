@@ -16,7 +16,7 @@ dataset = "digits"
 alpha = 0.5
 clients = 3
 rounds = 4
-steps = 48
+steps = 32
 student_steps = 4
 budgets = [3.5, 6.0, 10.0]
 voters = 20
@@ -72,7 +72,7 @@ from core.report import (
     table,
     table_frame,
 )
-from core.report.lesson import Lesson, follow, taught_members
+from core.report.lesson import SMALL, TaughtLesson, victim
 from core.report.results import filled, table_runs
 from core.rng import Rng
 
@@ -82,7 +82,7 @@ delta = Settings().delta
 
 
 # %%
-lesson = Lesson(
+lesson = TaughtLesson(
     profile,
     "fediod",
     dataset=dataset,
@@ -94,13 +94,8 @@ lesson = Lesson(
     settings={"lr": 0.05, "batch_size": 32},
     own={
         "fediod": {
-            "local_steps": 50,
+            **SMALL["fediod"],
             "distill_steps": steps,
-            "distill_batch": 32,
-            "generator_width": 16,
-            "discriminator_width": 8,
-            "gan_lr": 0.002,
-            "student_lr": 0.01,
             "student_steps": student_steps,
             "mimic": 0,
             "confidence": 0,
@@ -110,21 +105,13 @@ lesson = Lesson(
         }
     },
 )
-task, teachers_of = lesson.task, {}
+task = lesson.task
 train_set, test, classes = (
     task.dataset.train,
     task.dataset.test,
     task.dataset.classes,
 )
-
-
-def run(**settings):
-    """A run of FedIOD with the teachers that all runs share."""
-    plan = lesson.experiment(**settings)
-    return follow(plan, task, taught_members(plan, task, teachers_of))
-
-
-first = run()
+first = lesson.run()
 algorithm, members = first.experiment.new_algorithm(), first.clients
 record, final = first.record, first.state
 f"accuracy of the student: {first.accuracy:.1f}%"
@@ -403,7 +390,9 @@ pd.Series(
 pairs = {}
 for epsilon in budgets:
     for private in (True, False):
-        got = run(private=private, epsilon=epsilon, full_epsilon=max(budgets))
+        got = lesson.run(
+            private=private, epsilon=epsilon, full_epsilon=max(budgets)
+        )
         pairs[f"epsilon = {epsilon:g}", "with" if private else "without"] = {
             "accuracy (%)": got.accuracy,
             "steps": got.state.meta["step"],
@@ -680,38 +669,18 @@ Markdown(
 
 
 # %%
-class Smooth(nn.Module):
-    """A small network that can be differentiated twice everywhere."""
+source(victim)
 
-    def __init__(self, channels, size, classes):
-        super().__init__()
-        self.conv = nn.Conv2d(channels, 4, 3, stride=2, padding=1)
-        self.out = nn.Linear(4 * (-(-size // 2)) ** 2, classes)
-
-    def forward(self, images):
-        return self.out(self.conv(images).sigmoid().flatten(1))
-
-
-victim = models.fresh(
-    Smooth,
-    task.dataset.channels,
-    task.dataset.size,
-    len(classes),
-    rng=Rng(seed).at("victim"),
-)
-with torch.no_grad():
-    for weight in victim.parameters():
-        weight *= (
-            3  # far enough from linear for a gradient to tell images apart
-        )
+# %%
+network = victim(task, Rng(seed).at("victim"))
 client = members[0]
 secret, marks = client.images[:attacked].float() / 255, client.labels[:attacked]
 plan_of_attack = DeepLeakage(iterations=attack_iterations)
 restored = torch.cat(
     [
         deep_leakage(
-            victim,
-            gradients(victim, x[None], y[None]),
+            network,
+            gradients(network, x[None], y[None]),
             (1, *x.shape),
             len(classes),
             plan_of_attack,

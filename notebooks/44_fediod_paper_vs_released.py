@@ -15,7 +15,7 @@ dataset = "digits"
 alpha = 0.3
 clients = 3
 rounds = 3
-steps = 24
+steps = 15
 seed = 0
 profile = "quick"
 shown = "best"
@@ -34,12 +34,11 @@ from core.experiments import records
 from core.models import Stacked
 from core.report import lines, metrics_frame, show, source, table, table_frame
 from core.report.lesson import (
-    Lesson,
+    SMALL,
+    TaughtLesson,
     answers,
-    follow,
     switch_table,
     switches,
-    taught_members,
 )
 from core.report.texts import Markdown
 from core.rng import Rng
@@ -146,7 +145,7 @@ Markdown("\n".join(sentences) or "Nothing is measured yet.")
 
 
 # %%
-lesson = Lesson(
+lesson = TaughtLesson(
     profile,
     "fediod",
     dataset=dataset,
@@ -159,25 +158,12 @@ lesson = Lesson(
     settings={
         "lr": 0.05,
         "batch_size": 32,
-        "local_steps": 50,
+        **SMALL["fediod"],
         "distill_steps": steps,
-        "distill_batch": 32,
-        "generator_width": 16,
-        "discriminator_width": 8,
         "scored_images": 0,
     },
 )
-task, teachers_of = lesson.task, {}
-
-
-def run(variant="printed", **settings):
-    """A run with the teachers that all runs share."""
-    if variant == "printed":
-        settings = {"gan_lr": 0.002, "student_lr": 0.01, **settings}
-    plan = lesson.but(variant=variant).experiment(**settings)
-    return follow(plan, task, taught_members(plan, task, teachers_of))
-
-
+task = lesson.task
 algorithm = lesson.experiment().new_algorithm()
 test, classes = task.dataset.test, task.dataset.classes
 together = {
@@ -191,8 +177,7 @@ together = {
     "weights of losses": ("uniqueness", "mimic"),
 }
 grouped = {name for names in together.values() for name in names}
-arms = {"as printed": {}, "as released": {"variant": "released"}}
-arms |= {
+arms = {
     name: {key: changed[key][1] for key in keys if key in changed}
     for name, keys in together.items()
 }
@@ -205,7 +190,13 @@ arms |= {
     "input_ratio: real": {"input_ratio": "real"},
     "class_ratio: share": {"class_ratio": "share"},
 }
-runs = {name: run(**arm) for name, arm in arms.items()}
+rates = {"gan_lr": released.gan_lr, "student_lr": released.student_lr}
+whole = lesson.but(variant="released")
+runs = {
+    "as printed": lesson.run(),
+    "as released": whole.run(clients=lesson.members(), **rates),
+    **{name: lesson.run(**arm) for name, arm in arms.items()},
+}
 
 
 # %%
@@ -307,7 +298,7 @@ for label, how in {
     "released form": {"uniqueness_form": "released"},
     "without": {"uniqueness": 0},
 }.items():
-    for state in run(**alone, **({"uniqueness": 5} | how)).states:
+    for state in lesson.run(**alone, **({"uniqueness": 5} | how)).states:
         q = answers(
             teachers, task.dataset.standardise(pictures(state))
         ).softmax(-1)

@@ -23,7 +23,7 @@ from core.report.claims import (
     claims_table,
     papers,
 )
-from core.report.tables import runs_frame
+from core.report.frames import runs_frame
 from core.report.texts import Markdown
 
 # %%

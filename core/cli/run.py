@@ -12,10 +12,64 @@ from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pa
 from core.errors import InputError
 from core.metrics import headline
 
+Algorithm = Annotated[
+    str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
+]
+Dataset = Annotated[str | None, typer.Option(help="A name of `python -m core data`.")]
+Model = Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")]
+Alpha = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
+]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices."
+    ),
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Active = Annotated[int | None, typer.Option(help="Clients per round; default: all.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Seed = Annotated[list[int] | None, typer.Option(help="Seed; may be given several times.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")
+]
+ModelSet = Annotated[list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")]
+Variant = Annotated[
+    str | None, typer.Option(help="printed (the paper) or released (the authors' code).")
+]
+CellName = Annotated[str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")]
+Pending = Annotated[
+    bool, typer.Option("--pending", help="Run what the tables still need, in order.")
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
+]
+On = Annotated[
+    str | None,
+    typer.Option(help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."),
+]
+GpusPerRun = Annotated[
+    float, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
+]
+Shard = Annotated[str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")]
+
+#: the options of one experiment, and those of the queue
+SINGLE = (
+    *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
+    *("set_", "model_set", "variant"),
+)
+QUEUE = ("minutes", "on", "shard")
+
+
+def _option(name: str) -> str:
+    """How an option of this name is written."""
+    return "--" + name.strip("_").replace("_", "-")
+
 
 def _alone(mode: str, given: dict[str, Any]) -> None:
     """Raise InputError for an option that would have no effect beside `mode`."""
-    if named := [name for name, value in given.items() if value not in (None, [])]:
+    if named := [_option(name) for name, value in given.items() if value not in (None, [], ())]:
         raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
 
 
@@ -85,57 +139,25 @@ def _in_table(record: Any, cell: Any) -> str:
 
 @app.command()
 def run(
-    algorithm: Annotated[
-        str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(help="A name of `python -m core data`.")] = None,
-    model: Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices."
-        ),
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    active: Annotated[int | None, typer.Option(help="Clients per round; default: all.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Seed; may be given several times.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")
-    ] = None,
-    model_set: Annotated[
-        list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")
-    ] = None,
-    variant: Annotated[
-        str | None, typer.Option(help="printed (the paper) or released (the authors' code).")
-    ] = None,
-    cell: Annotated[
-        str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")
-    ] = None,
-    pending: Annotated[
-        bool, typer.Option("--pending", help="Run what the tables still need, in order.")
-    ] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."
-        ),
-    ] = None,
-    gpus_per_run: Annotated[
-        float, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
-    ] = 0.0,
-    shard: Annotated[
-        str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")
-    ] = None,
+    context: typer.Context,
+    algorithm: Algorithm = None,
+    dataset: Dataset = None,
+    model: Model = None,
+    alpha: Alpha = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    active: Active = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    set_: Set = None,
+    model_set: ModelSet = None,
+    variant: Variant = None,
+    cell: CellName = None,
+    pending: Pending = False,
+    minutes: Minutes = None,
+    on: On = None,
+    gpus_per_run: GpusPerRun = 0.0,
+    shard: Shard = None,
     profile: Profile = "laptop",
     out: Out = None,
     device: Device = "auto",
@@ -153,73 +175,83 @@ def run(
       python -m core run --pending --profile paper --on local:2
       python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
     """
-    from core.experiments import TableSpec, queue
-    from core.experiments.profiles import apply
-    from core.federation import Runtime
-
     profile = known_profile(profile)
-    single = {
-        "--algorithm": algorithm,
-        "--dataset": dataset,
-        "--model": model,
-        "--alpha": alpha,
-        "--partition": partition,
-        "--clients": clients,
-        "--active": active,
-        "--rounds": rounds,
-        "--set": set_,
-        "--model-set": model_set,
-        "--variant": variant,
-    }
+    single, queued = ({name: context.params[name] for name in part} for part in (SINGLE, QUEUE))
+    how = {"device": device, "precision": precision}
     if pending:
-        _alone("--pending", {"--cell": cell, **single, "--seed": seed})
-        minutes = 60.0 if minutes is None else minutes
-        if not minutes > 0:
-            raise InputError(f"--minutes must be more than 0, not {minutes:g}")
-        if on is None:
-            _run_pending(profile, minutes, out, Runtime.choose(device, precision), shard)
-        else:
-            _sweep(on, gpus_per_run, profile, minutes, out, shard, device, precision)
+        _alone("--pending", {"cell": cell, **single, "seed": seed})
+        _queue(profile, out, how, gpus=gpus_per_run, **queued)
         return
-    for name, value in (("--minutes", minutes), ("--on", on), ("--shard", shard)):
-        if value is not None:
-            raise InputError(f"{name} belongs to --pending")
-    runtime = Runtime.choose(device, precision)
-    found = None
-    if cell is not None:
+    if named := [_option(name) for name, value in queued.items() if value is not None]:
+        raise InputError(f"{named[0]} belongs to --pending")
+    if cell is None:
+        _measure(_stated(profile, single, seed), "adhoc", out, how)
+    else:
+        from core.experiments import TableSpec
+
         _alone("--cell", single)
         found = TableSpec.find_cell(cell, profile)
-        experiments = found.chosen(seed)
-        paper = found.paper
-    else:
-        if not algorithm or (not dataset and profile != "quick"):
-            raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
-        stated = {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "model": model,
-            "partition": _partition(partition, alpha),
-            "clients": clients,
-            "active": active,
-            "rounds": rounds,
-            "variant": variant,
-            "settings": pairs(set_ or []),
-            "model_options": pairs(model_set or []),
-        }
-        given = {key: value for key, value in stated.items() if value not in (None, {})}
-        experiments, paper = [apply(profile, given | {"seed": one}) for one in seed or [0]], "adhoc"
+        _measure(found.chosen(seed), found.paper, out, how, found)
+
+
+def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
+    """The experiments that the options state, one for each seed."""
+    from core.experiments.profiles import apply
+
+    if not single["algorithm"] or (not single["dataset"] and profile != "quick"):
+        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+    stated = {
+        **single,
+        "partition": _partition(single["partition"], single["alpha"]),
+        "settings": pairs(single["set_"] or []),
+        "model_options": pairs(single["model_set"] or []),
+    }
+    for name in ("alpha", "set_", "model_set"):
+        del stated[name]
+    given = {key: value for key, value in stated.items() if value not in (None, {})}
+    return [apply(profile, given | {"seed": seed}) for seed in seeds or [0]]
+
+
+def _measure(
+    experiments: list[Any], paper: str, out: Path | None, how: dict[str, str], cell: Any = None
+) -> None:
+    """Run experiments one after the other and say what came out, of a cell beside what is printed."""
+    from core.experiments import queue
+    from core.federation import Runtime
+
+    runtime = Runtime.choose(**how)
     for experiment in experiments:
         record, path, computed = queue.measure(
             experiment, paper, out=out, runtime=runtime, progress=True
         )
         if not computed:
-            _as_asked(record, path, {"precision": precision, "device": device})
-        print(
-            _summary(record, path)
-            + ("" if computed else "  (measured before; delete it to measure again)")
-        )
-        if found:
-            print(_in_table(record, found))
+            _as_asked(record, path, how)
+        known = "" if computed else "  (measured before; delete it to measure again)"
+        print(_summary(record, path) + known)
+        if cell:
+            print(_in_table(record, cell))
+
+
+def _queue(
+    profile: str,
+    out: Path | None,
+    how: dict[str, str],
+    *,
+    minutes: float | None,
+    on: str | None,
+    gpus: float,
+    shard: str | None,
+) -> None:
+    """Run what is pending, here or on workers."""
+    from core.federation import Runtime
+
+    minutes = 60.0 if minutes is None else minutes
+    if not minutes > 0:
+        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+    if on is None:
+        _run_pending(profile, minutes, out, Runtime.choose(**how), shard)
+    else:
+        _sweep(on, gpus, profile, minutes, out, shard, **how)
 
 
 def _run_pending(

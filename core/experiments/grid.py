@@ -371,8 +371,7 @@ class TableSpec:
 
     def _check_profile_settings(self, profile: Profile) -> None:
         own = self.profiles[profile.name].settings() if profile.name in self.profiles else set()
-        extra = own - profile.overrides.settings()
-        if extra:
+        if extra := own - profile.overrides.settings():
             known: set[str] = set().union(
                 *(algorithms.settings_fields(name) or set() for name in algorithms.names())
             )

@@ -2,6 +2,7 @@
 
 from core.report.charts import heat_map, lines, partition_plot, scatter
 from core.report.figures import condensed_images, show
+from core.report.frames import metrics_frame, table_frame
 from core.report.frontpage import headline
 from core.report.intervals import expected_verdicts
 from core.report.learning_curves import curve_frame, curves, method_name
@@ -13,7 +14,7 @@ from core.report.status import (
     records_summary,
     versions,
 )
-from core.report.tables import metrics_frame, table, table_frame
+from core.report.tables import table
 from core.report.tallies import orders, tally
 
 __all__ = [

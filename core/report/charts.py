@@ -175,40 +175,17 @@ def heat_map(
             f"a heat map of {len(classes)} classes needs as many rows and columns, not {table.shape}"
         )
     from matplotlib import rc_context
-    from matplotlib.patches import Rectangle
 
     with rc_context(style.rc() | {"axes.grid": False}):
         side = 1.6 + 0.45 * len(classes)
         figure = blank(side + 0.6, side)
         axes = figure.subplots()
-        picture = axes.imshow(table, cmap="cividis")
-        figure.colorbar(picture, ax=axes, shrink=0.8)
-        middle = (table.min() + table.max()) / 2
-        for row, column in np.ndindex(*table.shape) if len(classes) <= _WRITTEN else ():
-            axes.text(
-                column,
-                row,
-                f"{table[row, column]:.1f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="black" if table[row, column] > middle else "white",
-            )
-        for row, chosen in enumerate([] if marked is None else np.asarray(marked)):
-            for column in chosen[chosen >= 0]:
-                axes.add_patch(
-                    Rectangle(
-                        (column - 0.46, row - 0.46),
-                        0.92,
-                        0.92,
-                        fill=False,
-                        linewidth=2,
-                        edgecolor=style.PALETTE[1],
-                    )
-                )
-        axes.set_xticks(
-            range(len(classes)), classes, rotation=0 if max(map(len, classes)) < 4 else 90
-        )
+        figure.colorbar(axes.imshow(table, cmap="cividis"), ax=axes, shrink=0.8)
+        if len(classes) <= _WRITTEN:
+            _write(axes, table)
+        _frame(axes, [] if marked is None else np.asarray(marked))
+        turned = 0 if max(map(len, classes)) < 4 else 90
+        axes.set_xticks(range(len(classes)), classes, rotation=turned)
         axes.set_yticks(range(len(classes)), classes)
         axes.set(title=title, xlabel=across, ylabel=down)
     frames = "" if marked is None else " Frames mark chosen columns of every row."
@@ -218,6 +195,24 @@ def heat_map(
         f"in {int((table.argmax(1) == np.arange(len(table))).sum())} of {len(table)} rows.{frames}"
     )
     return figure
+
+
+def _write(axes: Any, table: np.ndarray) -> None:
+    """The numbers of a heat map on their colours."""
+    middle = (table.min() + table.max()) / 2
+    for (row, column), value in np.ndenumerate(table):
+        dark = "black" if value > middle else "white"
+        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color=dark)
+
+
+def _frame(axes: Any, marked: Any) -> None:
+    """Frames around the columns that are marked in each row; -1 is none."""
+    from matplotlib.patches import Rectangle
+
+    look: dict[str, Any] = {"fill": False, "linewidth": 2, "edgecolor": style.PALETTE[1]}
+    for row, chosen in enumerate(marked):
+        for column in chosen[chosen >= 0]:
+            axes.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, **look))
 
 
 def partition_plot(

@@ -26,8 +26,8 @@ from core.experiments.grid import Cell
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 from core.report import style
 from core.report.figures import blank
+from core.report.frames import best_cells
 from core.report.intervals import paired
-from core.report.tables import best_cells
 from core.report.verdict import DECIDING, values
 
 CLAIMS = TABLES.parent / "claims"

@@ -13,8 +13,8 @@ import pandas as pd
 from core.experiments import Record, TableSpec, records
 from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
+from core.report.frames import best_cells
 from core.report.intervals import OUTCOMES
-from core.report.tables import best_cells
 from core.report.verdict import DECIDING, judge
 
 #: what a metric tells; all that is not named here is a result

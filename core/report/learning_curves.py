@@ -125,54 +125,53 @@ def curves(
         raise InputError("there is nothing to draw: no round of these runs was tested")
     # seeds may differ a little in what they send; a band needs one position per round
     frame["megabytes"] = frame.groupby(["label", "round"])["megabytes"].transform("mean")
-    if (
-        x == "megabytes"
-    ):  # where later rounds send nothing, only the last of them stands at that position
+    if x == "megabytes":
+        # where later rounds send nothing, only the last of them stands at that position
         frame = frame.drop_duplicates(["label", "seed", x], keep="last")
-    seaborn = _seaborn()
     from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator
 
     names = list(dict.fromkeys(frame["label"]))
-    colours, markers, dashes = style.series(len(names))
-    silent = [
-        name
-        for name in names
-        if x == "megabytes" and frame.loc[frame["label"] == name, x].max() == 0
-    ]
+    reach = frame.groupby("label")["megabytes"].max()
+    silent = [name for name in names if x == "megabytes" and reach[name] == 0]
+    looks = style.series(len(names))
     with rc_context(style.rc()):
         figure = blank(7.2, 4.0)
         axes = figure.subplots()
-        seaborn.lineplot(
-            frame[~frame["label"].isin(silent)],
-            x=x,
-            y="value",
-            hue="label",
-            style="label",
-            ax=axes,
-            hue_order=names,
-            style_order=names,
-            palette=colours,
-            markers=markers,
-            dashes=dashes,
-            errorbar="sd",
-            err_kws={"alpha": 0.2, "linewidth": 0},
-            markeredgewidth=0,
-            legend=False,
-        )
-        for name in silent:
-            axes.axhline(
-                _last(frame, name).mean(),
-                color=colours[names.index(name)],
-                linewidth=1.2,
-                linestyle=":",
-            )
-        _legend(axes, names, silent, colours, markers, dashes)
+        _draw(axes, frame, x, names, silent, looks)
+        _legend(axes, names, silent, *looks)
         axes.set(xlabel=AXES[x], ylabel=_ylabel(metric), title=title)
         if x == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.set_label(_describe(frame, names, metric, x, title))
     return figure
+
+
+def _draw(
+    axes: Any, frame: pd.DataFrame, x: str, names: list[str], silent: list[str], looks: Any
+) -> None:
+    """The curves with their bands, and a level for a series that sends nothing."""
+    colours, markers, dashes = looks
+    _seaborn().lineplot(
+        frame[~frame["label"].isin(silent)],
+        x=x,
+        y="value",
+        hue="label",
+        style="label",
+        ax=axes,
+        hue_order=names,
+        style_order=names,
+        palette=colours,
+        markers=markers,
+        dashes=dashes,
+        errorbar="sd",
+        err_kws={"alpha": 0.2, "linewidth": 0},
+        markeredgewidth=0,
+        legend=False,
+    )
+    for name in silent:
+        level, colour = _last(frame, name).mean(), colours[names.index(name)]
+        axes.axhline(level, color=colour, linewidth=1.2, linestyle=":")
 
 
 def _legend(

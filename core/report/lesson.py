@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from core import experiments
+from core import experiments, models
 from core.algorithms.fediod.clients import train_teacher
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments import Experiment, Record
@@ -25,6 +25,19 @@ from core.server import ServerTraining, update_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+#: settings with which a method does something on 8 x 8 digits within seconds
+SMALL: dict[str, dict[str, Any]] = {
+    "fedvck": {"image_lr": 1.0, "clip_norm": 30.0, "pool": 1, "server_lr": 0.02},
+    "fediod": {
+        "local_steps": 50,
+        "distill_batch": 32,
+        "generator_width": 16,
+        "discriminator_width": 8,
+        "gan_lr": 0.002,
+        "student_lr": 0.01,
+    },
+}
 
 
 @attrs.frozen(eq=False)
@@ -135,7 +148,7 @@ class Lesson:
             "own": self.own,
             **self.fields,
         }
-        other = Lesson(**{**kept, **changes})
+        other = type(self)(**{**kept, **changes})
         other.__dict__["task"] = self.task
         return other
 
@@ -161,23 +174,64 @@ class Lesson:
         return partition_plot(labels, parts, self.task.dataset.classes, title=self.title)
 
 
-def taught_members(
-    experiment: Experiment, task: Task, teachers: dict[int, dict[str, torch.Tensor]]
-) -> list[Client]:
-    """The clients of a FedIOD run that have data, each with its teacher in its memory.
+class TaughtLesson(Lesson):
+    """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
 
-    Teachers do not depend on stage two, so many runs can share them: `teachers` holds the memory of
-    each client by its number, and those that are missing are trained and entered.
+    @cached_property
+    def taught(self) -> dict[int, dict[str, torch.Tensor]]:
+        """The memory of each client after stage one, by its number."""
+        return {}
+
+    def members(self) -> list[Client]:
+        """The clients that have data, each with its teacher in its memory."""
+        plan = self.experiment()
+        settings: Any = plan.new_algorithm().settings
+        members = super().members()
+        for client in members:
+            if client.id not in self.taught:
+                rng = Rng(plan.seed, ("fediod",)).at("client", client.id)
+                train_teacher(client, settings, rng)
+                self.taught[client.id] = dict(client.memory)
+            client.memory = dict(self.taught[client.id])
+        return members
+
+    def run(
+        self,
+        algorithm: str | None = None,
+        clients: Sequence[Client] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Run FedIOD with the shared teachers; `settings` must not be about stage one. Another
+        algorithm runs as in any lesson.
+        """
+        if clients is None and algorithm in (None, self.algorithm):
+            clients = self.members()
+        return super().run(algorithm, clients, **settings)
+
+
+class Smooth(nn.Module):
+    """A small network that can be differentiated twice everywhere: images (N, C, S, S) to logits."""
+
+    def __init__(self, channels: int, size: int, classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 4, 3, stride=2, padding=1)
+        self.out = nn.Linear(4 * (-(-size // 2)) ** 2, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.out(self.conv(images).sigmoid().flatten(1))
+        return logits
+
+
+def victim(task: Task, rng: Rng) -> Smooth:
+    """A fresh network for attacks on gradients; its weights are drawn three times as large as usual,
+    far enough from linear for a gradient to tell images apart.
     """
-    settings: Any = experiment.new_algorithm().settings
-    rng = Rng(experiment.seed, ("fediod",))
-    members = [client for client in experiments.make_clients(experiment, task) if len(client)]
-    for client in members:
-        if client.id not in teachers:
-            train_teacher(client, settings, rng.at("client", client.id))
-            teachers[client.id] = dict(client.memory)
-        client.memory = dict(teachers[client.id])
-    return members
+    data = task.dataset
+    network = models.fresh(Smooth, data.channels, data.size, data.num_classes, rng=rng)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(3)
+    return network
 
 
 def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

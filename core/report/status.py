@@ -11,8 +11,8 @@ from pandas.io.formats.style import Styler
 
 from core.experiments import Record, TableSpec, records
 from core.report import style
+from core.report.frames import table_frame
 from core.report.learning_curves import method_name
-from core.report.tables import table_frame
 from core.report.verdict import MB, VERDICTS
 
 #: what a run needs, and what the book is built with

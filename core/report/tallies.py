@@ -10,8 +10,8 @@ import pandas as pd
 
 from core.experiments import Record, TableSpec, records
 from core.experiments.grid import Cell
+from core.report.frames import best_cells
 from core.report.intervals import kendall
-from core.report.tables import best_cells
 from core.report.verdict import VERDICTS, judge, margin, values
 
 #: what is compared: settings are read back from the record, costs follow from shapes and counts

@@ -21,7 +21,7 @@ from core.report.claims import (
     judge,
     papers,
 )
-from core.report.tables import runs_frame
+from core.report.frames import runs_frame
 
 ALL = [claim for paper in papers() for claim in claims(paper)]
 

@@ -12,7 +12,8 @@ import pytest
 from core.errors import InputError
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
-from core.report.tables import metrics_frame, number, table, table_frame
+from core.report.frames import metrics_frame, table_frame
+from core.report.tables import number, table
 
 
 def record(experiment, **metrics):

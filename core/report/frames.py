@@ -1,0 +1,197 @@
+"""The papers' tables in long form: every printed value beside what was measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from core.errors import InputError, unknown
+from core.experiments import Record, records
+from core.experiments.grid import Cell, TableSpec
+from core.report.verdict import MB, Judgement, judge
+
+#: from the fullest budget to the smallest: the order in which a table looks for something to show
+BEST_FIRST = ("paper", "converged", "laptop", "quick")
+COLUMNS = (
+    "paper",
+    "table",
+    "row",
+    "column",
+    "metric",
+    "unit",
+    "better",
+    "printed",
+    "printed_std",
+    "printed_text",
+    "note",
+    "profile",
+    "measured",
+    "std",
+    "seeds",
+    "wanted",
+    "codes",
+    "difference",
+    "verdict",
+    "reason",
+    "stand_in",
+    "command",
+)
+
+
+def table_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """A table of a paper in long form, one row for each printed (or merely measured) number.
+
+    Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`,
+    `printed_std`, `printed_text` and `note` as published; `profile`; `measured` (mean over seeds),
+    `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
+    `codes` (versions of the program that they ran with, 1 where all ran with the same);
+    `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
+    in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
+
+    Args:
+        paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
+        table: number of the table.
+        profile: one of `core.experiments.PROFILES`; None: for each column the fullest of them at which it
+            is measured.
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    rows = [
+        _row(
+            cell,
+            judgement,
+            len({known[run.id].code for run in cell.experiments if run.id in known}),
+        )
+        for cell, judgement in zip(cells, judge(cells, known), strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype(
+        dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float)
+    )
+
+
+def metrics_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """All metrics of the runs behind a table after their last round, also those that the table does
+    not show.
+
+    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the
+    metrics as the records name and hold them (fractions, nats), missing where a run does not have
+    one. Arguments and errors are those of `table_frame`.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    # a cell for each metric that is printed, but one run
+    runs = {
+        (cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
+        for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
+        for run in cell.experiments
+        if run.id in known
+    }
+    index = ("column", "row", "profile", "seed")
+    return pd.DataFrame(
+        [dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
+        columns=[*index, *sorted(set().union(*runs.values()))],
+    )
+
+
+def runs_frame(
+    paper: str, table: str | int, column: str, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """One row for each measured run of a column: `method` (the row's name), `profile`, `seed`,
+    `accuracy` in percent and `MB sent` (2^20 bytes, both directions, all clients).
+
+    Raises InputError for an unknown paper, table or column, and where nothing is measured.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    if column not in {one.name for one in spec.columns}:
+        raise unknown("column of the table", column, {one.name for one in spec.columns})
+    rows = {
+        run.id: {
+            "method": cell.row,
+            "profile": cell.profile,
+            "seed": run.seed,
+            "accuracy": 100 * known[run.id].metrics["accuracy"],
+            "MB sent": sum(sum(way.values()) for way in known[run.id].bytes.values()) / MB,
+        }
+        for cell in best_cells(spec, known)
+        if cell.column == column
+        for run in cell.experiments
+        if run.id in known
+    }
+    if not rows:
+        raise InputError(f"no run of {paper}/{table}/{column} is measured")
+    return pd.DataFrame(list(rows.values()))
+
+
+def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
+    """Every cell at the fullest profile at which any cell of its column is measured.
+
+    A column that is not measured goes with the fullest profile of the table, and with "paper" when
+    nothing is.
+    """
+    grids: list[list[Cell]] = []
+    chosen: dict[str, str] = {}
+    for profile in BEST_FIRST:
+        grids.append(spec.cells(profile))
+        for cell in grids[-1]:
+            if cell.column in chosen or cell.cut:
+                continue
+            if any(run.id in measured for run in cell.experiments):
+                chosen[cell.column] = profile
+        if len(chosen) == len(spec.columns):
+            break
+    rest = min(chosen.values(), key=BEST_FIRST.index, default="paper")
+    return [
+        cell
+        for cells in zip(*grids, strict=True)
+        for cell in cells
+        if cell.profile == chosen.get(cell.column, rest)
+    ]
+
+
+def _row(cell: Cell, found: Judgement, codes: int) -> dict[str, Any]:
+    printed = cell.published
+    notes = [text for text in (printed.note if printed else "", cell.note) if text]
+    return {
+        "paper": cell.paper,
+        "table": cell.table,
+        "row": cell.row,
+        "column": cell.column,
+        "metric": cell.metric,
+        "unit": cell.unit,
+        "better": printed.better if printed else "higher",
+        "printed": printed.value if printed else None,
+        "printed_std": printed.std if printed else None,
+        "printed_text": printed.text if printed else "",
+        "note": "; ".join(notes),
+        "profile": cell.profile,
+        "measured": found.mean,
+        "std": found.std,
+        "seeds": found.seeds,
+        "wanted": len(cell.experiments),
+        "codes": codes if found.seeds else 0,
+        "difference": found.difference,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "stand_in": cell.stand_in or "",
+        "command": "" if cell.not_testable else cell.command(),
+    }
