@@ -52,16 +52,19 @@ from core.report import (
     table,
     table_frame,
 )
-from core.report.lesson import SMALL, Lesson, pooled
+from core.report.lesson import Lesson, pooled
 from core.report.results import lead
 from core.report.texts import Markdown
 from core.rng import Rng
 
 # %%
 condensing = {
-    **SMALL["fedvck"],
     "iterations": iterations,
+    "image_lr": 1.0,
+    "clip_norm": 30.0,
+    "pool": 1,
     "server_steps": 60,
+    "server_lr": 0.02,
 }
 lesson = Lesson(
     profile,

@@ -36,7 +36,6 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
-from IPython.display import Markdown
 from torch.nn import functional as F
 
 from core import algorithms, models, server
@@ -56,6 +55,7 @@ from core.report import (
 )
 from core.report.lesson import SMALL, Lesson
 from core.report.results import bytes_by_kind, table_runs
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown

@@ -33,7 +33,6 @@ import math
 
 import pandas as pd
 import torch
-from IPython.display import Markdown
 from torch import nn
 
 from core import distillation, models
@@ -74,6 +73,7 @@ from core.report import (
 )
 from core.report.lesson import SMALL, TaughtLesson, victim
 from core.report.results import filled, table_runs
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown
