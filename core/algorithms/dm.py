@@ -13,8 +13,8 @@ from typing import Any, Self
 import attrs
 import torch
 
-from core.checks import part, whole
-from core.condensation import LatentEncoder
+from core.checks import one_of, part, whole
+from core.condensation import LatentEncoder, draw_augmentation
 from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, strategy
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Task
@@ -29,6 +29,15 @@ class Settings(CondensingSettings):
     iterations: int = attrs.field(default=20_000, validator=whole(1))
     augmentation: str = attrs.field(
         default="color_crop_cutout_flip_scale_rotate", validator=strategy
+    )
+    #: "fresh" in every iteration and for every class, or one "constant" draw for all of them, as
+    #: in the code of GDD-FL
+    augmentation_draws: str = attrs.field(
+        default="fresh", validator=one_of("draws of the augmentation", "fresh", "constant")
+    )
+    #: a "fresh" random network in every iteration, or one that is "fixed", as in the code of GDD-FL
+    networks: str = attrs.field(
+        default="fresh", validator=one_of("kind of networks", "fresh", "fixed")
     )
 
     @classmethod
@@ -52,6 +61,11 @@ class DM(OneShotCondensing):
         """
         settings: Settings = self.settings
         encoder = LatentEncoder(settings.encoder(task, networks))
+        constant = None
+        if settings.augmentation_draws == "constant" and settings.augmentation != "none":
+            draws, device = networks.at("augment").generator(), real.images.device
+            one = draw_augmentation(settings.augmentation, 1, task.dataset.size, draws, device)
+            constant = one.select(torch.zeros(real.groups, dtype=torch.int64, device=device))
 
         def redraw(number: int) -> None:
             # theta ~ P_theta
@@ -65,7 +79,8 @@ class DM(OneShotCondensing):
             "prepare": task.inputs,
             "autocast": task.runtime.autocast,
             "free": True,
-            "disturb": redraw,
+            "disturb": redraw if settings.networks == "fresh" else None,
+            "constant": constant,
         }
 
     def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:

@@ -1,8 +1,8 @@
 """GDD-FL: one-shot federated learning by generalizable dataset distillation.
 
 Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with
-Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1, Sec. 2.2 to 3.2. Its code
-could not be had.
+Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1, Sec. 2.2 to 3.2; code:
+Yearsflow/GDD-FL, whose first version is younger than the paper.
 
 It is DM with a second loss, towards real images whose statistics are shifted at random. Where the
 paper is silent or contradicts itself:
@@ -23,10 +23,13 @@ import attrs
 
 from core.algorithms import dm
 from core.checks import number, one_of, whole
-from core.condensation.engine import RealData
+from core.condensation import LatentEncoder
+from core.condensation.engine import Problem, RealData
+from core.condensation.logits import TwoNetworks
 from core.condensation.shift import FORMS, Shift, ShiftedProblem
 from core.errors import InputError
 from core.federation import Task
+from core.models import initialise
 from core.rng import Rng
 
 
@@ -42,6 +45,9 @@ class Settings(dm.Settings):
     shift_probability: float = attrs.field(default=0.5, validator=number(0, 1))
     #: where: 0 the channels of the image (Algorithm 1), n the maps after block n of the encoder
     shift_layer: int = attrs.field(default=0, validator=whole(0))
+    #: what is matched: the features of "one" network with both losses, as printed, or the logits of
+    #: "two" networks with one loss, as released (see `core.condensation.logits`)
+    encoders: str = attrs.field(default="one", validator=one_of("number of encoders", "one", "two"))
 
     def __attrs_post_init__(self) -> None:
         if self.shift_layer > self.encoder_depth:
@@ -52,8 +58,17 @@ class Settings(dm.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """There is no code to be had; these are the defaults."""
-        return cls()
+        """The authors' code, but for two things. It keeps the epoch of the server's training that is
+        best on the last client's images, and does not train on these; its rate falls by a cosine.
+        """
+        return cls(
+            iterations=100,
+            encoders="two",
+            networks="fixed",
+            augmentation_draws="constant",
+            replacement=False,
+            server_epochs=100,
+        )
 
 
 class GDDFL(dm.DM):
@@ -63,10 +78,20 @@ class GDDFL(dm.DM):
 
     Settings = Settings
 
-    def problem(
-        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
-    ) -> ShiftedProblem:
-        """What is matched: O_c^S with O_c^T and with O_c^U."""
+    def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:
+        """What is matched: O_c^S with O_c^T and with O_c^U; or the logits of two networks."""
         settings: Settings = self.settings
-        shift = Shift(settings.shift, settings.shift_probability, settings.shift_layer)
-        return ShiftedProblem(**self.parts(task, real, networks, rngs), shift=shift)
+        parts = self.parts(task, real, networks, rngs)
+        if settings.encoders == "one":
+            shift = Shift(settings.shift, settings.shift_probability, settings.shift_layer)
+            return ShiftedProblem(**parts, shift=shift)
+        second, redraw = (
+            LatentEncoder(settings.encoder(task, networks.at("second"))),
+            parts["disturb"],
+        )
+
+        def redraw_both(number: int) -> None:
+            redraw(number)
+            initialise(second.model, networks.at("second", number))
+
+        return TwoNetworks(**parts | {"disturb": redraw_both if redraw else None}, second=second)

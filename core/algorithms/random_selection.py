@@ -10,10 +10,12 @@ server draws how many of those are wanted from whom, and each client sends that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import attrs
 import torch
 
+from core.checks import one_of
 from core.families.one_shot import OneShot, OneShotSettings
 from core.federation import Client, Field, Ledger, Message, State, as_announced
 from core.rng import Rng
@@ -24,6 +26,15 @@ class Settings(OneShotSettings):
     """Hyper-parameters of the selection and of the server's training; `images_per_class` counts
     over all clients.
     """
+
+    #: of a client's images of a class: "random" ones, or the "first" ones, as the code of GDD-FL
+    #: takes the first of its training folder
+    choice: str = attrs.field(default="random", validator=one_of("choice", "random", "first"))
+
+    @classmethod
+    def released(cls) -> Self:
+        """The code of GDD-FL."""
+        return cls(choice="first")
 
 
 class RandomSelection(OneShot):
@@ -66,9 +77,10 @@ class RandomSelection(OneShot):
         answers = {}
         for client, rng in zip(clients, rngs, strict=True):
             wanted = torch.tensor(messages[client.id].meta["wanted"], device=client.labels.device)
-            order = torch.randperm(len(client), generator=rng.at("order").generator()).to(
-                client.labels.device
-            )
+            order = torch.arange(len(client))
+            if self.settings.choice == "random":
+                order = torch.randperm(len(client), generator=rng.at("order").generator())
+            order = order.to(client.labels.device)
             order = order[client.labels[order].argsort(stable=True)]
             labels = client.labels[order]
             first = client.class_counts.cumsum(0) - client.class_counts

@@ -179,7 +179,8 @@ class Problem:
     statistics of the current real batch; with `free` by those of their own batch; with `moving`,
     which starts the average, by a running average that takes a tenth of every real batch. `sliding`
     lets consecutive batches share all images but one. `head` appends logits to the features (FedDM
-    matches both). `disturb` moves the encoder's weights to draw number so-and-so.
+    matches both). `disturb` moves the encoder's weights to draw number so-and-so. `constant` is one
+    augmentation per group that takes the place of all draws.
     """
 
     encoder: LatentEncoder
@@ -193,6 +194,7 @@ class Problem:
     moving: LatentStatistics | None = None
     head: bool = False
     disturb: Callable[[int], None] | None = None
+    constant: Augmentation | None = None
 
     @property
     def clients(self) -> int:
@@ -231,8 +233,8 @@ class Problem:
 
     def augmented(self, entry: int) -> Augmentation | None:
         """One siamese augmentation per group, or None."""
-        if self.settings.augmentation == "none":
-            return None
+        if self.constant is not None or self.settings.augmentation == "none":
+            return self.constant
         return self.draws.augmentation(
             self.settings.augmentation, self.real.images.shape[-1], "augment", entry
         )

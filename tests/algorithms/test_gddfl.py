@@ -1,9 +1,12 @@
 """GDD-FL: the paper's budget, its two losses, and that it learns."""
 
+import attrs
 import torch
 
 from core import algorithms
+from core.condensation.shift import shifted
 from core.experiments import Experiment, make_clients, make_task
+from core.families.condensing import gather
 from core.federation import Runtime
 from core.rng import Rng
 
@@ -54,3 +57,74 @@ def test_form_place_and_probability_of_the_shift_matter(task):
         {"shift_layer": 1, "shift": "as_printed"},
     ):
         assert not torch.equal(uploaded(task, **change), plain), change
+
+
+def test_an_instance_norm_undoes_the_shift():
+    """Why the released second network is a plain one: its convolutions are followed by U_p, and U_p
+    by an instance norm.
+    """
+    maps = torch.randn(6, 3, 9, 9, dtype=torch.float64)
+    noise = 0.1 * torch.randn(2, 6, 3, dtype=torch.float64)
+    norm = torch.nn.GroupNorm(3, 3, eps=0, dtype=torch.float64)
+    changed = shifted(maps, noise)
+    assert (changed - maps).abs().max() > 0.01
+    torch.testing.assert_close(norm(changed), norm(maps), rtol=1e-5, atol=1e-5)
+    # and where the drawn deviation is negative, the map changes its sign
+    noise[1] = -1e3
+    torch.testing.assert_close(norm(shifted(maps, noise)), -norm(maps), rtol=1e-5, atol=1e-5)
+
+
+def test_two_fixed_networks_match_the_mean_of_their_logits():
+    """Against a plain loop: all images in every batch, so that no draw plays a part."""
+    task = make_task(TINY, Runtime())
+    client = make_clients(TINY, task)[0]
+    rows = torch.cat([(client.labels == label).nonzero()[:6, 0] for label in (3, 7)])
+    few = attrs.evolve(client, images=client.images[rows], labels=client.labels[rows])
+    given = SMALL | {
+        "encoders": "two",
+        "networks": "fixed",
+        "replacement": False,
+        "real_batch": 6,
+        "image_lr": 50.0,
+        "image_momentum": 0.0,
+    }
+    algorithm = algorithms.create("gddfl", given)
+    real, _ = gather([few], [Rng(3)])
+    networks = Rng(5)
+    problem = algorithm.problem(task, real, networks, [Rng(3)])
+    start = torch.randn(2, 1, *task.dataset.train.images.shape[1:])
+    found = algorithm.condense(task, real, start, networks, [Rng(3)])
+    images = start.clone()
+    for _ in range(3):
+        for group, label in enumerate((3, 7)):
+            made = images[group].clone().requires_grad_()
+            true = task.inputs(few.images[few.labels == label])
+            loss = sum(
+                (encoder.model(true).mean(0) - encoder.model(made).mean(0)).square().sum()
+                for encoder in (problem.encoder, problem.second)
+            )
+            images[group] -= 50.0 * torch.autograd.grad(loss, made)[0]
+    assert (found - start).abs().max() > 0.01
+    torch.testing.assert_close(found, images, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(
+        problem.encoder.model.classifier.weight, problem.second.model.classifier.weight
+    )
+
+
+def test_a_constant_augmentation_is_one_for_all(task):
+    client = make_clients(TINY, task)[0]
+    real, _ = gather([client], [Rng(3)])
+
+    def draws(**more):
+        settings = SMALL | {"augmentation": "crop_rotate_scale", **more}
+        problem = algorithms.create("dm", settings).problem(task, real, Rng(5), [Rng(3)])
+        return torch.cat([problem.augmented(entry).affine for entry in (0, 1, 7)])
+
+    assert (draws(augmentation_draws="constant") == draws(augmentation_draws="constant")[0]).all()
+    assert len(draws().flatten(1).unique(dim=0)) > 3
+
+
+def test_released_is_one_loss_at_fixed_networks():
+    settings = algorithms.create("gddfl", variant="released").settings
+    assert (settings.iterations, settings.encoders, settings.networks) == (100, "two", "fixed")
+    assert not settings.replacement and settings.augmentation_draws == "constant"

@@ -8,7 +8,7 @@ import torch
 from core import algorithms
 from core.algorithms.random_selection import quotas
 from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Ledger, Runtime
+from core.federation import Ledger, Message, Runtime
 from core.rng import Rng
 
 TINY = Experiment(
@@ -87,3 +87,15 @@ def _after(algorithm, task, clients, seed):
     ledger.open_round()
     state = algorithm.initialise(task, Rng(0))
     return algorithm.round(attrs.evolve(state), clients, ledger, Rng(seed)).tensors
+
+
+def test_the_first_images_of_a_class_are_taken_where_asked():
+    task = make_task(TINY, Runtime())
+    client = make_clients(TINY, task)[0]
+    wanted = torch.bincount(client.labels, minlength=10).clamp(max=2)
+    ask = Message({}, {"wanted": wanted.tolist()})
+    first = algorithms.create("random_selection", {"choice": "first"})
+    sent = first.serve([client], {client.id: ask}, [Rng(1)])[client.id].tensors
+    for label in range(10):
+        mine = client.images[client.labels == label][: wanted[label]]
+        assert torch.equal(sent["images"][sent["labels"] == label], mine)

@@ -23,6 +23,11 @@ AS_BEFORE: dict[str, object] = {
     # what official code does to batches
     "local_augmentation": "none",
     "replacement": True,
+    # what the code of GDD-FL does
+    "augmentation_draws": "fresh",
+    "networks": "fresh",
+    "encoders": "one",
+    "choice": "random",
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,
