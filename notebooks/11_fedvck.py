@@ -53,7 +53,7 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import Lesson, pooled
-from core.report.results import lead
+from core.report.results import cost_in_words, lead
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -547,6 +547,9 @@ Markdown(
     if len(pair)
     else "Nothing is measured yet."
 )
+
+# %%
+Markdown(cost_in_words("fedvck"))
 
 # %% [markdown]
 # At most ten rounds of the laptop profile serve Tables 2 and 3 alike, and Tables 7 and 11.

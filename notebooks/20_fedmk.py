@@ -60,6 +60,7 @@ from core.report.lesson import Lesson, pooled
 from core.report.results import (
     bytes_by_kind,
     column_curves,
+    cost_in_words,
     filled,
     lead,
     reporting_rules,
@@ -1101,6 +1102,7 @@ say(
     f"and {first['FedGen']} is FedGen; "
     f"the best other method there is {rival.idxmax()} with {rival.max()}."
 )
+say(cost_in_words("fedmk"))
 Markdown("\n\n".join(sentences))
 
 # %% [markdown]

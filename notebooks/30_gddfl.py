@@ -54,7 +54,7 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import Lesson
-from core.report.results import verdict_counts
+from core.report.results import cost_in_words, verdict_counts
 from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng
@@ -760,7 +760,11 @@ sentences = [
 ]
 cells = table_frame("gddfl", 1, best)
 cells = cells[cells["printed_text"].ne("")]
-Markdown("\n".join([*sentences, f"- Printed cells: {verdict_counts(cells)}."]))
+sentences += [
+    f"- Printed cells: {verdict_counts(cells)}.",
+    f"- {cost_in_words('gddfl')}",
+]
+Markdown("\n".join(sentences))
 
 # %% [markdown]
 # ## Take away

@@ -59,7 +59,7 @@ from core.report.lesson import (
     switch_table,
     switches,
 )
-from core.report.results import filled, verdict_counts
+from core.report.results import cost_in_words, filled, verdict_counts
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table
 from core.rng import Rng
@@ -503,7 +503,10 @@ ranks[
 ]
 
 # %%
-Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
+Markdown(
+    f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}. "
+    + cost_in_words("fediod")
+)
 
 # %% [markdown]
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print. The column of CIFAR-100 at

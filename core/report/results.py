@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from core.experiments import Record, TableSpec, records
+from core.experiments.experiment import PROFILES
 from core.report.learning_curves import curve_frame, curves
 
 if TYPE_CHECKING:
@@ -51,6 +52,34 @@ def column_curves(runs: pd.DataFrame, x: str = "round") -> Iterator[Figure]:
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
             title=f"{column}, profile {profile}",
         )
+
+
+def core_hours(runs: pd.DataFrame) -> float:
+    """Hours of one core that the runs of `table_runs` took, each counted once."""
+    once = runs.drop_duplicates("id")["record"]
+    return sum(one.seconds * one.environment.get("threads", 1) for one in once) / 3600
+
+
+def cost_in_words(paper: str, measured: Mapping[str, Record] | None = None) -> str:
+    """How many runs the tables of a paper rest on, and the hours of one core that they took, by
+    profile, in a sentence. Raises InputError for an unknown paper.
+    """
+    parts, seen = [], set[str]()
+    for profile in PROFILES:
+        of = [
+            table_runs(paper, spec.table, [profile], measured) for spec in TableSpec.of_paper(paper)
+        ]
+        runs = pd.concat(of).drop_duplicates("id")
+        runs = runs[~runs["id"].isin(seen)]
+        seen |= set(runs["id"])
+        if len(runs):
+            parts.append(f"{profile} {core_hours(runs):.1f} ({len(runs)})")
+    if not parts:
+        return "No run is behind these tables yet."
+    return (
+        "Hours of one core that the runs behind all tables of this paper took, by profile, with "
+        f"their number: {', '.join(parts)}."
+    )
 
 
 def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:

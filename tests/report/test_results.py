@@ -9,6 +9,8 @@ from core.experiments import Record, TableSpec
 from core.report.results import (
     bytes_by_kind,
     column_curves,
+    core_hours,
+    cost_in_words,
     filled,
     lead,
     reporting_rules,
@@ -50,6 +52,20 @@ def test_a_lead_is_over_the_best_of_the_others():
     assert measured["lead"].dropna().to_dict() == {"a": -1.5}
     assert measured["rivals"].to_dict() == {"a": 1, "b": 1}
     assert lead(FRAME[:0], "Ours").empty
+
+
+def test_hours_count_each_run_once_and_each_of_its_threads():
+    cells = TableSpec.find("fedmk", "protocol").cells("paper")
+    two = [cells[0].experiments[0], cells[0].experiments[1]]
+    known = {run.id: record(run) for run in two}
+    for threads, kept in zip((1, 2), known.values(), strict=True):
+        kept.environment = {"threads": threads}
+        kept.rounds = [row | {"seconds": {"clients": 1800.0}} for row in kept.rounds]
+    runs = table_runs("fedmk", "protocol", ["paper"], known)
+    assert core_hours(runs) == core_hours(pd.concat([runs, runs])) == 3.0
+    # Table 1 has the same runs
+    assert cost_in_words("fedmk", known).endswith("with their number: paper 3.0 (2).")
+    assert cost_in_words("fedmk", {}) == "No run is behind these tables yet."
 
 
 def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
