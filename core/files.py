@@ -6,11 +6,14 @@ import contextlib
 import json
 import math
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 
 class FileError(InputError):
@@ -91,11 +94,21 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        # safetensors has an error of its own for what the disk answers
-        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise FileError(f"{path} cannot be written: {reason}") from None
+        if isinstance(error, OSError):
+            raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
         raise
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file as `write_whole` does. The library's own writer makes a file of a
+    random name first, which a kill would leave there for ever.
+    """
+    from safetensors.torch import save
+
+    content = save(dict(tensors), dict(metadata))
+    write_whole(path, lambda part: part.write_bytes(content))
 
 
 #: seconds that a lock may take to come free

@@ -21,13 +21,12 @@ import attrs
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from core.errors import InputError
 from core.federation import Algorithm, Client, Ledger, Message, State, Task, rounds, select
 from core.federation.tensors import put_each, take_each
-from core.files import write_whole
+from core.files import write_tensors
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.rng import Rng
@@ -156,7 +155,7 @@ def _keep(path: Path, key: str, found: Sequence[Mapping[int | None, np.ndarray]]
         for number, one in enumerate(found)
     }
     tensors = put_each("", named)
-    write_whole(path, lambda part: save_file(tensors, part, metadata={"key": key}))
+    write_tensors(path, tensors, {"key": key})
 
 
 def _restored(path: Path, key: str) -> list[dict[int | None, np.ndarray]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -21,7 +20,7 @@ from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
 from core.federation.tensors import put, put_each, take
-from core.files import FileError, write_whole
+from core.files import FileError, write_tensors
 
 
 @attrs.frozen
@@ -57,7 +56,7 @@ def save(
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _digest(text, plain)}
-    write_whole(path, lambda part: safetensors.torch.save_file(plain, part, metadata=metadata))
+    write_tensors(path, plain, metadata)
 
 
 def restore(

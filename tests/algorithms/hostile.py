@@ -1,17 +1,20 @@
 """Uploads as no honest client sends them, drawn by hypothesis from a declared form; and what a form
 promises, said once more in NumPy.
+
+`python -m tests.algorithms.hostile 500 3` draws 500 for every form of every algorithm, with seed 3.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from core.federation import Field, Message, UploadError, check_upload
@@ -123,9 +126,10 @@ def nothing_gets_by(
     client: int,
     samples: int,
     examples: int = 12,
+    luck: int | None = None,
 ) -> None:
     """Whatever is sent in the place of a good upload is refused in one line that names the client,
-    or is what the form promises; no other error comes out.
+    or is what the form promises; no other error comes out. `luck` draws other examples.
     """
     check_upload(good, form, meta, client, samples=samples)
     assert conforms(good, form, meta, samples)
@@ -133,7 +137,7 @@ def nothing_gets_by(
     @settings(
         max_examples=examples,
         deadline=None,
-        derandomize=True,
+        derandomize=luck is None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -147,4 +151,27 @@ def nothing_gets_by(
         else:
             assert conforms(upload, form, meta, samples)
 
-    one()
+    (one if luck is None else seed(luck)(one))()
+
+
+def every_form(examples: int, luck: int) -> int:
+    """So many examples for every form of every algorithm; returns how many forms there are."""
+    from tests.algorithms import contract
+
+    done = 0
+    for name, subject in contract.subjects().items():
+        forms = {}
+        seen = contract.watch(subject)
+        for message, tensors, meta, id_ in seen.checked:
+            forms.setdefault(tuple(sorted({**tensors, **meta})), (message, tensors, meta, id_))
+        for good, tensors, meta, id_ in forms.values():
+            size = len(next(client for client in seen.clients if client.id == id_))
+            nothing_gets_by(good, tensors, meta, id_, size, examples, luck)
+        done += len(forms)
+        print(f"{name}: {len(forms)} forms, {examples} uploads each", flush=True)
+    return done
+
+
+if __name__ == "__main__":  # python -m tests.algorithms.hostile 500 3
+    wanted, luck = (int(text) for text in [*sys.argv[1:], "500", "0"][:2])
+    print(every_form(wanted, luck), "forms: nothing got by")

@@ -12,7 +12,6 @@ import functools
 import json
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,6 +24,7 @@ from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task
 from core.federation import Client, Runtime, Task
 from core.federation.tensors import put, take
+from core.files import write_tensors
 from core.rng import Rng
 
 app = ClientApp()
@@ -102,12 +102,9 @@ def _remember(
     context.state[MEMORY] = wire.arrays(kept)
     context.state["asked"] = ConfigRecord({"what": asked})
     if path := _kept(context, client):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
         # a copy of each: before and after may share tensors
         plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
-        safetensors.torch.save_file(plain, part, metadata={"asked": asked})
-        part.replace(path)
+        write_tensors(path, plain, {"asked": asked})
 
 
 @app.query("introduce")
