@@ -1,6 +1,6 @@
 """Tables and figures, computed from records: what a paper prints beside what was measured here."""
 
-from core.report.charts import heat_map, lines, partition_plot, scatter
+from core.report.charts import bars, heat_map, lines, partition_plot, scatter
 from core.report.figures import condensed_images, show
 from core.report.frames import metrics_frame, table_frame
 from core.report.frontpage import headline
@@ -18,6 +18,7 @@ from core.report.tables import table
 from core.report.tallies import orders, tally
 
 __all__ = [
+    "bars",
     "condensed_images",
     "coverage",
     "curve_frame",

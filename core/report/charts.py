@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def lines(
 
     names = list(dict.fromkeys(frame[by]))
     colours, markers, dashes = style.series(len(names))
-    ends = []
+    ends, last = [], []
     with rc_context(style.rc()):
         figure = blank(7.2, 3.6)
         axes = figure.subplots()
@@ -70,6 +70,7 @@ def lines(
                     alpha=0.2,
                     linewidth=0,
                 )
+            last.append((str(name), colour, marker, of["mean"].iat[-1]))
             ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
         axes.set(
             xlabel=xlabel or x,
@@ -80,7 +81,7 @@ def lines(
         if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) > 1:
-            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
+            style.label_ends(axes, last)
     topic = f"{title}. " if title else ""
     figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
     return figure
@@ -137,6 +138,37 @@ def scatter(
         f"{topic}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of each cloud: "
         f"{'; '.join(places)}."
     )
+    return figure
+
+
+def bars(
+    values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "", form: str = "{:.1f}"
+) -> Any:
+    """A bar for each name, the first above, with its number beside it; values are means and
+    standard deviations.
+
+    Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
+    is nothing to draw.
+    """
+    if not values:
+        raise InputError("there is nothing to draw: no value was given")
+    from matplotlib import rc_context
+
+    means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
+    with rc_context(style.rc()):
+        figure = blank(7.2, 0.9 + 0.42 * len(values))
+        axes = figure.subplots()
+        rows = axes.barh(
+            list(values), means, xerr=spreads, color=style.series(len(values))[0], ecolor=style.INK
+        )
+        texts = [form.format(mean) for mean in means]
+        axes.bar_label(rows, texts, padding=5)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set(xlabel=xlabel, title=title, xlim=(0, 1.12 * max(map(sum, values.values()))))
+    topic = f"{title}. " if title else ""
+    said = "; ".join(f"{name} {text}" for name, text in zip(values, texts, strict=True))
+    figure.set_label(f"{topic}{xlabel}: {said}.")
     return figure
 
 

@@ -139,10 +139,12 @@ def curves(
         figure = blank(7.2, 4.0)
         axes = figure.subplots()
         _draw(axes, frame, x, names, silent, looks)
-        _legend(axes, names, silent, *looks)
         axes.set(xlabel=AXES[x], ylabel=_ylabel(metric), title=title)
         if x == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ends = [f"{name} (sends nothing)" if name in silent else str(name) for name in names]
+        values = [_last(frame, name).mean() for name in names]
+        style.label_ends(axes, list(zip(ends, looks[0], looks[1], values, strict=True)))
     figure.set_label(_describe(frame, names, metric, x, title))
     return figure
 
@@ -174,30 +176,8 @@ def _draw(
         axes.axhline(level, color=colour, linewidth=1.2, linestyle=":")
 
 
-def _legend(
-    axes: Any,
-    names: list[str],
-    silent: list[str],
-    colours: list[str],
-    markers: list[str],
-    dashes: list[Any],
-) -> None:
-    """A legend beside the curves, the same whether a series has a curve or only a level."""
-    from matplotlib.lines import Line2D
-
-    handles = []
-    for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
-        line = ":" if name in silent else ((0, dash) if dash else "-")
-        text = f"{name} (sends nothing)" if name in silent else name
-        mark = "" if name in silent else marker
-        handles.append(Line2D([], [], color=colour, marker=mark, linestyle=line, label=text))
-    axes.legend(
-        handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), title=None, handlelength=3
-    )
-
-
 def _ylabel(metric: str) -> str:
-    name = metric.replace("_", " ")
+    name = style.measure(metric)
     return name if metric in _AS_IS else f"{name} (%)"
 
 

@@ -166,6 +166,12 @@ class Lesson:
         """Run an algorithm, by default the page's own, with these settings on top."""
         return follow(self.experiment(algorithm, **settings), self.task, clients)
 
+    def start(self, algorithm: str | None = None, **settings: Any) -> State:
+        """The server's state before the first round of `run` with the same arguments."""
+        experiment = self.experiment(algorithm, **settings)
+        rng = Rng(experiment.seed).at("initialise")
+        return experiment.new_algorithm().initialise(self.task, rng)
+
     def partition_plot(self) -> Figure:
         """Who holds what, with all clients."""
         everyone = experiments.make_clients(self.experiment(), self.task)

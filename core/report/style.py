@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 #: Okabe and Ito's palette, in the order in which it keeps at least 3:1 of contrast on white and on
 #: near-black; their yellow (unreadable on white) is left out and their black is the ink of the
 #: page.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: Four more follow, so that ten methods have ten colours.
+PALETTE = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
+    *("#8064D0", "#8A7A1F", "#C2456B", "#7C8798"),
+)
 #: a second mark for every colour, so that nothing is told by colour alone
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "h")
 DASHES: tuple[Any, ...] = ("", (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (2, 2, 4, 2))
 
 #: drawn with these; on a dark page the same drawing has `DARK` in their place (see
@@ -19,13 +24,46 @@ DARK = {INK: "#dcdcdc", RULE: "#4a4a4b", "#0072b2": "#4aa8e0", "#009e73": "#2fc3
 
 
 def series(count: int) -> tuple[list[str], list[str], list[Any]]:
-    """Colours, markers and dashes of `count` series; a pair of colour and dash repeats only after 6
-    x 6 series.
+    """Colours, markers and dashes of `count` series: ten colours and ten markers; a pair of colour
+    and dash repeats only after 10 x 6 series.
     """
     colours = [PALETTE[i % len(PALETTE)] for i in range(count)]
     markers = [MARKERS[i % len(MARKERS)] for i in range(count)]
     dashes = [DASHES[(i + i // len(PALETTE)) % len(DASHES)] for i in range(count)]
     return colours, markers, dashes
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[str, str, str, float]]) -> None:
+    """Write the name of each series, given as (name, colour, marker, last value), beside the axes
+    at the height of its last value, moved apart where names would cover each other.
+
+    To be called when limits and scales are final.
+    """
+    from matplotlib.lines import Line2D
+
+    low, high = axes.get_ylim()
+    place = axes.transData + axes.transAxes.inverted()
+    heights = [float(place.transform((0, min(max(value, low), high)))[1]) for *_, value in ends]
+    for (name, colour, marker, _), height, text in zip(
+        ends, heights, spread(heights, 0.07), strict=True
+    ):
+        leader = Line2D([1.01, 1.045], [height, text], color=colour, linewidth=1)
+        leader.set(transform=axes.transAxes, marker=marker, markevery=[1])
+        axes.figure.add_artist(leader)
+        axes.annotate(name, (1.06, text), xycoords="axes fraction", va="center", fontsize=10)
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights that lie at least `gap` apart, in the same order, each near its own."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed: list[float] = []
+    for i in order:
+        placed.append(max(heights[i], placed[-1] + gap) if placed else heights[i])
+    top = max(1.0, gap * (len(heights) - 1))
+    for k in range(len(placed) - 1, -1, -1):
+        placed[k] = min(placed[k], top)
+        top = placed[k] - gap
+    return [height for _, height in sorted(zip(order, placed, strict=True))]
 
 
 def rc() -> dict[str, Any]:
@@ -132,3 +170,30 @@ DETAILS_CSS = (
     ".core-details td,.core-details th{text-align:left;vertical-align:top;padding:.2em .5em} "
     ".core-details code{white-space:nowrap}"
 )
+
+#: metrics whose names are no words, as tables and figures call them
+_MEASURES = {
+    "auc": "AUC",
+    "f1": "F1",
+    "dice": "Dice",
+    "hd95": "Hausdorff distance, 95%",
+    "obj_dice": "object Dice",
+    "aji": "aggregated Jaccard index",
+    "ssim": "SSIM",
+    "psnr": "PSNR",
+    "emd": "earth mover's distance",
+    "upload_mb": "upload (MB)",
+    "upload_mb_per_round": "upload a round (MB)",
+    "condensation_ratio_percent": "condensation ratio (%)",
+    "mia_auc_mean": "attack AUC, mean",
+    "mia_auc_max": "attack AUC, largest",
+    "mia_server_auc": "attack AUC on the server's model",
+    "mia_tpr_0.01": "members found at 1% false alarms",
+    "mia_tpr_0.001": "members found at 0.1% false alarms",
+    "mia_defense_rate": "attacks warded off",
+}
+
+
+def measure(metric: str) -> str:
+    """The name of a metric in words."""
+    return _MEASURES.get(metric, metric.replace("_", " "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -17,18 +18,44 @@ from core.experiments.profiles import Profile
 from core.report import style
 from core.report.frames import BEST_FIRST, table_frame
 
+#: columns of a grid that fit a page
+ACROSS = 5
+
 
 class PaperTable(Styler):
-    """A styled grid, with how to read it above and the long form folded below."""
+    """A styled grid, with how to read it above and the long form folded below.
 
-    note = details = ""
+    A page shows a wide grid in parts below each other, and folds one without any number of ours.
+    """
+
+    note = details = summary = place = ""
 
     def _repr_html_(self) -> str | None:
-        return (
-            f"<style>{style.DETAILS_CSS}</style>{self.note}<div "
-            f'style="overflow-x:auto">{self.to_html()}</div>'
-            f"{self.details}"
+        grids = "".join(
+            f'<div style="overflow-x:auto">{part.to_html()}</div>' for part in self.parts()
         )
+        body = f"{self.note}{grids}{self.details}"
+        if self.summary:
+            body = _folded(self.summary, body)
+        return f"<style>{style.DETAILS_CSS}</style>{body}"
+
+    def parts(self) -> list[Styler]:
+        """The grid in parts of at most `ACROSS` columns; the measures of a column stay together."""
+        keys = list(self.columns)
+        names = list(dict.fromkeys(key[0] if isinstance(key, tuple) else key for key in keys))
+        each = max(1, ACROSS * len(names) // max(1, len(keys)))
+        if len(keys) <= ACROSS or len(names) <= each:
+            return [self]
+        found = []
+        for number, start in enumerate(range(0, len(names), each)):
+            here = set(names[start : start + each])
+            others = [
+                key for key in keys if (key[0] if isinstance(key, tuple) else key) not in here
+            ]
+            part = copy.deepcopy(self).hide(others, axis="columns")
+            part.set_uuid(f"{self.place}-{number}")
+            found.append(part if number == 0 else part.set_caption("The same, further columns"))
+        return found
 
 
 def table(
@@ -53,14 +80,14 @@ def table(
     """
     frame, spec = table_frame(paper, table, profile, measured), TableSpec.find(paper, str(table))
     several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
-    title, place = f"Table {table}", f"{paper}-{table}-{profile or 'best'}"
+    title, place = heading(spec), f"{paper}-{table}-{profile or 'best'}"
     if columns is not None:
         frame, title, place = (
             _part(frame, columns),
-            f"{title}, in part",
+            f"{title} (in part)",
             f"{place}-{slug('-'.join(columns))}",
         )
-    frame["measure"] = frame["metric"].str.replace("_", " ")
+    frame["measure"] = frame["metric"].map(style.measure)
     frame["header"] = frame["column"] + (" · " + frame["measure"] if several else "")
     names = columns or [column.name for column in spec.columns]
 
@@ -75,14 +102,27 @@ def table(
         table_attributes='class="dataframe core-table"',
         cell_ids=False,
     )
-    styler.details = _details(frame)
+    styler.place, styler.details = place, _details(frame)
     styler.note = _note(frame)
-    styler.set_caption(escape(f"{title}: {spec.title}"))
+    styler.set_caption(escape(title))
+    if frame["measured"].isna().all():
+        counts = frame["verdict"].value_counts()
+        rest = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        styler.summary = f"{escape(title)}. Nothing is measured yet ({rest})."
     styler.set_table_styles(style.TABLE_CSS)
     styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
     styler.format_index(lambda name: escape(str(name)), axis="index")
     borders = grid(frame["verdict"].map(_border))
     return styler.apply(lambda _: borders, axis=None)  # type: ignore[return-value]
+
+
+def heading(spec: TableSpec) -> str:
+    """The title of a table after its number in the paper; the book's own tables have none."""
+    name = str(spec.table)
+    if name.startswith("figure"):
+        number = f"Figure {name.removeprefix('figure')}"
+        return f"{number}: {spec.title.replace(f' ({number})', '')}"
+    return f"Table {name}: {spec.title}" if name.isdigit() else spec.title
 
 
 def _grid(frame: pd.DataFrame, heading: list[str], names: Sequence[str]) -> pd.DataFrame:

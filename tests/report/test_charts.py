@@ -71,3 +71,13 @@ def test_a_heat_map_says_what_it_shows():
     assert "from 0.00 to 3.00" in figure.get_label() and "in 1 of 2 rows" in figure.get_label()
     with pytest.raises(InputError, match="as many rows"):
         charts.heat_map(np.zeros((2, 3)), ["cat", "dog"])
+
+
+def test_bars_are_as_long_as_their_means_and_say_their_numbers():
+    pytest.importorskip("matplotlib")
+    figure = charts.bars({"few": (67.0, 2.0), "all": (96.25, 0.0)}, "accuracy (%)", "Taught by")
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [67.0, 96.25]
+    assert figure.axes[0].yaxis_inverted() and figure.axes[0].get_xlim()[1] > 98
+    assert figure.get_label() == "Taught by. accuracy (%): few 67.0; all 96.2."
+    with pytest.raises(InputError, match="nothing to draw"):
+        charts.bars({}, "x")

@@ -91,9 +91,22 @@ def test_who_sends_nothing_is_a_level_line():
     )
     level = figure.axes[0].lines[-1]
     assert set(level.get_ydata()) == {30.0}
-    assert "Standalone (sends nothing)" in [
-        text.get_text() for text in figure.axes[0].get_legend().get_texts()
-    ]
+    assert "Standalone (sends nothing)" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_ten_series_have_ten_colours_and_ten_markers():
+    colours, markers, _ = style.series(10)
+    assert len(set(colours)) == len(set(markers)) == 10
+
+
+def test_names_at_the_ends_of_lines_do_not_cover_each_other():
+    heights = [0.5, 0.52, 0.51, 0.0, 1.0, 0.99]
+    placed = style.spread(heights, 0.07)
+    assert np.argsort(placed).tolist() == np.argsort(heights).tolist()
+    assert np.diff(sorted(placed)).min() > 0.07 - 1e-9 and max(placed) <= 1
+    assert style.spread([0.2, 0.6], 0.07) == [0.2, 0.6]
+    # eleven names that end at the bottom stand above each other, from the bottom up
+    assert style.spread([0.0] * 11, 0.07) == pytest.approx([0.07 * k for k in range(11)])
 
 
 def test_series_differ_in_more_than_colour():
@@ -196,7 +209,7 @@ def test_text_and_lines_stand_out_on_both_pages():
     """
     dark = "#14181e"
     assert contrast(style.INK, "#ffffff") > 4.5 and contrast(style.DARK[style.INK], dark) > 4.5
-    for colour in style.PALETTE[:4]:
+    for colour in (*style.PALETTE[:4], *style.PALETTE[6:]):
         assert contrast(colour, "#ffffff") > 2.9
     for colour in style.PALETTE:
         assert contrast(style.DARK.get(colour.lower(), colour), dark) > 3

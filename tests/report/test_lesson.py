@@ -10,6 +10,7 @@ from core import experiments
 from core.algorithms import find
 from core.condensation import LatentEncoder
 from core.experiments.profiles import apply
+from core.federation import Ledger
 from core.report.lesson import (
     SMALL,
     Lesson,
@@ -78,6 +79,16 @@ def test_a_run_keeps_what_the_package_gives_round_by_round(lesson):
     table = run.per_round()
     assert table.index.tolist() == [1, 2] and table.loc[2, "accuracy (%)"] == run.accuracy
     assert table["up (MB)"].sum() * 2**20 == sum(run.record.bytes["up"].values())
+
+
+def test_the_first_round_begins_at_the_start(lesson):
+    run, algorithm = lesson.run(), lesson.experiment().new_algorithm()
+    ledger = Ledger()
+    ledger.open_round()
+    after = algorithm.round(lesson.start(), lesson.members(), ledger, Rng(3).at("round", 1))
+    assert after.tensors.keys() == run.states[0].tensors.keys()
+    for name, value in after.tensors.items():
+        assert torch.equal(value, run.states[0].tensors[name])
 
 
 def test_a_run_goes_on_with_the_clients_that_it_is_given(lesson):

@@ -13,7 +13,8 @@ from core.errors import InputError
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
 from core.report.frames import metrics_frame, table_frame
-from core.report.tables import number, table
+from core.report.style import measure as measure_name
+from core.report.tables import ACROSS, heading, number, table
 
 
 def record(experiment, **metrics):
@@ -277,9 +278,7 @@ def test_several_metrics_get_a_column_each_below_the_name_they_share():
     spec = TableSpec.find("gddfl", 1)
     styler = table("gddfl", 1, measured={})
     assert list(styler.columns) == [
-        (column.name, metric.replace("_", " "))
-        for column in spec.columns
-        for metric in column.metrics
+        (column.name, measure_name(metric)) for column in spec.columns for metric in column.metrics
     ]
     headings = [
         attrs.get("colspan", "1")
@@ -351,3 +350,44 @@ def test_numbers(value, std, unit, text):
 def test_unknown_names_are_refused(paper, name, profile):
     with pytest.raises(InputError):
         table_frame(paper, name, profile, measured={})
+
+
+def test_a_title_has_the_number_that_the_paper_gives():
+    def titled(paper, name):
+        return heading(TableSpec.find(paper, name))
+
+    assert titled("fedmk", "figure5") == "Figure 5: More rounds on CIFAR-10"
+    assert titled("fedmk", "2") == "Table 2: Ablation of the parts of FedMK"
+    assert titled("fedmk", "protocol").startswith("The baselines under")
+
+
+def test_a_table_without_any_measured_cell_folds_into_one_line():
+    shown = table("fedmk", 2, measured={})._repr_html_()
+    line = shown.partition("<summary>")[2].partition("</summary>")[0]
+    assert line.startswith("Table 2: Ablation of the parts of FedMK. Nothing is measured yet")
+    spec = TableSpec.find("fedmk", "2")
+    some = table("fedmk", 2, measured=measure(spec.cells("paper")[0], [0.5]))
+    assert not some.summary and some._repr_html_().index("<table") < some._repr_html_().index(
+        "<details"
+    )
+
+
+def test_a_wide_grid_is_shown_in_parts_that_hold_every_column_once():
+    wide = table("fedvck", 9)
+    parts = wide.parts()
+    shown = [len(wide.columns) - len(part.hidden_columns) for part in parts]
+    assert sum(shown) == len(wide.columns) > ACROSS and max(shown) <= ACROSS
+    narrow = table("fedmk", 6)
+    assert len(narrow.columns) <= ACROSS and narrow.parts() == [narrow]
+
+
+def test_measures_have_names_in_words():
+    for paper in ("fedvck", "fediod", "gddfl", "fedmk", "reference"):
+        for spec in TableSpec.of_paper(paper):
+            for cell in spec.cells("paper"):
+                assert "_" not in measure_name(cell.metric)
+                assert (
+                    not cell.metric.startswith("mia")
+                    or "attack" in measure_name(cell.metric)
+                    or "members" in measure_name(cell.metric)
+                )
