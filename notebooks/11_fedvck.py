@@ -17,8 +17,8 @@
 #
 # Two parameters help the short run: it goes on with the images of the last round (`warm_start`) and sends 32-bit
 # numbers (`wire`), because noise that is still in the images would be cut off at black and white. `shown` is the
-# profile that the tables show; "best" is the fullest that is measured. `rounds` must be at least 3, so that two models
-# can be compared.
+# profile that the tables show; "best" is the fullest that is measured. `rounds` must be at least 2: before the
+# first the server has no images to look at.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -39,6 +39,7 @@ import torch
 from core import condensation, server
 from core.algorithms import find
 from core.condensation import engine
+from core.errors import InputError
 from core.experiments import TableSpec
 from core.report import (
     condensed_images,
@@ -58,6 +59,8 @@ from core.report.texts import Markdown
 from core.rng import Rng
 
 # %%
+if rounds < 2:
+    raise InputError("rounds must be at least 2 on this page")
 condensing = {
     "iterations": iterations,
     "image_lr": 1.0,
@@ -115,7 +118,8 @@ source(find("fedvck").condense)
 source(condensation.smoothed_error)
 
 # %%
-at = {"now": vck.states[-2], "before": vck.states[-3]}
+states = [lesson.start(), *vck.states]
+at = {"now": states[-2], "before": states[-3]}
 models = {name: task.model_from(state.tensors) for name, state in at.items()}
 logits, previous = (
     task.outputs(models[name], images) for name in ("now", "before")

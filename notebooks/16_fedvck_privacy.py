@@ -40,6 +40,7 @@ from core.privacy.membership import LikelihoodRatio
 from core.report import condensed_images, scatter, show, source, table
 from core.report.attacks import attack_frame, roc_chart
 from core.report.lesson import Lesson, victim
+from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown
@@ -459,7 +460,7 @@ table("fedvck", "privacy", best)
 
 # %%
 measured = attack_frame(records().values())
-measured.round(3) if len(measured) else print("no record of an attack yet")
+measured.round(3) if len(measured) else Markdown("No record of an attack yet.")
 
 # %% [markdown]
 # ## Where paper and code differ

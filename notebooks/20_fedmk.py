@@ -251,7 +251,7 @@ through = step.gradient[0] - fixed
 angle = torch.cosine_similarity(
     step.gradient[0].flatten(), through.flatten(), 0
 )
-print(
+Markdown(
     f"Length of the gradient: {through.norm():.2e} through the step, "
     f"{fixed.norm():.2e} through the normalisation; "
     f"cosine of the whole with the first: {angle:.2f}."
@@ -372,7 +372,7 @@ pd.DataFrame(worth).T.round(1)
 
 # %%
 gain = pd.DataFrame(worth).T.mean()
-print(
+Markdown(
     f"Mean over clients: {gain['random start']:.1f}% on the random start, "
     f"{gain['meta knowledge']:.1f}% on the "
     f"knowledge, {gain['as many real images']:.1f}% on as many real images."
@@ -395,7 +395,7 @@ print(
 source(find("fedmk").broadcast)
 
 # %%
-before, last = run.states[-2:]
+before, last = [lesson.start(), *run.states][-2:]
 
 
 def owners(state):
@@ -521,7 +521,7 @@ alike = torch.nn.functional.cosine_similarity(
 )
 right = (alike.argmax(1) == torch.arange(len(held))).sum().item()
 rest = (alike.sum() - alike.trace()) / (alike.numel() - len(held))
-print(
+Markdown(
     "Cosine of mean knowledge and mean real image, each without the mean over "
     f"classes: {alike.diag().mean():.2f} "
     f"for the own class, {rest:.2f} for others. The class with the largest "
@@ -616,7 +616,7 @@ cosine = torch.nn.functional.cosine_similarity(*means).mean().item()
 pd.DataFrame(seen).T.round(1)
 
 # %%
-print(
+Markdown(
     "Cosine of the class means of uploaded and generated features, mean over "
     f"classes: {cosine:.2f} (1: the same "
     f"direction). The generator took {settings.generator_steps} steps in each "

@@ -27,6 +27,7 @@ shown = "best"
 # %%
 import pandas as pd
 import torch
+from IPython.display import display
 
 from core import condensation
 from core.experiments import TableSpec
@@ -109,16 +110,18 @@ steps.round(2)
 small = (steps[list(grid["printed"])] < spread[list(grid["printed"])]).drop(
     "w/o iteration"
 )
-print(
-    f"Of the {small.size} steps other than iteration, "
-    f"{int(small.to_numpy().sum())} are smaller than one standard "
-    "deviation of the full method. Appendix C credits sharing and dynamic "
-    "weights together with 1.5 points on "
-    "CIFAR-10; sharing alone has "
-    f"{steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2."
+display(
+    Markdown(
+        f"Of the {small.size} steps other than iteration, "
+        f"{int(small.to_numpy().sum())} are smaller than one standard "
+        "deviation of the full method. Appendix C credits sharing and dynamic "
+        "weights together with 1.5 points on "
+        "CIFAR-10; sharing alone has "
+        f"{steps.loc['w/o sharing', 'cifar10-0.5']:.2f} in Table 2."
+    )
 )
 here = grid["measured"].loc["FedMK"] - grid["measured"].drop("FedMK")
-print(
+Markdown(
     "Measured steps: "
     + (
         "; ".join(
@@ -480,13 +483,15 @@ for name, claim in (
 ):
     leads = lead(table_frame("fedmk", name, best), "FedMK")["lead"].dropna()
     columns = len(TableSpec.find("fedmk", name).columns)
-    print(
-        f"{name}, {claim}: "
-        + (
-            f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured "
-            f"columns of {columns}."
-            if len(leads)
-            else f"pending, none of {columns} columns is measured."
+    display(
+        Markdown(
+            f"{name}, {claim}: "
+            + (
+                f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured "
+                f"columns of {columns}."
+                if len(leads)
+                else f"pending, none of {columns} columns is measured."
+            )
         )
     )
 
@@ -596,15 +601,18 @@ emd.round(3)
 # %%
 control = emd.loc[f"U[-1, 1], {sizes[-1]} per class"]
 own = emd.loc[f"knowledge, {sizes[-1]} per class"]
-print(
-    "Largest set against smallest, as a share of the distance of pure noise: "
-    + ", ".join(
-        f"{space}: {own[space] / control[space]:.0%}" for space in spaces
+display(
+    Markdown(
+        "Largest set against smallest, as a share of the distance of pure "
+        "noise: "
+        + ", ".join(
+            f"{space}: {own[space] / control[space]:.0%}" for space in spaces
+        )
+        + "."
     )
-    + "."
 )
 seven = table_frame("fedmk", 7, best)
-print(
+Markdown(
     f"Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to "
     f"{seven['printed'].max():.3f} for sizes above 10."
 )
@@ -752,7 +760,7 @@ judged.round(1)
 # %%
 first, second = judged.index
 own_image, private_one, unseen_one = judged.columns
-print(
+Markdown(
     "Restored from gradients on real images: "
     f"{judged.loc[first, own_image]:.1f} dB to the image itself. From "
     f"gradients on knowledge: {judged.loc[second, private_one]:.1f} dB to the "
@@ -809,19 +817,23 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 numbered = pd.concat(
     [table_frame("fedmk", number, best) for number in (2, 5, 6, 7)]
 )
-print(
-    f"Tables 2, 5, 6 and 7, {len(numbered)} cells: "
-    + verdict_counts(numbered)
-    + "."
+display(
+    Markdown(
+        f"Tables 2, 5, 6 and 7, {len(numbered)} cells: "
+        + verdict_counts(numbered)
+        + "."
+    )
 )
-print(
-    f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of "
-    f"{wins['printed'].sum()} printed columns"
-    + (
-        f" and in {wins.loc['tau=5', 'measured']} of {wins['measured'].sum()} "
-        "measured ones."
-        if wins["measured"].sum()
-        else "; no column is measured for all three yet."
+display(
+    Markdown(
+        f"tau = 5 is best in {wins.loc['tau=5', 'printed']} of "
+        f"{wins['printed'].sum()} printed columns"
+        + (
+            f" and in {wins.loc['tau=5', 'measured']} of "
+            f"{wins['measured'].sum()} measured ones."
+            if wins["measured"].sum()
+            else "; no column is measured for all three yet."
+        )
     )
 )
 both = table_frame("fedmk", 6, best)
@@ -833,7 +845,7 @@ gain, here = (
     (of["Dynamic weights"] - of["Class-balanced weights"]).dropna()
     for of in both.values()
 )
-print(
+Markdown(
     f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to "
     f"{gain.max():.2f} points; the "
     f"deviation of FedMK in these columns is {spread[gain.index].min():.2f} to "

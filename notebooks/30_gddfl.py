@@ -38,6 +38,7 @@ import inspect
 
 import pandas as pd
 import torch
+from IPython.display import display
 
 from core import condensation, models
 from core.algorithms import find, random_selection
@@ -499,14 +500,19 @@ pd.DataFrame(
 ).T
 
 # %%
-print(
+Markdown(
     f"Printed for the upper bound: precision {100 * top['precision']:.2f}, "
     f"recall {100 * top['recall']:.2f}, "
-    f"AUC {100 * top['auc']:.2f}. Fits:",
-    ", ".join(
-        n for n, f in tries.items() if f.explains(top["precision"], top["auc"])
+    f"AUC {100 * top['auc']:.2f}. Fits: "
+    + (
+        ", ".join(
+            n
+            for n, f in tries.items()
+            if f.explains(top["precision"], top["auc"])
+        )
+        or "none"
     )
-    or "none",
+    + "."
 )
 
 # %% [markdown]
@@ -552,11 +558,13 @@ unlike = [
     for (row, column), name in reading["possible"][~fits].items()
 ]
 near = (reading["2PR/(P+R)"] - reading["printed F1"]).abs() < 0.011
-print(
-    f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The "
-    f"others: {'; '.join(unlike) or 'none'}."
+display(
+    Markdown(
+        f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The "
+        f"others: {'; '.join(unlike) or 'none'}."
+    )
 )
-print(
+Markdown(
     "The printed F1 is the harmonic mean of the two means in "
     f"{int(near.sum())} of {len(reading)} rows."
 )
@@ -609,9 +617,11 @@ lesions = lesions[
 for column, scores in lesions.dropna(subset="measured").groupby(
     "column", sort=False
 )["measured"]:
-    print(
-        f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an AUC "
-        "below 55, where 50 is chance"
+    display(
+        Markdown(
+            f"{column}: {(scores < 55).sum()} of {len(scores)} rows have an "
+            "AUC below 55, where 50 is chance."
+        )
     )
 
 # %% [markdown]

@@ -29,6 +29,7 @@ shown = "best"
 import attrs
 import pandas as pd
 import torch
+from IPython.display import display
 
 from core import condensation, models
 from core.condensation import shift
@@ -446,7 +447,7 @@ less = (
     found["clients apart (%)"].drop("no shift (DM)")
     - found.loc["no shift (DM)", "clients apart (%)"]
 )
-print(
+Markdown(
     f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
     "to each other than DM does; "
     f"the change lies between {less.min():+.1f} and {less.max():+.1f}."
@@ -479,11 +480,13 @@ filled(gain)
 # %%
 for column, differences in gain.items():
     name, value = differences.idxmax(), differences.max()
-    print(
-        f"{column}: the best variant is '{name}', {value:+.1f} points of AUC "
-        "against DM; "
-        "the longer step alone has "
-        f"{differences.get('no shift, twice the step', float('nan')):+.1f}"
+    longer = differences.dropna().get("no shift, twice the step")
+    display(
+        Markdown(
+            f"{column}: the best variant is '{name}', {value:+.1f} points of "
+            "AUC against DM; the longer step alone "
+            + ("is pending." if longer is None else f"has {longer:+.1f}.")
+        )
     )
 
 # %% [markdown]

@@ -35,6 +35,7 @@ from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.federation import LocalTraining, Task, supervised, train
 from core.models import Stacked
 from core.report import condensed_images, lines, partition_plot, show, source
+from core.report.texts import Markdown
 from core.rng import Rng
 
 rng = Rng(seed)
@@ -279,7 +280,7 @@ left.round(1)
 
 # %%
 gain = left["left-out class, shifted"]
-print(
+Markdown(
     f"Test images of class {classes[left_out]!r} that are recognised, after "
     f"the shift: {gain.iloc[0]:.0f}% of them "
     f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two "
@@ -541,7 +542,7 @@ kept_order = [
     "class-wise, P_k(x) / P(x)",
 ]
 hardest = pivot[pivot.columns.min()]
-print(
+Markdown(
     f"At alpha = {pivot.columns.min():g}: "
     + "; ".join(f"{name} {hardest[name]:.1f}%" for name in kept_order)
     + f"; one client with all data {hardest['mixture, as one client']:.1f}%."

@@ -527,7 +527,7 @@ tries.style.format(
 ).set_table_attributes('class="dataframe"')
 
 # %%
-print(
+Markdown(
     "Best try: "
     + ", ".join(
         f"{name} {value:.1f}"
@@ -604,7 +604,7 @@ laptop = next(
 taken = laptop.settings["distill_steps"] * laptop.settings["distill_batch"]
 full = find("fediod").Settings()
 least = full.all_steps([50_000 // laptop.clients]) * full.distill_batch
-print(
+Markdown(
     f"A laptop's run asks about {taken:,} images. The paper's "
     f"{full.distill_epochs} epochs are at least {least:,}, "
     f"{least / taken:.0f} times as many: with 50,000 images on "

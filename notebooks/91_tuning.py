@@ -21,6 +21,7 @@
 # %%
 import pandas as pd
 import torch
+from IPython.display import display
 
 from core.data import with_validation
 from core.experiments import TableSpec, records
@@ -142,9 +143,11 @@ table.style.format(
 # %%
 figure = tuning_plot()
 if figure is None:
-    print(
-        "No method has a try yet that is measured on all data sets, so there "
-        "is nothing to draw."
+    display(
+        Markdown(
+            "No method has a try yet that is measured on all data sets, so "
+            "there is nothing to draw."
+        )
     )
 else:
     show(figure)
@@ -211,7 +214,9 @@ first = next(
     ),
     None,
 )
-print(first.command() if first else "nothing: all tries are measured")
+Markdown(
+    f"`{first.command()}`" if first else "Nothing: all tries are measured."
+)
 
 # %% [markdown]
 # ## How sure is a choice?

@@ -77,3 +77,16 @@ def test_the_finders_see_what_they_look_for():
     assert too_wide("a" * (WIDTH + 1)) and not too_wide("a" * WIDTH)
     found = listed(["from core import server\n", "source(server.weighted_average)\n"])
     assert found["server.weighted_average"].startswith("def weighted_average(")
+
+
+#: the quick start shows how a run goes on, round after round; two pages are being rewritten
+PRINT = ("00_quickstart", "15_baselines", "43_fediod_privacy")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if path.stem not in PRINT], ids=lambda path: path.stem
+)
+def test_results_are_sentences_and_no_prints(path):
+    for cell in code_cells(path.read_text(encoding="utf-8")):
+        calls = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Call)]
+        assert not any(getattr(call.func, "id", "") == "print" for call in calls)
