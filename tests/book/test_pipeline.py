@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from core.errors import InputError
-from core.report.site import generated, selfcontained
+from core.report.site import generated, glossary, selfcontained
 from core.report.site import pipeline as build
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +92,33 @@ def test_mathjax_is_copied_without_the_other_renderers(tmp_path):
     assert (tmp_path / selfcontained.COMPONENT).stat().st_size > 500_000
     assert list(tmp_path.glob("output/chtml/fonts/woff-v2/*.woff"))
     assert not (tmp_path / "tex-svg.js").exists()
+
+
+def test_source_maps_and_the_lines_that_name_them_are_taken_out(tmp_path):
+    script, names = tmp_path / "a" / "b.js", tmp_path / "a" / "b.js.map"
+    script.parent.mkdir()
+    script.write_text("call();\n//# sourceMappingURL=b.js.map\n")
+    names.write_text("{}")
+    selfcontained.remove_source_maps(tmp_path)
+    assert not names.exists() and script.read_text() == "call();\n"
+
+
+def test_terms_are_linked_at_their_first_use_in_prose_only():
+    linker = glossary.Linker(["client", "condensed images", "teacher", "temperature"])
+    text = (
+        "# A client\n\nOf `client` and $client$, [a client](x) and {term}`teacher`: a client, the client,\n"
+        "Condensed images of clients. A teacher.\n\n```python\ntemperature = 1\n```\n"
+        "$$\ntemperature\n$$\n| client |\n\nThe temperatures.\n"
+    )
+    assert linker.link(text) == (
+        "# A client\n\nOf `client` and $client$, [a client](x) and {term}`teacher`: a "
+        "{term}`client`, the client,\n{term}`Condensed images <condensed images>` of clients. A teacher."
+        "\n\n```python\ntemperature = 1\n```\n$$\ntemperature\n$$\n| client |\n\n"
+        "The {term}`temperatures <temperature>`.\n"
+    )
+    assert linker.link("A client with condensed images.") == "A client with condensed images."
+
+
+def test_the_terms_are_those_of_the_glossary():
+    found = glossary.terms(ROOT / "book" / "glossary.md")
+    assert "client drift" in found and "verdict" in found and "Fréchet distance" in found

@@ -145,3 +145,15 @@ def test_only_a_page_that_changed_has_a_new_fingerprint(tmp_path):
     assert after["a"] == before["a"] and after["b"] != before["b"]
     (tmp_path / "_static" / "script.js").write_text("1")
     assert all(fingerprints(tmp_path, ["a", "b"])[page] != after[page] for page in ("a", "b"))
+
+
+def test_lines_that_a_page_would_cut_are_named():
+    printed = {"output_type": "stream", "text": ["short\n", "x" * 81]}
+    cell = {"source": ["y = 1\n", "y" * 90], "outputs": [printed], "metadata": {}}
+    assert static.wide_lines(cell) == [
+        "shows code of 90 columns",
+        "shows a printed line of 81 columns",
+    ]
+    hidden = {**cell, "metadata": {"tags": ["remove-cell"]}, "outputs": []}
+    assert not static.wide_lines(hidden)
+    assert not static.wide_lines({**cell, "source": ["z" * 80], "outputs": []})

@@ -18,7 +18,7 @@ import yaml
 
 from core.errors import InputError
 from core.report import notebooks
-from core.report.site import generated
+from core.report.site import generated, glossary
 
 ROOT = notebooks.ROOT
 BUILD = ROOT / "_build"
@@ -118,6 +118,7 @@ def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
     skip it.
     """
     settings = configuration((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    terms = glossary.terms(ROOT / "book" / "glossary.md")
     wanted: dict[Path, bytes] = {
         Path("_config.yml"): yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode(),
         Path("_toc.yml"): (ROOT / "_toc.yml").read_bytes(),
@@ -126,14 +127,17 @@ def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
         *(path for path in sources.values() if path.suffix == ".md"),
         ROOT / "CONTRIBUTING.md",
     ]:
-        wanted[source.relative_to(ROOT)] = page_text(
-            source.read_text(encoding="utf-8"), settings
-        ).encode()
+        text = page_text(source.read_text(encoding="utf-8"), settings)
+        # what is not a chapter to read is left as it is
+        chapter = source.stem in ("intro", "how_to_run", "errata")
+        text = glossary.Linker(terms).link(text) if chapter else text
+        wanted[source.relative_to(ROOT)] = text.encode()
     for file in [*ROOT.glob("book/*.bib"), *ROOT.glob("book/_static/**/*")]:
         if file.is_file():
             wanted[file.relative_to(ROOT)] = file.read_bytes()
     for copy in executed:
-        wanted[Path("notebooks", copy.name)] = _without_run_metadata(copy)
+        linked = glossary.Linker(terms).notebook(_without_run_metadata(copy))
+        wanted[Path("notebooks", copy.name)] = linked
     for name, text in generated.fragments(executed).items():
         wanted[Path("book/_generated", name)] = text.encode()
     write_tree(STAGING, wanted)

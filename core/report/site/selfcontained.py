@@ -41,6 +41,21 @@ def _finished(app: Any, exception: Exception | None) -> None:
     target = Path(app.outdir, "_static", "mathjax")
     if exception is None and not (target / COMPONENT).is_file():
         copy_mathjax(target)
+    if exception is None:
+        remove_source_maps(Path(app.outdir))
+
+
+def remove_source_maps(site: Path) -> None:
+    """Take the maps of scripts and styles out of a site, and the lines that name them: only who
+    mends those scripts needs them.
+    """
+    for file in site.rglob("*.map"):
+        file.unlink()
+        owner = file.with_suffix("")
+        if owner.is_file():
+            lines = owner.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if "sourceMappingURL=" not in line[:60]]
+            owner.write_text("".join(kept), encoding="utf-8")
 
 
 def _without_thebe(

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from core.report.listing import WIDTH
+
 #: attributes by tag that make a browser fetch something while it loads a page
 FETCHED = {
     "script": ("src",),
@@ -166,13 +168,31 @@ def output_problems(html: Path, page: str, notebook: Path) -> list[str]:
     ]
     found, expected = [], 0
     for number, cell in enumerate(cells, start=1):
+        found += [f"{page}: code cell {number} {text}" for text in wide_lines(cell)]
         outputs = cell.get("outputs", [])
         if "".join(cell["source"]).strip() and cell.get("execution_count") is None:
             found.append(f"{page}: code cell {number} was not executed")
         if any(output["output_type"] == "error" for output in outputs):
             found.append(f"{page}: code cell {number} ends in an error")
-        expected += bool(outputs) and not SILENT_TAGS & set(cell["metadata"].get("tags", []))
+        expected += bool(outputs) and not SILENT_TAGS & set(_tags(cell))
     shown = len(_soup(_file(html, page)).select("div.cell div.cell_output"))
     if shown < expected:
         found.append(f"{page}: {expected} code cells have outputs, but the page shows {shown}")
     return found
+
+
+def wide_lines(cell: dict[str, Any]) -> list[str]:
+    """What a code cell shows in lines that are wider than a page: its code, and what it prints."""
+    shown = {"code": "".join(cell["source"])} if "remove-cell" not in _tags(cell) else {}
+    for output in cell.get("outputs", []):
+        if output["output_type"] == "stream":
+            shown["a printed line"] = "".join(output["text"])
+    widths = {
+        what: max((len(line) for line in text.splitlines()), default=0)
+        for what, text in shown.items()
+    }
+    return [f"shows {what} of {width} columns" for what, width in widths.items() if width > WIDTH]
+
+
+def _tags(cell: dict[str, Any]) -> list[str]:
+    return cell["metadata"].get("tags", [])
