@@ -1,8 +1,12 @@
 """The bench of whole runs at a size that takes no time: all loops run and are compared."""
 
+from unittest.mock import patch
+
+import attrs
 import pytest
 import torch
 
+from core.algorithms.fediod import FedIOD
 from core.experiments import bench
 from core.experiments.bench import bilevel, clients, runs
 from core.federation import Runtime
@@ -35,3 +39,15 @@ def test_rounds_with_many_clients_are_timed(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "clients", "environment": described, **found})
     assert text.count("MB at most") == 2
+
+
+def test_a_round_is_the_whole_run():
+    """FedIOD cuts its steps into as many parts as there are rounds: the one that is timed has them all."""
+    task = runs.random_task(Runtime(torch.device("cpu")), 40, 3, 8, 5)
+    task = attrs.evolve(task, model_options={"width": 4})
+    members, steps = runs.clients_of(task, 2), []
+    with patch.object(FedIOD, "step", lambda *_: steps.append(1) or []):
+        small = {"local_steps": 1, "distill_steps": 7, "distill_batch": 2, "generator_width": 4}
+        with pytest.raises(KeyError):  # nothing was made that could be measured
+            runs.whole_round(task, members, "fediod", small | {"discriminator_width": 4})
+    assert len(steps) == 7

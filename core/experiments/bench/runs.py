@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from core.algorithms import create
 from core.experiments.bench import bilevel, plain
 from core.experiments.bench.timing import ceiling, random_task, seconds, spread
-from core.federation import Client, Ledger, Runtime, Task
+from core.federation import Client, Ledger, Runtime, Schedule, Task
 from core.rng import Rng
 
 #: pairs; clients, and images of each
@@ -47,7 +47,9 @@ def whole_round(
     """A first round of an algorithm, by the package."""
     for client in clients:
         client.memory = {}
-    algorithm, ledger = create(name, settings, variant), Ledger()
+    # one round is the whole run: an algorithm may cut its work into as many parts as there are rounds
+    schedule = Schedule(clients=len(clients), rounds=1)
+    algorithm, ledger = create(name, settings, variant, schedule), Ledger()
     ledger.open_round()
     state = algorithm.initialise(task, Rng(0))
     algorithm.model(algorithm.round(state, clients, ledger, Rng(0).at("round", 1)))
