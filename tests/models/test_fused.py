@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -100,6 +101,36 @@ def test_the_gradient_of_a_scale_and_a_shift():
         found.append(torch.autograd.grad(affine(*inputs, None, 0.0, 2).square().sum(), inputs))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@fused
+@pytest.mark.parametrize("slope, pool", [(0.0, 2), (0.2, 1), (1.0, 2)])
+def test_gradients_are_those_of_finite_differences(slope, pool):
+    """Of the passes in float32, beside differences of their formula in float64 NumPy."""
+    given = [normal(4, 3, 4, 4), normal(3, seed=1).abs() + 0.5, normal(3, seed=2)]
+    pull = normal(4, 3, 4 // pool, 4 // pool, seed=3)
+
+    def formula(x, weight, bias):
+        z = (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(
+            x.var((0, 2, 3), keepdims=True) + 0.1
+        ) * weight[:, None, None] + bias[:, None, None]
+        z = np.where(z > 0, z, slope * z)
+        z = z.reshape(4, 3, 4 // pool, pool, 4 // pool, pool).mean((3, 5))
+        return float((z * pull.double().numpy()).sum())
+
+    inputs = [each.clone().requires_grad_() for each in given]
+    result, *_ = standardise(*inputs, None, 1, 0.1, None, slope, pool)
+    found = torch.autograd.grad((result * pull).sum(), inputs)
+    exact = [each.double().numpy() for each in given]
+    for place, gradient in enumerate(found):
+        for index in np.ndindex(*gradient.shape):
+            ends = []
+            for move in (1e-6, -1e-6):
+                moved = [each.copy() for each in exact]
+                moved[place][index] += move
+                ends.append(formula(*moved))
+            expected = (ends[0] - ends[1]) / 2e-6
+            assert gradient[index].item() == pytest.approx(expected, rel=2e-4, abs=2e-4)
 
 
 @fused
