@@ -5,17 +5,21 @@ that names organ and split, and the challenge's own, `Tissue Images` beside `Ann
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 
 from core.data.dataset import Dataset
 from core.data.dense import Picture, nuclei
-from core.errors import InputError
-from core.files import read_json
+from core.data.pictures import FORMATS, decoded
+from core.errors import InputError, brief
+from core.files import read_bounded, read_json
 
 ORGANS = ("breast", "liver", "kidney", "prostate")
 SIZES = (256, 64)
+#: bytes of the largest annotation file that is read; the official ones have up to 10 million
+LARGEST = 2**26
 OFFICIAL = ("Tissue Images", "Annotations")
 #: the split of Kumar et al. 2017 that FedIOD's Table 3 follows: by organ, the training images first
 IMAGES = {
@@ -32,12 +36,7 @@ HOW = (
 
 def read_picture(path: Path) -> np.ndarray:
     """An image file as an array. Raises InputError, naming it, where it cannot be read."""
-    from skimage.io import imread
-
-    try:
-        found = np.asarray(imread(path))
-    except Exception as error:  # each of the libraries that read images raises its own kinds
-        raise InputError(f"{path} cannot be read as an image ({type(error).__name__})") from None
+    found = decoded(path, np.array, (*FORMATS, "TIFF", "WEBP"))
     return found[..., :3] if found.ndim == 3 and found.shape[2] == 4 else found
 
 
@@ -50,12 +49,15 @@ def from_polygons(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     from skimage.draw import polygon
 
     try:
-        regions = list(ElementTree.parse(path).iter("Region"))
+        text = read_bounded(path, LARGEST, "annotation file")
+        regions = list(ElementTree.fromstring(text).iter("Region"))
         corners = [
             np.array([(float(v.get("Y", "")), float(v.get("X", ""))) for v in one.iter("Vertex")])
             for one in regions
         ]
-    except (ElementTree.ParseError, ValueError, OSError):
+        if not all(np.isfinite(one).all() for one in corners):
+            raise ValueError
+    except (ElementTree.ParseError, ValueError):
         raise InputError(f"{path} is not an annotation file of MoNuSeg") from None
     if not corners:
         raise InputError(f"{path} has no Region: it marks no nucleus")
@@ -92,6 +94,8 @@ def _packed(folder: Path) -> dict[str, list[Picture]]:
                 f"{folder}/manifest.json: an entry needs id, organ ({', '.join(ORGANS)}) and split "
                 "(train or test)"
             ) from None
+        if not re.fullmatch(r"[\w-]{1,100}", str(id_)):
+            raise InputError(f"{folder}/manifest.json: {brief(id_)} is not the name of an image")
         images = [path for path in folder.glob(f"{id_}.*") if ".instances." not in path.name]
         mask = folder / f"{id_}.instances.png"
         if len(images) != 1 or not mask.exists():

@@ -20,11 +20,13 @@ FORMATS = ("JPEG", "PNG")
 Result = TypeVar("Result")
 
 
-def decoded(path: Path, use: Callable[[Image], Result]) -> Result:
-    """What `use` makes of the image in a file.
+def decoded(
+    path: Path, use: Callable[[Image], Result], formats: tuple[str, ...] = FORMATS
+) -> Result:
+    """What `use` makes of the image in a file of one of these formats, by default JPEG and PNG.
 
     Raises InputError, naming the file, where Pillow is absent, and for a file that is missing, no
-    plain file, too large, or no JPEG or PNG.
+    plain file, too large, or of another format.
     """
     try:
         from PIL import Image, UnidentifiedImageError
@@ -34,14 +36,14 @@ def decoded(path: Path, use: Callable[[Image], Result]) -> Result:
         ) from None
     content = io.BytesIO(read_bounded(path, LARGEST, "image"))
     try:
-        with Image.open(content, formats=FORMATS) as image:
+        with Image.open(content, formats=formats) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise ValueError(f"it has {width} by {height} pixels")
             return use(image)
     except UnidentifiedImageError:
         raise InputError(
-            f"{path} cannot be read as an image (it is no JPEG or PNG); get the set again"
+            f"{path} cannot be read as an image (it is no {' or '.join(formats)}); get the set again"
         ) from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(

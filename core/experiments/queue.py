@@ -17,7 +17,7 @@ from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.record import REPOSITORY, RESULTS, Record, code_version, records
-from core.experiments.running import run
+from core.experiments.running import clean_up, run
 from core.federation import Runtime
 from core.files import alone
 
@@ -134,7 +134,7 @@ def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime
     path, checkpoint = places(experiment, paper, out)
     if path.exists() and Record.load(path).code != code_version():
         path.unlink()
-        checkpoint.unlink(missing_ok=True)
+        clean_up(checkpoint)
     return measure(experiment, paper, out=out, runtime=runtime, progress=True)[0]
 
 
@@ -146,7 +146,7 @@ def _complete(
     """
     for known in files:
         if known.exists() and (record := Record.load(known)).status == "complete":
-            checkpoint.unlink(missing_ok=True)
+            clean_up(checkpoint)
             return record, known
     return None
 

@@ -100,6 +100,12 @@ def _kept(checkpoint: Path) -> Path:
     return checkpoint.with_suffix(".attack.safetensors")
 
 
+def clean_up(checkpoint: Path) -> None:
+    """Remove what a run resumes from, once its record is complete."""
+    checkpoint.unlink(missing_ok=True)
+    _kept(checkpoint).unlink(missing_ok=True)
+
+
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:
     """All that must be the same when a run goes on, for its record to be that of one run.
 
@@ -177,8 +183,7 @@ def run(
     if record:
         kept.save(record)
     if checkpoint:
-        checkpoint.unlink(missing_ok=True)
-        _kept(checkpoint).unlink(missing_ok=True)
+        clean_up(checkpoint)
     return kept
 
 

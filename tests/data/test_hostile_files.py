@@ -1,6 +1,7 @@
 """Files of data from others: what they announce is looked at before anything is unpacked."""
 
 import io
+import json
 import os
 import re
 import struct
@@ -11,7 +12,7 @@ import zlib
 import numpy as np
 import pytest
 
-from core.data import available, idx, isic, load, pictures, stl10, svhn
+from core.data import available, idx, isic, load, monuseg, pictures, stl10, svhn
 from core.data import cifar as cifar_module
 from core.data.npz import GROWN
 from core.errors import InputError
@@ -270,3 +271,51 @@ def test_a_table_of_diagnoses_that_is_none(tmp_path, text):
         file.truncate(isic.LARGEST + 1)
     with pytest.raises(InputError, match="too large"):
         isic.read_table(path)
+
+
+# nuclei: a list of images, images, masks, polygons
+
+
+@pytest.mark.parametrize("id_", ["../secret", "*", "a/b", "", "x" * 200, 3.5, None, "<b>"])
+def test_a_list_that_names_what_is_no_image(tmp_path, id_):
+    folder = tmp_path / "monuseg"
+    folder.mkdir()
+    entry = {"id": id_, "organ": "liver", "split": "train"}
+    (folder / "manifest.json").write_text(json.dumps([entry]))
+    with pytest.raises(InputError, match=r"is not the name of an image|has 0 images"):
+        load("monuseg", tmp_path)
+
+
+POLYGONS = {
+    "nothing": "",
+    "no polygon": "<A></A>",
+    "a corner that is no number": "<A><Region><Vertex X='a' Y='1'/></Region></A>",
+    "corners at no place": "<A><Region>" + "<Vertex X='nan' Y='inf'/>" * 3 + "</Region></A>",
+    "entities that explode": '<!DOCTYPE a [<!ENTITY a "xxxxxxxxxx">'
+    + "".join(
+        f'<!ENTITY {one} "{f"&{before};" * 10}">'
+        for before, one in zip("abcdefghi", "bcdefghij", strict=True)
+    )
+    + "]><A>&j;</A>",
+    "a file of the system": '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><A>&a;</A>',
+    "nested": "<A>" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", POLYGONS)
+def test_annotations_that_are_none(tmp_path, name):
+    path = tmp_path / "a.xml"
+    path.write_text(POLYGONS[name])
+    with pytest.raises(InputError, match=r"a\.xml") as error:
+        monuseg.from_polygons(path, (8, 8))
+    assert "\n" not in str(error.value)
+
+
+def test_corners_far_outside_draw_what_is_inside(tmp_path):
+    path = tmp_path / "a.xml"
+    corners = "".join(
+        f"<Vertex X='{x}' Y='{y}'/>"
+        for x, y in ((-1e6, -1e6), (1e6, -1e6), (1e6, 1e6), (-1e6, 1e6))
+    )
+    path.write_text(f"<A><Region>{corners}</Region></A>")
+    assert (monuseg.from_polygons(path, (8, 8)) == 1).all()
