@@ -59,7 +59,7 @@ def table(
 @app.command()
 def pending(
     profile: Profile = "laptop",
-    limit: Annotated[int, typer.Option(help="Show so many runs.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many runs.")] = 20,
 ) -> None:
     """List the runs that the tables still need, most urgent first.
 

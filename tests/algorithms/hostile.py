@@ -76,10 +76,10 @@ def uploads(draw: st.DrawFn, good: Message) -> Any:
         action = draw(st.sampled_from(["change", "junk", "drop"]))
         if action == "drop":
             part.pop(name, None)
-        elif action == "junk" or name not in part or not isinstance(part[name], torch.Tensor):
+        elif action == "junk" or kind == "meta" or name not in good.tensors:
             part[name] = draw(NUMBERS if kind == "meta" and action == "change" else JUNK)
         else:
-            part[name] = draw(tensors(part[name]))
+            part[name] = draw(tensors(good.tensors[name]))
     return Message(parts["tensors"], parts["meta"])
 
 

@@ -399,7 +399,12 @@ def test_available_says_what_is_there(tmp_path):
     assert rows["pathmnist"].present
     assert rows["pathmnist"].present_sizes == (64,)
     assert rows["cifar10"].how_to_get == "python -m core data get cifar10"
-    assert {name for name, row in rows.items() if row.present} == {"digits", "mine", "pathmnist"}
+    assert {name for name, row in rows.items() if row.present} == {
+        "digits",
+        "nuclei_drawn",
+        "mine",
+        "pathmnist",
+    }
     assert set(CLASSES) < set(rows)
     assert available(tmp_path / "nowhere")  # a folder that is not there holds nothing
 

@@ -152,6 +152,7 @@ CASES = {
     "unknown table": (["table", "fedvck/99"], "99"),
     "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
+    "a negative number of runs": (["pending", "--limit", "-1"], "--limit"),
     "explain without a cell": (["explain"], "cell"),
     "explain of an unknown row": (["explain", "fedvck/3/fedavgg/pathmnist-0.05"], "FedAvg"),
     "explain of a table": (["explain", "fedvck/3"], "PAPER/TABLE/ROW/COLUMN"),
@@ -228,6 +229,10 @@ CASES = {
             "--variant": "released",
         }.items()
     },
+    "a seed that the table does not have": (
+        ["run", "--cell", "reference/1/FedAvg/mnist-0.05", "--seed", "99"],
+        "seeds (0, 1, 2), not 99",
+    ),
     "pending and a seed": (["run", "--pending", "--seed", "1"], "--seed"),
     "an unknown algorithm of 10^5 letters": (
         ["run", "--algorithm", "x" * 100_000, "--dataset", "digits"],
