@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import torch
@@ -129,6 +130,7 @@ class FedMK(condensing.Condensing):
     """
 
     Settings = Settings
+    questions = ("clients_update", "compared_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is
@@ -344,12 +346,21 @@ class FedMK(condensing.Condensing):
             compared = self._compared().round(beside, clients, aside, rng)
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
+    def compared_update(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """What clients upload in the federation that the result is compared with."""
+        return self._compared().clients_update(clients, messages, rng)
+
     def _compared(self) -> FedMK:
-        return FedMK(
-            attrs.evolve(
-                self.settings, images_per_class=self.settings.compare_size, compare_size=None
-            )
-        )
+        size = self.settings.compare_size
+        other = FedMK(attrs.evolve(self.settings, images_per_class=size, compare_size=None))
+
+        def answers(question: str, *asked: Any) -> dict[int, Message]:
+            return self.answers("compared_update", *asked)
+
+        other.answers = answers  # type: ignore[assignment, method-assign]
+        return other
 
     def measures(self, state: State) -> dict[str, float]:
         """`emd`: the earth mover's distance between this knowledge and that of `compare_size`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from core.errors import InputError
 #: settings use 0.5 for all sets but CIFAR-10; here it holds for the medical sets, the grey sets and
 #: any set without published statistics.
 HALF = 0.5
+#: bytes of training images from which on they lie in a file
+MAPPED = 2**26
 
 
 def as_images(array: np.ndarray, source: str) -> torch.Tensor:
@@ -139,3 +143,25 @@ def halved(dataset: Dataset, name: str) -> Dataset:
         test=test,
         fingerprint=fingerprint_of(train, val, test),
     )
+
+
+def on_disk(dataset: Dataset) -> Dataset:
+    """The data set with its training images in a file that the system maps into memory, where they
+    take at least `MAPPED` bytes.
+
+    All clients index this one array, and its pages may leave memory when others need it. The file
+    is in the folder for temporary files (TMPDIR), has no name, and goes with the process; where
+    there is no room for it, the images stay where they are.
+    """
+    images = dataset.train.images
+    if images.nbytes < MAPPED:
+        return dataset
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # without room, now and not at some later write
+                os.posix_fallocate(file.fileno(), 0, images.nbytes)
+            array = np.memmap(file, np.uint8, "w+", shape=tuple(images.shape))
+    except (OSError, ValueError):
+        return dataset
+    array[:] = images.numpy()
+    return attrs.evolve(dataset, train=attrs.evolve(dataset.train, images=torch.from_numpy(array)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from core.data import medical
+from core.data.arrays import on_disk
 from core.data.catalogue import SOURCES, Source
 from core.data.dataset import Dataset
 from core.data.npz import in_layout, load_npz
@@ -79,7 +80,7 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
 def load(
     name: str, root: str | Path | None = None, size: int | None = None, download: bool = False
 ) -> Dataset:
-    """Load a data set into memory.
+    """Load a data set; large ones are mapped into memory, see `core.data.arrays.on_disk`.
 
     `name` is a name of `available()`, with or without a size in pixels at its end
     ("pneumoniamnist_224"), or the name of an npz file in the MedMNIST layout that lies in the data
@@ -91,14 +92,14 @@ def load(
     known = _resolve(name, size)
     if known is None:
         path = _own(name, size, folder)
-        return load_npz(path, path.stem, size=size)
+        return on_disk(load_npz(path, path.stem, size=size))
     source, pixels = known
     if not source.has(folder, pixels):
         if not download:
             where = f"{folder.absolute()} (no {source.lacks(folder, pixels)})"
             raise InputError(f"{source.title(pixels)} is not in {where}; {_advice(source, pixels)}")
         get(source.title(pixels), folder)
-    return source.read(folder, pixels)
+    return on_disk(source.read(folder, pixels))
 
 
 def _advice(source: Source, size: int) -> str:

@@ -7,14 +7,16 @@ import hashlib
 import pickle
 import struct
 import sys
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
 import torch
 
-from core.data import Dataset, Split, available, get, load
+from core.data import Dataset, Split, arrays, available, get, load
 from core.data.arrays import as_images, as_labels, halved
 from core.data.cifar_names import COARSE_OF_FINE, FINE, GROUPS
 from core.data.medical import CLASSES
@@ -450,3 +452,22 @@ def test_half_the_size_is_the_mean_of_two_by_two_pixels() -> None:
     odd = attrs.evolve(data, train=attrs.evolve(data.train, images=data.train.images[..., :7, :7]))
     with pytest.raises(InputError, match="cannot be halved"):
         halved(odd, "odd")
+
+
+def test_large_sets_are_one_array_that_is_mapped_into_memory(monkeypatch, tmp_path):
+    plain = load("digits")
+    monkeypatch.setattr(arrays, "MAPPED", plain.train.images.nbytes)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mapped = load("digits")
+    assert mapped.train.images.equal(plain.train.images)
+    assert mapped.fingerprint == plain.fingerprint
+    assert not list(tmp_path.iterdir())  # the file has no name
+    if sys.platform == "linux":
+        assert str(tmp_path) in Path("/proc/self/maps").read_text()
+    monkeypatch.setattr(arrays, "MAPPED", plain.train.images.nbytes + 1)
+
+
+def test_without_room_for_a_file_the_images_stay_in_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(arrays, "MAPPED", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert len(load("digits").train.images) == len(load("digits").train.labels)

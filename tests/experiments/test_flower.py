@@ -193,6 +193,9 @@ def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read():
 def test_an_upload_that_is_too_large_is_refused_by_its_size_alone():
     with pytest.raises(UploadError, match="1000 bytes where at most 999"):
         wire.message(forged(b"?" * 1000), torch.device("cpu"), most=999)
+    entries = wire.records(Message({}, {"samples": 3, "note": "x" * 2000}))
+    with pytest.raises(UploadError, match=r"20\d\d bytes where at most 999"):
+        wire.message(entries, torch.device("cpu"), most=999)
     with pytest.raises(UploadError, match="not those of a message"):
         wire.message(RecordDict(), torch.device("cpu"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import time
@@ -108,6 +109,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # whoever ends this ends the processes of the federation too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except InputError as error:

@@ -28,7 +28,7 @@ from core.rng import Rng
 
 log = logging.getLogger("flwr")
 app = ServerApp()
-#: bytes that NumPy's format adds to a tensor
+#: more bytes than NumPy's format adds to a tensor, and than an entry has
 HEADER = 256
 
 
@@ -49,14 +49,14 @@ class Remote:
             raise AttributeError(name)
         raise InputError(
             f"this algorithm asks for {name!r} of client {self.id}, which never leaves it; it cannot "
-            "run across a network yet"
+            "run across a network"
         )
 
 
-def most_bytes(form: Mapping[str, Field]) -> int:
-    """The most bytes that an upload of this form can have."""
-    total = 0
-    for field in form.values():
+def most_bytes(tensors: Mapping[str, Field], meta: Mapping[str, Field]) -> int:
+    """The most bytes that an upload with tensors and entries of this form can have."""
+    total = HEADER * len(meta)
+    for field in tensors.values():
         numbers = math.prod(field.most if length is None else length for length in field.shape)
         total += numbers * field.dtype.itemsize + HEADER
     return total
@@ -200,7 +200,7 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
             self, question: str, clients: Any, messages: Any, form: Any, rng: Rng
         ) -> dict[int, Message]:
             """Asked, not computed."""
-            return link.ask(question, clients, messages, rng, most_bytes(form[0]))
+            return link.ask(question, clients, messages, rng, most_bytes(*form))
 
     return Across(algorithm.settings, algorithm.schedule)
 

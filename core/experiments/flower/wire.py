@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,13 @@ def records(message: Message) -> RecordDict:
     return RecordDict({TENSORS: arrays(message.tensors), META: ConfigRecord(dict(message.meta))})
 
 
+def _entry_bytes(value: Any) -> int:
+    """Bytes of an entry's value; a number has 8."""
+    if isinstance(value, list):
+        return sum(map(_entry_bytes, value))
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
 def message(content: RecordDict, device: torch.device, most: float = math.inf) -> Message:
     """What arrived, as a message on a device.
 
@@ -66,6 +74,7 @@ def message(content: RecordDict, device: torch.device, most: float = math.inf) -
     ):
         raise UploadError(f"it holds the records {sorted(content)} and not those of a message")
     size = sum(len(array.data) for array in content[TENSORS].values())
+    size += sum(_entry_bytes(value) for value in content[META].values())
     if size > most:
         raise UploadError(f"it has {size} bytes where at most {most:.0f} are allowed")
     meta = {
