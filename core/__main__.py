@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from core.cli import run, tables, tools  # noqa: F401  (their verbs enter the application)
+from core.cli import cells, run, tools  # noqa: F401  (their verbs enter the application)
 from core.cli.app import app
 from core.errors import InputError, one_line
 

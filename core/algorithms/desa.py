@@ -54,8 +54,8 @@ from core.federation import (
     State,
     Task,
     UploadError,
+    learn,
     pack,
-    train,
 )
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take
@@ -161,15 +161,8 @@ class DESA(fedavg.FedAvg):
             images = torch.cat([images, client.memory["anchors/images"]])
             labels = torch.cat([labels, client.memory["anchors/labels"].long()])
         model = self.network(client.task, message.tensors)
-        train(
-            model,
-            images,
-            labels,
-            self.settings,
-            self.settings.steps(len(labels)),
-            self.objective(client, message, rng.at("objective")),
-            rng,
-        )
+        objective = self.objective(client, message, rng.at("objective"))
+        learn(model, images, labels, self.settings, objective, rng)
         return Message(pack(model), {"samples": len(client)})
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:

@@ -36,7 +36,7 @@ from core.algorithms import fedavg
 from core.checks import number, one_of, whole
 from core.distillation import kl_divergence
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, pack, train
+from core.federation import Client, Field, Message, State, Task, learn, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.models.stacked import Stacked
@@ -156,15 +156,7 @@ class DFRD(fedavg.FedAvg):
             return objective(model, images, labels)
 
         model = self.network(client.task, message.tensors)
-        train(
-            model,
-            client.images,
-            client.labels,
-            self.settings,
-            self.settings.steps(len(client)),
-            counting,
-            rng,
-        )
+        learn(model, client.images, client.labels, self.settings, counting, rng)
         return Message(pack(model) | {"labels/counts": counts}, {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

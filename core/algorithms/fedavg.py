@@ -22,9 +22,9 @@ from core.federation import (
     State,
     Task,
     as_announced,
+    learn,
     pack,
     supervised,
-    train,
 )
 from core.federation.local_training import Objective
 from core.federation.tensors import weights
@@ -81,15 +81,8 @@ class FedAvg(Algorithm):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
         model = self.network(client.task, message.tensors)
-        train(
-            model,
-            client.images,
-            client.labels,
-            self.settings,
-            self.settings.steps(len(client)),
-            self.objective(client, message, rng.at("objective")),
-            rng,
-        )
+        objective = self.objective(client, message, rng.at("objective"))
+        learn(model, client.images, client.labels, self.settings, objective, rng)
         return Message(pack(model), {"samples": len(client)})
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

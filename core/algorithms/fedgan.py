@@ -39,7 +39,7 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, pack, train
+from core.federation import Client, Field, Message, State, Task, learn, pack
 from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
@@ -109,15 +109,8 @@ class FedGAN(fedavg.FedAvg):
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
         model = self.network(task, message.tensors)
-        train(
-            model,
-            images,
-            labels,
-            self.settings,
-            self.settings.steps(len(labels)),
-            self.objective(client, message, rng.at("objective")),
-            rng,
-        )
+        objective = self.objective(client, message, rng.at("objective"))
+        learn(model, images, labels, self.settings, objective, rng)
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
         return Message(

@@ -42,9 +42,9 @@ from core.federation import (
     State,
     Task,
     as_announced,
+    learn,
     pack,
     supervised,
-    train,
 )
 from core.privacy.differential import affordable_steps, noise_multiplier, noisy_votes, spent_epsilon
 from core.rng import Rng
@@ -213,15 +213,7 @@ class FedKD(Algorithm):
         """The client's teacher after a further round of training on its data."""
         task = client.task
         model = task.model_from(client.memory) if client.memory else task.new_model(rng.at("model"))
-        train(
-            model,
-            client.images,
-            client.labels,
-            self.settings,
-            self.settings.steps(len(client)),
-            supervised(task),
-            rng,
-        )
+        learn(model, client.images, client.labels, self.settings, supervised(task), rng)
         return model
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:

@@ -16,9 +16,9 @@ from core.federation import (
     Message,
     State,
     Task,
+    learn,
     pack,
     supervised,
-    train,
 )
 from core.federation.tensors import take
 from core.rng import Rng
@@ -51,15 +51,8 @@ class Standalone(OwnModels):
         for client in clients:
             own, start = take(OWN, client.memory), Rng(rng.seed).at("initialise", "model")
             model = client.task.model_from(own) if own else client.task.new_model(start)
-            train(
-                model,
-                client.images,
-                client.labels,
-                self.settings,
-                self.settings.steps(len(client)),
-                supervised(client.task),
-                rng.at("client", client.id),
-            )
+            objective, here = supervised(client.task), rng.at("client", client.id)
+            learn(model, client.images, client.labels, self.settings, objective, here)
             client.memory = pack(model, OWN)
         return {client.id: Message({}) for client in clients}
 

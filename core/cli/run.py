@@ -126,12 +126,12 @@ def _summary(record: Any, path: Path) -> str:
 
 def _in_table(record: Any, cell: Any) -> str:
     """What a run says of each metric of its cell, in the unit of print, beside what is printed."""
-    from core.report.tables import number
+    from core.report.tables import formatted
     from core.report.verdict import measured
 
     lines = []
     for one in cell.siblings():
-        value = number(measured(record, one), None, one.unit) or "not measured"
+        value = formatted(measured(record, one), None, one.unit) or "not measured"
         printed = f", printed {one.published.text}" if one.published else ""
         lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
     return "\n".join(lines)

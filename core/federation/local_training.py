@@ -87,3 +87,15 @@ def train(
 
 def _cropped(objective: Objective, draws: torch.Generator) -> Objective:
     return lambda model, images, labels: objective(model, crop_and_flip(images, draws), labels)
+
+
+def learn(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: LocalTraining,
+    objective: Objective,
+    rng: Rng,
+) -> None:
+    """`train` for as many steps as the settings say for so many images."""
+    train(model, images, labels, settings, settings.steps(len(labels)), objective, rng)

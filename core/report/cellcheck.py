@@ -8,7 +8,7 @@ import attrs
 
 from core.experiments import Record
 from core.experiments.grid import Cell
-from core.report.tables import number
+from core.report.tables import formatted
 from core.report.verdict import judge, measured
 
 #: what must be equal for two runs to give the same bits
@@ -26,7 +26,7 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     lines += [f"printed  {printed}"]
     for name, records in (("book", book), ("yours", yours)):
         (found,) = judge([cell], {one.experiment.id: one for one in records})
-        value = number(found.mean, found.std, cell.unit) or "not measured"
+        value = formatted(found.mean, found.std, cell.unit) or "not measured"
         seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
         lines.append(f"{name:7}  {value}{seeds}" + (f"  {found}" if found.seeds else ""))
     before = {one.experiment.id: one for one in book}
@@ -45,5 +45,7 @@ def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
     reason = ", ".join(
         f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here" for name in other
     )
-    values = " there, ".join(number(measured(one, cell), None, cell.unit) for one in (book, yours))
+    values = " there, ".join(
+        formatted(measured(one, cell), None, cell.unit) for one in (book, yours)
+    )
     return f"{where} {values} here; not the same bits ({reason or 'code and machine are the same'})"

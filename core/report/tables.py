@@ -153,7 +153,7 @@ def _border(verdict: str) -> str:
     return f"border-left: 3px solid {colour}" if colour else ""
 
 
-def number(value: Any, std: Any = None, unit: str = "percent") -> str:
+def formatted(value: Any, std: Any = None, unit: str = "percent") -> str:
     """A value and its spread with two decimals (four where the unit is a small score); "" for a
     missing value.
     """
@@ -181,7 +181,7 @@ def _cell_html(row: pd.Series) -> str:
         )
     if not pd.isna(row["measured"]):
         mark = "†" if row["stand_in"] else ""
-        value = number(row["measured"], row["std"], row["unit"])
+        value = formatted(row["measured"], row["std"], row["unit"])
         lines.append(
             f'<span class="sr">measured </span><span class="measured">{value}{mark}</span>'
         )
@@ -200,9 +200,9 @@ def _tooltip(row: pd.Series) -> str:
         row["note"],
     ]
     if not pd.isna(row["measured"]):
+        value = formatted(row["measured"], row["std"], row["unit"])
         parts.append(
-            f"measured {number(row['measured'], row['std'], row['unit'])}, {row['seeds']} of {row['wanted']} "
-            f"seeds, profile {row['profile']}"
+            f"measured {value}, {row['seeds']} of {row['wanted']} seeds, profile {row['profile']}"
         )
     parts += [_versions(row["codes"])]
     if not pd.isna(row["difference"]):
@@ -258,7 +258,7 @@ def _details(frame: pd.DataFrame) -> str:
             "column": frame["header"],
             "printed": frame.apply(_printed, axis=1),
             "measured": [
-                number(m, s, u)
+                formatted(m, s, u)
                 for m, s, u in zip(frame["measured"], frame["std"], frame["unit"], strict=True)
             ],
             "seeds": [

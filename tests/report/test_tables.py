@@ -14,7 +14,7 @@ from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
 from core.report.frames import metrics_frame, table_frame
 from core.report.style import measure as measure_name
-from core.report.tables import ACROSS, heading, number, table
+from core.report.tables import ACROSS, formatted, heading, table
 
 
 def record(experiment, **metrics):
@@ -341,7 +341,7 @@ def test_the_same_table_gives_the_same_bytes():
     ],
 )
 def test_numbers(value, std, unit, text):
-    assert number(value, std, unit) == text
+    assert formatted(value, std, unit) == text
 
 
 @pytest.mark.parametrize(

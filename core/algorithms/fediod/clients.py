@@ -16,7 +16,7 @@ from core import distillation
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.families import generative
-from core.federation import Client, Message, Task, pack, supervised, train
+from core.federation import Client, Message, Task, learn, pack, supervised
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import Stacked, at_once
 from core.privacy.differential import clip_and_noise
@@ -98,15 +98,7 @@ def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
     """
     task = teacher_task(client.task, settings, client.id)
     model = task.new_model(rng.at("teacher"))
-    train(
-        model,
-        client.images,
-        client.labels,
-        settings,
-        settings.steps(len(client)),
-        supervised(task),
-        rng.at("local"),
-    )
+    learn(model, client.images, client.labels, settings, supervised(task), rng.at("local"))
     client.memory |= pack(model, "teacher/")
 
 
