@@ -7,19 +7,17 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.federation import Message, pack
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 # without normalisation an output does not depend on the rest of its batch
-TINY = Experiment(
-    algorithm="feddistill",
-    dataset="digits",
+TINY = on_digits(
+    "feddistill",
+    {"local_steps": 3, "batch_size": 16},
     model_options={"width": 8, "norm": "none"},
-    clients=3,
     rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 3, "batch_size": 16},
 )
 
 

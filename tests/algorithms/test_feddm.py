@@ -9,21 +9,13 @@ from core import algorithms
 from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder
 from core.condensation.engine import Condensation, condensed_counts
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 FAST = {"iterations": 2, "real_batch": 8, "pool": 2, "server_steps": 4, "share": 0.05}
-TINY = Experiment(
-    algorithm="feddm",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=FAST,
-    evaluate_every=9,
-)
+TINY = on_digits("feddm", FAST, evaluate_every=9)
 
 
 def feddm(**settings):

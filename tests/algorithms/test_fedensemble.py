@@ -5,17 +5,15 @@ import pytest
 import torch
 
 from core.algorithms.fedensemble import Ensemble, FedEnsemble
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="fedensemble",
-    dataset="digits",
+TINY = on_digits(
+    "fedensemble",
+    {"local_steps": 4, "batch_size": 16},
     model_options={"width": 8, "depth": 2},
     clients=4,
-    rounds=2,
     active=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 4, "batch_size": 16},
 )
 
 

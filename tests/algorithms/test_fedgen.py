@@ -7,19 +7,16 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms, server
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
 from core.federation import Message
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="fedgen",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
+TINY = on_digits(
+    "fedgen",
+    {"local_steps": 2, "batch_size": 16, "generator_steps": 3, "generator_hidden": 12},
     rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 2, "batch_size": 16, "generator_steps": 3, "generator_hidden": 12},
 )
 
 

@@ -13,11 +13,12 @@ from torch.nn import functional
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
 from core.federation import Ledger, Message, Schedule, UploadError
 from core.federation.tensors import take
 from core.models import Stacked
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 FAST = {
     "local_steps": 2,
@@ -28,16 +29,7 @@ FAST = {
     "discriminator_width": 4,
     "scored_images": 20,
 }
-TINY = Experiment(
-    algorithm="fediod",
-    dataset="digits",
-    model_options={"width": 4},
-    clients=3,
-    rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=FAST,
-    evaluate_every=9,
-)
+TINY = on_digits("fediod", FAST, model_options={"width": 4}, rounds=3, evaluate_every=9)
 K, B, CLASSES, PIXELS = 3, 8, 10, 64
 
 

@@ -11,8 +11,9 @@ import torch
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 accountants = pytest.importorskip("opacus.accountants")
 
@@ -27,16 +28,7 @@ PRIVATE = {
     "private": True,
     "scored_images": 0,
 }
-TINY = Experiment(
-    algorithm="fediod",
-    dataset="digits",
-    model_options={"width": 4},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=PRIVATE,
-    evaluate_every=9,
-)
+TINY = on_digits("fediod", PRIVATE, model_options={"width": 4}, evaluate_every=9)
 B = 4
 
 

@@ -11,18 +11,14 @@ from scipy.stats import kstest
 from core import algorithms
 from core.algorithms.fedkd import laplace, quantised
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import make_clients, make_task, rounds
 from core.federation import Runtime, UploadError
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="fedkd",
-    dataset="digits",
-    model_options={"width": 8, "depth": 2},
-    clients=4,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.3},
-    settings={
+TINY = on_digits(
+    "fedkd",
+    {
         "local_steps": 3,
         "lr": 0.01,
         "pool": 80,
@@ -30,6 +26,9 @@ TINY = Experiment(
         "distill_batch": 32,
         "auxiliary": "photographs",
     },
+    alpha=0.3,
+    model_options={"width": 8, "depth": 2},
+    clients=4,
 )
 
 

@@ -9,20 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.algorithms.fedmix import averages, mixup_loss
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.federation import Client
 from core.models import initialise
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="fedmix",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=4,
-    rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 2, "batch_size": 16},
-)
+TINY = on_digits("fedmix", {"local_steps": 2, "batch_size": 16}, clients=4, rounds=3)
 
 
 @pytest.fixture

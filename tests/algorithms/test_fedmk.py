@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Ledger, Message, Runtime, UploadError
+from core.experiments import make_clients, rounds
+from core.federation import Ledger, Message, UploadError
 from core.models import count_parameters
 from core.rng import Rng
+from tests.algorithms.on_digits import accuracy_after, on_digits
 
 SHORT = {
     "images_per_class": 2,
@@ -18,16 +19,7 @@ SHORT = {
     "server_steps": 3,
     "generator_steps": 2,
 }
-TINY = Experiment(
-    algorithm="fedmk",
-    dataset="digits",
-    model="lenet",
-    clients=4,
-    active=3,
-    rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=SHORT,
-)
+TINY = on_digits("fedmk", SHORT, model_options={}, model="lenet", clients=4, active=3, rounds=3)
 
 
 def fedmk(**settings):
@@ -307,9 +299,8 @@ def test_it_beats_chance_on_digits():
         "real_batch": 32,
         "server_steps": 60,
     }
-    experiment = attrs.evolve(TINY, rounds=2, evaluate_every=2, settings=settings)
-    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
-    assert last.metrics["accuracy"] > 0.25  # chance is 0.10
+    accuracy = accuracy_after(TINY, rounds=2, evaluate_every=2, settings=settings)
+    assert accuracy > 0.25  # chance is 0.10
 
 
 # --- Table 7

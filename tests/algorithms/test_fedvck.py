@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
 from core.federation import Client, Ledger, pack
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 FAST = {
@@ -21,16 +22,7 @@ FAST = {
     "server_steps": 4,
     "share": 0.05,
 }
-TINY = Experiment(
-    algorithm="fedvck",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=FAST,
-    evaluate_every=9,
-)
+TINY = on_digits("fedvck", FAST, evaluate_every=9)
 
 
 def fedvck(**settings):

@@ -10,10 +10,11 @@ from core import algorithms
 from core.algorithms import fedvck as module
 from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 FAST = {
@@ -26,16 +27,7 @@ FAST = {
 }
 #: enough for the tiny network to be wrong on some images more than on others, which selection needs
 TRAINED = {"server_steps": 40, "server_lr": 0.1}
-TINY = Experiment(
-    algorithm="fedvck",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings=FAST,
-    evaluate_every=9,
-)
+TINY = on_digits("fedvck", FAST, evaluate_every=9)
 
 
 def fedvck(**settings):

@@ -10,16 +10,9 @@ from core import algorithms
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Message, Runtime, pack
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="fedavg",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 3, "batch_size": 16},
-)
+TINY = on_digits("fedavg", {"local_steps": 3, "batch_size": 16})
 
 
 @pytest.fixture(scope="module")

@@ -9,19 +9,12 @@ from hypothesis import strategies as st
 
 from core import algorithms
 from core.algorithms.moon import Projected, contrast
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.models import build, count_parameters
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="moon",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 3, "batch_size": 16},
-)
+TINY = on_digits("moon", {"local_steps": 3, "batch_size": 16})
 
 
 def cosine(a, b):

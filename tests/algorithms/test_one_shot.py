@@ -12,20 +12,14 @@ from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
 from core.federation import Ledger, Runtime
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
 CONDENSING = ["gddfl", "dm", "dc", "dsa"]
 ALL = [*CONDENSING, "random_selection"]
 FAST = {"images_per_class": 2, "server_steps": 4}
 FEW = FAST | {"iterations": 2, "real_batch": 4, "encoder_width": 4, "encoder_depth": 2}
 LOOPS = {"iterations": 1, "matches": 2, "network_steps": 2}
-TINY = Experiment(
-    algorithm="dm",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=3,
-    rounds=2,
-    partition={"name": "dirichlet", "alpha": 0.5},
-)
+TINY = on_digits("dm")
 
 
 def settings_of(name, **more):

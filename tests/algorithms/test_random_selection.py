@@ -7,18 +7,17 @@ import torch
 
 from core import algorithms
 from core.algorithms.random_selection import quotas
-from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments import make_clients, make_task, rounds
 from core.federation import Ledger, Message, Runtime
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="random_selection",
-    dataset="digits",
+TINY = on_digits(
+    "random_selection",
+    {"images_per_class": 10, "server_steps": 150},
     model_options={"width": 16},
     clients=4,
     rounds=1,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"images_per_class": 10, "server_steps": 150},
 )
 
 

@@ -8,20 +8,14 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.federation import Message, Schedule, pack
 from core.models import Classifier
 from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
 
-TINY = Experiment(
-    algorithm="scaffold",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=4,
-    active=2,
-    rounds=3,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 3, "batch_size": 16, "lr": 0.05},
+TINY = on_digits(
+    "scaffold", {"local_steps": 3, "batch_size": 16, "lr": 0.05}, clients=4, active=2, rounds=3
 )
 
 
