@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots pdf student slides datapack test machines test-machines federation-demo lint format sync lock clean
+.PHONY: help install book check serve shots pdf student slides datapack test machines test-setup test-machines federation-demo lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) tests
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest $(WORKERS) --timeout 300 \
 	  --nbval-lax --nbval-current-env notebooks
+
+test-setup: $(INSTALLED)  ## a notebook in an empty environment, as in Colab (fetches packages)
+	@$(PY) tests/notebooks/empty_environment.py
 
 # Flower holds back versions of packages that the book has newer, so both stand in an environment of their own, which
 # sees .venv behind it.

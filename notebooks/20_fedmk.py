@@ -11,6 +11,14 @@
 # received model errs count more. In the next round a client starts from the images of another client. The server
 # trains the global model on all that it got, and on the output of a small generator of features.
 #
+# ```{figure} ../book/_static/fedmk.svg
+# :alt: A server above, clients below. Down goes the global model and the meta knowledge of another client. Up goes meta knowledge, a few images per class with their labels. Real images and the weights of samples stay with the client. The server trains the global model on all knowledge and on features of its generator.
+# :name: fig-fedmk
+# :width: 420px
+#
+# Who sends what to whom in a round of FedMK. Grey goes down, green goes up, red stays.
+# ```
+#
 # This page runs FedMK on digits and looks inside, then compares it with FedAvg {cite:p}`fedavg`, works out what is
 # sent, and shows Tables 1, 3 and 4 and the convergence of Figure 2. [Ablations](21_fedmk_ablations) have a page of
 # their own.

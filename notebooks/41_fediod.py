@@ -11,6 +11,14 @@
 # should disagree, and the student should not know the answer yet. The teachers' answers are mixed with weights by
 # class and image. [Knowledge distillation](40_knowledge_distillation) explains why a plain average would fail.
 #
+# ```{figure} ../book/_static/fediod.svg
+# :alt: A server above, clients below. In each step generated images go down, then gradients of the answers. Answers, gradients of the images and the mean of the discriminator on real images go up. Real images, teacher and discriminator stay with the client. The server has a generator and a student.
+# :name: fig-fediod
+# :width: 420px
+#
+# Who sends what to whom in a step of FedIOD. Grey goes down, green goes up, red stays.
+# ```
+#
 # This page runs FedIOD on digits and looks inside. Then come the paper's tables.
 #
 # The paper takes a step of the student for each step of the generator, and tens of thousands of them. In a run of

@@ -1,0 +1,34 @@
+# %% [markdown]
+# # A paper's tables at one budget
+#
+# *Question:* which numbers are there at a profile, and which are missing?\
+# *Time:* seconds to a minute: this page only reads records. *Data:* none.
+#
+# The chapters show each table at the fullest budget that is measured. Here are all tables of a paper at a profile of
+# your choice, from records alone: nothing is trained.
+#
+# ```bash
+# python -m core notebook 51_results -p paper fedmk -p shown laptop
+# python -m core notebook 51_results -p paper all -p shown paper
+# ```
+#
+# This page shows the book's own tables of reference methods.
+
+# %% tags=["parameters"]
+paper = "reference"
+shown = "best"
+
+# %%
+from IPython.display import display
+
+from core.experiments import TableSpec
+from core.report import table
+from core.report.claims import papers
+
+best = None if shown == "best" else shown
+chosen = [*papers(), "reference"] if paper == "all" else [paper]
+
+# %%
+for name in chosen:
+    for spec in TableSpec.of_paper(name):
+        display(table(name, spec.table, best))
