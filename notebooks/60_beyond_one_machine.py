@@ -18,11 +18,14 @@ seed = 0
 
 # %%
 import heapq
+import json
 
 import pandas as pd
 import torch
+from IPython.display import Markdown
 
 from core.experiments import records
+from core.experiments.bench import BENCH
 from core.federation import Ledger
 from core.report import source
 from core.rng import Rng
@@ -80,6 +83,44 @@ pd.DataFrame(
 # %% [markdown]
 # The longest run is what a large cluster waits for at the end: more workers than that do not help.
 #
+# ## A thousand clients in one run
+#
+# The other way to be large is a run with many clients. A client here is an index over the one array of training images,
+# which the system maps into memory, and makes its images when it is asked for them. Methods that condense serve clients
+# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. `python -m core bench
+# clients` measures a round with 10, 100 and 1,000 clients, each row in a process of its own:
+
+# %%
+measured_growth = json.loads((BENCH / "clients-cpu.json").read_text())
+growth = pd.DataFrame(
+    {
+        "round": row,
+        "seconds": one["seconds"],
+        "seconds a client": one["seconds_per_client"],
+        "peak memory (MB)": one["peak_memory"] / 1e6,
+    }
+    for row, one in measured_growth["contestants"].items()
+).set_index("round")
+growth.round({"seconds": 1, "seconds a client": 3, "peak memory (MB)": 0})
+
+# %%
+machine = measured_growth["environment"]
+memory = growth["peak memory (MB)"]
+times = [
+    f"{memory[f'{name}, 1000 clients'] / memory[f'{name}, 10 clients']:.1f} "
+    f"times as high for {title}"
+    for name, title in (("fedavg", "FedAvg"), ("fedvck", "FedVCK"))
+]
+Markdown(
+    f"{measured_growth['what']}; {machine['device_name']}, "
+    f"threads: {machine['threads']}. With 1,000 clients in the place of 10 "
+    f"the peak memory is {' and '.join(times)}."
+)
+
+# %% [markdown]
+# What grows for FedAvg are the models that a round uploads, which the server holds until it averages; for FedVCK the
+# images.
+#
 # ## Three hospitals: the wire
 #
 # Flower [^flower] carries the messages between machines. The server runs the round loop of
@@ -105,6 +146,12 @@ pd.DataFrame(
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
 # question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.
+#
+# Every method of this book runs so but centralized training, which needs the data themselves. FedIOD asks its clients
+# two questions in each step of its distillation, and a client may be another process at each: it keeps its networks in
+# its memory, and computes once more what it needs of the step. Where a table tests the clients' own networks (FedMD,
+# FedDistill, standalone training), these cross the network for the test alone, because the test images are the
+# server's.
 #
 # [^flower]: Beutel, Topal, Mathur, Qiu, Fernandez-Marques, Gao, Sani, Li, Parcollet, de Gusmão, Lane. Flower: A Friendly
 #     Federated Learning Research Framework. arXiv 2007.14390, 2020.

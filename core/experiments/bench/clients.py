@@ -16,7 +16,7 @@ from core.experiments.bench.timing import random_task, seconds
 from core.federation import Client, Rows, Runtime, Task
 from core.rng import Rng
 
-NUMBERS, IMAGES, WIDTH = (10, 100, 1000), 50, 64
+NUMBERS, IMAGES, WIDTH = (10, 100, 1000), 50, 32
 #: a round of each, whose work for a client is the same however many there are
 ROUNDS: dict[str, dict[str, Any]] = {
     "fedavg": {"local_steps": 1, "batch_size": 32},
