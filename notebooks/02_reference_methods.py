@@ -13,7 +13,7 @@
 dataset = "digits"
 alpha = 0.05
 clients = 10
-rounds = 5
+rounds = 4
 seed = 0
 profile = "quick"
 shown = "laptop"
@@ -82,7 +82,7 @@ lesson = Lesson(
     clients=clients,
     rounds=rounds,
     seed=seed,
-    settings={"local_steps": 5, "lr": 0.1},
+    settings={"local_steps": 10, "lr": 0.1},
 )
 
 # %%
