@@ -21,6 +21,7 @@ from core.report import (
     tally,
     versions,
 )
+from core.report.speed import speed
 from core.report.texts import Markdown
 
 # %%
@@ -77,6 +78,16 @@ records_summary().round(2).set_index(["method", "dataset", "profile"])
 # %%
 apart = records_apart()
 records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
+
+# %% [markdown]
+# ## Speed
+#
+# Beside a plain loop written the way released code is, in pairs in one process (`python -m core bench`),
+# and the share of what a large matrix product reaches on the same machine. Where a ratio is below one, the plain loop was
+# faster.
+
+# %%
+speed().set_index(["bench", "contestant"])
 
 # %% [markdown]
 # ## Data sets
