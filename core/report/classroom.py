@@ -81,7 +81,7 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
         rows += [
             {
                 "chapter": f"[{one.chapter[:2]}](../notebooks/{one.chapter})",
-                "exercise": f"{{ref}}`{one.title} <{one.label}>`",
+                "exercise": f"{{ref}}`{one.label}`",
                 "level": one.level.lower(),
                 "minutes": one.minutes,
                 "checked": "yes" if one.label in checked else "",
