@@ -34,7 +34,7 @@ def said(deployment: Deployment, name: str) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def wait_for(ready, seconds: float = 240) -> None:
+def wait_for(ready, seconds: float = 500) -> None:
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, "it did not come to that in time"
