@@ -7,6 +7,7 @@ from Decentralized Data. AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import attrs
 import torch
@@ -49,7 +50,7 @@ class FedAvg(Algorithm):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
+    learns: ClassVar[tuple[str, ...]] = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model."""

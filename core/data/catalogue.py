@@ -17,6 +17,7 @@ from core.data import (
     medical,
     melanoma,
     monuseg,
+    sites,
     stl10,
     svhn,
 )
@@ -163,6 +164,18 @@ def _cifar100(name: str) -> Source:
     )
 
 
+def _sites(kind: sites.Sites) -> Source:
+    return Source(
+        name=kind.name,
+        sizes=kind.sizes,
+        origin=kind.origin,
+        licence="see the sources",
+        layouts=lambda size: ((f"{kind.name}.npz",),),
+        read=kind.load,
+        by_hand=kind.how(),
+    )
+
+
 def _fetch_imagenette(root: Path, size: int) -> None:
     if not any((root / folder).exists() for folder in imagenette.FOLDERS):
         _torchvision("Imagenette", {"split": "train", "size": "160px"})(root, size)
@@ -281,6 +294,7 @@ _SOURCES = (
         read=monuseg.load_monuseg,
         by_hand=monuseg.HOW,
     ),
+    *(_sites(one) for one in sites.ALL),
     Source(
         name="nuclei_drawn",
         sizes=(drawn.PATCH,),
@@ -288,6 +302,15 @@ _SOURCES = (
         licence="MIT",
         layouts=lambda size: ((),),
         read=lambda root, size: drawn.load_nuclei("nuclei_drawn"),
+        by_hand="comes with this package",
+    ),
+    Source(
+        name="mri_drawn",
+        sizes=(drawn.PATCH,),
+        origin="drawn by this package: no patients",
+        licence="MIT",
+        layouts=lambda size: ((),),
+        read=lambda root, size: drawn.load_heads("mri_drawn"),
         by_hand="comes with this package",
     ),
 )

@@ -6,10 +6,12 @@ from them says anything about patients.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
-from core.data.dataset import Dataset
-from core.data.dense import Picture, nuclei
+from core.data.dataset import Dataset, Split
+from core.data.dense import Picture, dense_dataset, nuclei
 from core.data.monuseg import ORGANS
+from core.data.mri import column_mask, zero_filled
 from core.rng import Rng
 
 #: pixels of a drawn image: a test image is two patches wide
@@ -53,3 +55,51 @@ def load_nuclei(name: str, sites: tuple[str, ...] = ORGANS) -> Dataset:
         ]
 
     return nuclei(name, drawn("train", TRAIN), drawn("test", TEST), sites, PATCH)
+
+
+#: by site of heads: brightness of bone, brain and ventricles, and the kind of Fourier mask
+HEADS = {
+    "brats2020": ((90, 150, 60), "random"),
+    "fastmri": ((180, 110, 220), "equispaced"),
+    "ixi": ((120, 200, 40), "random"),
+}
+#: slices of a site to train on, public ones without answers, slices to test on
+SLICES = (16, 4, 2)
+ACCELERATION = 4
+
+
+def draw_head(levels: tuple[int, int, int], rng: Rng) -> np.ndarray:
+    """A slice through a head, (32, 32) in [0, 1]: bone, brain and ventricles as nested ellipses."""
+    draws = rng.numpy()
+    y, x = np.mgrid[:PATCH, :PATCH] - (PATCH - 1) / 2
+    turn, size = draws.uniform(-0.4, 0.4), draws.uniform(0.8, 1.0, 2) * PATCH / 2
+    along, across = y * np.cos(turn) + x * np.sin(turn), x * np.cos(turn) - y * np.sin(turn)
+    image = np.zeros((PATCH, PATCH))
+    for level, share in zip(levels, (0.95, 0.8, draws.uniform(0.2, 0.4)), strict=True):
+        inside = (along / (share * size[0])) ** 2 + (across / (share * size[1])) ** 2 < 1
+        image[inside] = level + draws.normal(0, 6, inside.sum())
+    return image.clip(0, 255) / 255
+
+
+def load_heads(name: str) -> Dataset:
+    """Drawn slices of heads at three sites, and what is left of them at an acceleration of four."""
+    parts = []
+    for split, count in zip(("train", "public", "test"), SLICES, strict=True):
+        images, targets, sites = [], [], []
+        for number, (site, (levels, kind)) in enumerate(HEADS.items()):
+            here = Rng(0).at("heads", split, site)
+            slices = np.stack([draw_head(levels, here.at(i)) for i in range(count)])
+            mask = column_mask(PATCH, ACCELERATION, kind, Rng(0).at("mask", site))
+            images.append(zero_filled(slices, mask))
+            targets.append(slices)
+            sites += [number] * count
+        found = [
+            torch.from_numpy(
+                (np.concatenate(one)[:, None].clip(0, 1) * 255).round().astype(np.uint8)
+            )
+            for one in (images, targets)
+        ]
+        centre = torch.tensor(sites)
+        parts.append(Split(found[0], centre, centre, found[1]))
+    train, public, test = parts
+    return dense_dataset(name, train, public, test, ("intensity",), tuple(HEADS))

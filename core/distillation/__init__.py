@@ -7,6 +7,7 @@ from core.distillation.ensemble import class_input_importance, ensemble_logits
 from core.distillation.losses import (
     balance_loss,
     confidence_loss,
+    disagreement,
     entropy,
     jensen_shannon,
     kl_divergence,
@@ -18,6 +19,7 @@ __all__ = [
     "balance_loss",
     "class_input_importance",
     "confidence_loss",
+    "disagreement",
     "ensemble_logits",
     "entropy",
     "gan_losses",

@@ -78,6 +78,19 @@ def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.
     return entropy(mean) - (weights[:, None] * entropy(q)).sum(0)
 
 
+def disagreement(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """sum_k pi_k |z_k - z-|^2 with z- = sum_k pi_k z_k, the mean over rows, of values (K, N, C) that are
+    no logits and weights (K,).
+
+    FedIOD says nothing of Eq. 4 where the answer is an image. This is what the equation comes to, but
+    for a factor, when z_k is the mean of a normal distribution of a variance that all share and that is
+    large beside the differences.
+    """
+    z = real_valued(values)
+    mean = torch.einsum("k,knc->nc", weights.to(z.dtype), z)
+    return torch.einsum("k,knc->n", weights.to(z.dtype), (z - mean).square()).mean()
+
+
 def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
     """What the released code has in the place of the Jensen-Shannon divergence: 1/K sum_k KL(q- ||
     q_k), (N,).

@@ -19,6 +19,20 @@ from core.metrics import headline
 
 #: share of the time after which no algorithm, and no bench, is begun any more
 ALGORITHMS, BENCHES = 0.4, 0.7
+#: what methods learn from that are not for classification
+PIXELS: dict[str, dict[str, Any]] = {
+    learns: {
+        "dataset": dataset,
+        "model": "unet",
+        "model_options": {"width": 4},
+        "partition": {"name": "natural"},
+        "clients": clients,
+    }
+    for learns, dataset, clients in (
+        ("segmentation", "nuclei_drawn", 4),
+        ("reconstruction", "mri_drawn", 3),
+    )
+}
 MEASURED = ("local-training", "condensation", "bilevel")
 
 
@@ -57,8 +71,9 @@ def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def _small(name: str, runtime: Runtime) -> dict[str, Any]:
     """One round of an algorithm at the quick profile."""
     began = time.monotonic()
+    fields = {"algorithm": name, "rounds": 1} | PIXELS.get(algorithms.find(name).serves()[0], {})
     with _waits(runtime) as waits:
-        record = run(profiles.apply("quick", {"algorithm": name, "rounds": 1}), runtime=runtime)
+        record = run(profiles.apply("quick", fields), runtime=runtime)
     name = headline(record.metrics) or "accuracy"
     found = {"seconds": time.monotonic() - began, name: record.metrics[name]}
     return found | ({"waits": len(waits)} if runtime.device.type == "cuda" else {})

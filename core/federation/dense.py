@@ -32,6 +32,11 @@ class Dense(Task):
         """What a client may tell a generator of an image: class numbers (N, H, W), uint8."""
         raise NotImplementedError
 
+    @property
+    def predictions(self) -> int:
+        """Pixels of a patch."""
+        return self.dataset.size**2
+
     def rows(self, outputs: torch.Tensor) -> torch.Tensor:
         """(..., N, C, H, W) as (..., N * H * W, C): every pixel is a prediction of its own."""
         return outputs.movedim(-3, -1).flatten(-4, -2)
@@ -150,6 +155,11 @@ class Reconstruction(Dense):
         inside = (targets.float().mean(1, keepdim=True) > 255 * self.DARK).float()
         rim = inside * (1 + F.max_pool2d(-inside, 3, 1, 1))
         return rim[:, 0].byte()
+
+    @property
+    def predictions(self) -> int:
+        """Pixels of a patch, for each of its channels."""
+        return self.dataset.size**2 * self.dataset.num_classes
 
     def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
         """Pixels, once for each channel: there are no classes that a client could have more of."""

@@ -68,6 +68,11 @@ class Task:
         """
         return self.dataset.normalise(images).contiguous(memory_format=torch.channels_last)
 
+    @property
+    def predictions(self) -> int:
+        """How often `class_counts` counts one image: once, or once for each pixel."""
+        return 1
+
     def targets(self, most: int) -> Field:
         """The form in which a client could send what its images are to be predicted as."""
         one, classes = self.dataset.train.targets, self.dataset.num_classes

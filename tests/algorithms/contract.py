@@ -42,6 +42,7 @@ from core.federation import (
     admit,
     check_upload,
     rounds,
+    task_of,
 )
 from core.federation import algorithm as algorithm_module
 from tests.algorithms.hostile import nothing_gets_by
@@ -77,6 +78,9 @@ SMALL: dict[str, Any] = {
     "generator_steps": 2,
     "generator_batch": 8,
     "discriminator_width": 4,
+    "gan_steps": 3,
+    "latents": 4,
+    "gan_batch": 2,
     "scored_images": 8,
     "synthetic": 8,
     "projection": 6,
@@ -96,7 +100,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "feddf": [{"check_every": 1}],
     "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],
     "feddm": [{}, {"estimator": "expectation"}, {"candidates": 4, "clip_norm": 0.5, "rho": 0}],
-    "fediod": [{}, *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1)],
+    "fediod": [
+        {},
+        {"learns": "segmentation", "pretrain_steps": 1},
+        *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1),
+    ],
     "fedkd": [{"fresh_noise": True}, *needs("opacus", private=True, local_rounds=2)],
     "fedmd": [{}, {"tested": "clients"}],
     "fedmk": [{}, *needs("ot", compare_size=1)],
@@ -124,6 +132,8 @@ class Subject:
     name: str
     kind: type[Algorithm]
     settings: Any
+    #: the task that it learns here
+    learns: str = "classification"
 
     def new(self) -> Algorithm:
         """The algorithm, with nothing that was kept from before."""
@@ -133,12 +143,12 @@ class Subject:
 
     def run(self, clients: list[Client], seed: int = SEED, **more: Any) -> Iterator[RoundResult]:
         """Its rounds with these clients."""
-        return rounds(self.new(), task(), clients, seed, **more)
+        return rounds(self.new(), task(self.learns), clients, seed, **more)
 
 
 def tiny(kind: type[Algorithm], more: Mapping[str, Any]) -> Any:
     """Settings of an algorithm, printed or released: those of `SMALL` that it has, and more."""
-    more = dict(more)
+    more = {key: value for key, value in more.items() if key != "learns"}
     base = kind.Settings.released() if more.pop("variant", "") == "released" else kind.Settings()
     defaults = {field.name: field.default for field in attrs.fields(kind.Settings)}
     small = {
@@ -153,7 +163,10 @@ def subjects() -> dict[str, Subject]:
     """Every registered algorithm with its variants, by a name for people."""
     return {
         " ".join([name, *(f"{key}={value}" for key, value in more.items())]): Subject(
-            name, algorithms.find(name), tiny(algorithms.find(name), more)
+            name,
+            algorithms.find(name),
+            tiny(algorithms.find(name), more),
+            more.get("learns", algorithms.find(name).serves()[0]),
         )
         for name in algorithms.names()
         for more in VARIANTS.get(name, [{}])
@@ -161,19 +174,29 @@ def subjects() -> dict[str, Subject]:
 
 
 @functools.cache
-def task() -> Task:
-    """Digits and a narrow network."""
-    return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
+def task(learns: str = "classification") -> Task:
+    """Digits and a narrow network; where every pixel has an answer, drawings and a narrow U-Net."""
+    if learns == "classification":
+        return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
+    return task_of(data.load(DRAWN[learns]), "unet", {"width": 4})
 
 
-def crowd() -> list[Client]:
-    """Clients 0 and 10 are as usual, 1 has one image, 2 none, 3 one class; nobody has a 9."""
-    train = task().dataset.train
-    rows = train.labels.ne(NOBODYS).nonzero().flatten()
-    threes = rows[train.labels[rows] == 3]
-    parts = [rows[:30], rows[30:31], rows[:0], threes[-8:], rows[31:61]]
+DRAWN = {"segmentation": "nuclei_drawn", "reconstruction": "mri_drawn"}
+
+
+def crowd(learns: str = "classification") -> list[Client]:
+    """Clients 0 and 10 are as usual, 1 has one image, 2 none, 3 one class, or few images of one site;
+    nobody has a 9.
+    """
+    train = task(learns).dataset.train
+    rows = torch.arange(len(train))
+    parts = [rows[:8], rows[8:9], rows[:0], rows[-4:], rows[30:38]]
+    if learns == "classification":
+        rows = train.labels.ne(NOBODYS).nonzero().flatten()
+        threes = rows[train.labels[rows] == 3]
+        parts = [rows[:30], rows[30:31], rows[:0], threes[-8:], rows[31:61]]
     return [
-        Client(id_, task(), train.images[part], train.labels[part])
+        Client(id_, task(learns), train.images[part], train.targets[part])
         for id_, part in zip(IDS, parts, strict=True)
     ]
 
@@ -252,13 +275,13 @@ GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "me
 @functools.cache
 def watch(subject: Subject) -> Watched:
     """A run under eyes that change nothing."""
-    algorithm, seen = subject.new(), Watched([], crowd())
+    algorithm, seen = subject.new(), Watched([], crowd(subject.learns))
     _watch_clients(algorithm, subject, seen)
     for name in GUARDED:
         _guard(algorithm, name, seen)
     with ExitStack() as patches:
         _watch_network(seen, patches)
-        for result in rounds(algorithm, task(), seen.clients, SEED):
+        for result in rounds(algorithm, task(subject.learns), seen.clients, SEED):
             # a later round must not reach into it
             kept = copy.deepcopy(dict(contents(result.state.tensors)))
             seen.results.append(
@@ -352,7 +375,7 @@ def resumes_bit_for_bit(subject: Subject) -> None:
     whole = watch(subject)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1, ROUNDS + 1):
-            clients = crowd()
+            clients = crowd(subject.learns)
             running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
             found = [next(running) for _ in range(number)]
             running.close()
@@ -361,7 +384,7 @@ def resumes_bit_for_bit(subject: Subject) -> None:
 
 def one_seed_is_one_result(subject: Subject) -> None:
     """All numbers come from the seed: the global generators are neither read nor moved."""
-    whole, clients = watch(subject), crowd()
+    whole, clients = watch(subject), crowd(subject.learns)
     torch.manual_seed(1)
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
@@ -370,13 +393,13 @@ def one_seed_is_one_result(subject: Subject) -> None:
     assert torch.equal(before[0], after[0]), "torch's global generator was used"
     assert before[1] == after[1], "Python's global generator was used"
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
-    other = next(subject.run(crowd(), seed=SEED + 1))
+    other = next(subject.run(crowd(subject.learns), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
 
 
 def an_empty_client_takes_no_part(subject: Subject) -> None:
     """Without it all goes as with it, and nobody hears of it."""
-    whole, others = watch(subject), [client for client in crowd() if len(client)]
+    whole, others = watch(subject), [client for client in crowd(subject.learns) if len(client)]
     without = list(subject.run(others))
     with_ = [client for client in whole.clients if client.id != EMPTY]
     assert not differences(outcome(whole.results, with_), outcome(without, others))

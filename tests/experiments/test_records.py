@@ -31,6 +31,8 @@ AS_BEFORE: dict[str, object] = {
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,
+    # masks and images: no part of classification
+    "perceptual": 1.0,
 }
 
 

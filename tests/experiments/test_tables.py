@@ -233,6 +233,10 @@ def test_laptop_reduces_what_it_says():
 def test_quick_keeps_the_concentration_and_nothing_else_of_the_data(cells):
     for cell in cells["quick"]:
         run = cell.experiments[0]
+        if run.dataset.endswith("_drawn"):  # no digit has a mask
+            assert (run.model, run.model_options) == ("unet", {"width": 4})
+            assert run.partition == {"name": "natural"}
+            continue
         assert (run.dataset, run.model, run.model_options) == ("digits", "convnet", {"width": 16})
         assert run.rounds <= 2
         assert run.partition["name"] in ("dirichlet", "iid", "pathological")
@@ -256,7 +260,7 @@ def test_a_stand_in_is_labelled_and_draws_its_own_partition():
 
 def test_what_cannot_be_tested_says_why(cells):
     away = {(cell.paper, cell.table) for cell in cells["paper"] if cell.not_testable}
-    assert away == {("fediod", "2"), ("fediod", "4"), ("fediod", "8"), ("fediod", "9")}
+    assert away == set()  # where data cannot be had, a run asks for their file
     assert all(not cell.implemented for cell in cells["paper"] if cell.needs)
     assert TableSpec.find_cell("reference/1/FedAvg/mnist-0.05", "paper").implemented
 

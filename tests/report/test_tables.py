@@ -163,10 +163,10 @@ def test_unmeasured_cells_say_pending_and_how_to_run_them():
     assert frame["command"].is_unique
 
 
-def test_cells_without_data_say_why():
+def test_cells_without_data_have_a_command_that_asks_for_them():
     frame = table_frame("fediod", 2, measured={})
-    assert set(frame["verdict"]) == {"not testable here"}
-    assert frame["reason"].str.len().gt(0).all() and frame["command"].eq("").all()
+    assert set(frame["verdict"]) == {"pending"}
+    assert frame["command"].str.startswith("python -m core run --cell fediod/2/").all()
 
 
 def test_a_stand_in_is_named():

@@ -28,6 +28,13 @@ generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, 
 not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
 weights of Eq. 8 too; teachers start from different weights.
 
+Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,
+with the judgement on an image for each of its pixels. The generator is told a label map in the place of
+noise; each client sends its maps once. A discriminator sees an image beside its map, and L_gan has a
+perceptual loss beside it, of the images that are made from a client's own maps against that client's
+own images, on its own teacher's encoder. This part was never released; where the answer is an image,
+see `server.Centre.shaping`.
+
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect
 to images, goes through the Gaussian mechanism, and both are accounted together. This protects each
@@ -50,7 +57,10 @@ from core.algorithms.fediod.conversation import Conversation, Distant, Side
 from core.algorithms.fediod.server import Centre, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
+from core.families import conditional
+from core.families.conditional import Told
 from core.federation import (
+    EVERY_TASK,
     Client,
     Field,
     Ledger,
@@ -61,6 +71,7 @@ from core.federation import (
     as_announced,
     pack,
 )
+from core.federation.tensors import take
 from core.metrics.image_quality import (
     adapted_inception_score,
     inception_file,
@@ -80,6 +91,7 @@ class FedIOD(Conversation):
     """
 
     Settings = Settings
+    learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and a fresh generator."""
@@ -117,8 +129,9 @@ class FedIOD(Conversation):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """The tensors that a client sends in a step, some in one message and some in the next."""
         data, batch = state.task.dataset, self.settings.distill_batch
+        pixels = () if data.learns == "classification" else (data.size, data.size)
         return {
-            "logits": Field((batch, data.num_classes), torch.float32),
+            "logits": Field((batch, data.num_classes, *pixels), torch.float32),
             "discriminator/generated": Field((batch,), torch.float32, low=0, high=1),
             "discriminator/real": Field((1,), torch.float32, low=0, high=1),
             "gradients/images": Field((batch, data.channels, data.size, data.size), torch.float32),
@@ -134,15 +147,18 @@ class FedIOD(Conversation):
         classes = state.task.dataset.num_classes
         new = [client for client in clients if f"counts/{client.id}" not in tensors]
         if new:
-            form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
+            form = {"counts": Field((classes,), torch.int64, low=0, total=_counted(state.task))}
+            if state.task.learns != "classification":
+                form |= {"conditions": conditional.maps_field(state.task)}
             nothing = {client.id: Message({}) for client in new}
             answers = self.ask("introduce", new, nothing, (form, {}), ledger, root)
             for id_, upload in answers.items():
-                tensors[f"counts/{id_}"] = upload.tensors["counts"]
+                tensors |= {f"{name}/{id_}": value for name, value in upload.tensors.items()}
         clients = [client for client in clients if f"counts/{client.id}" in tensors]
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
         if not meta["all"]:
-            meta["all"] = meta["last"] = settings.all_steps(counts.sum(1).tolist())
+            samples = counts.sum(1) // state.task.predictions
+            meta["all"] = meta["last"] = settings.all_steps(samples.tolist())
             releases = settings.releases(meta["all"])
             if settings.private or settings.epsilon is not None:
                 meta["noise"] = self.noise(meta["all"])
@@ -191,7 +207,8 @@ class FedIOD(Conversation):
                 f"the generator collapsed before step {until}: all its images are the same; a smaller "
                 "gan_lr, a smaller mimic or a balance above 0 may keep it from that"
             )
-        if until == state.meta["last"] and settings.scored_images:
+        scored = settings.scored_images and state.task.learns == "classification"
+        if until == state.meta["last"] and scored:
             measures |= self._scores(state, centre, locals_, root)
         locals_.remember()
         return _sound(state.tensors | centre.tensors(), until), measures
@@ -239,7 +256,9 @@ class FedIOD(Conversation):
     def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Side]:
         """What the server has, and what the clients have, when stage two begins or goes on."""
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
-        centre = Centre(state.task, self.settings, state.tensors, counts, root)
+        told = take("conditions/", state.tensors)
+        maps = [told[str(client.id)] for client in clients] if told else []
+        centre = Centre(state.task, self.settings, state.tensors, counts, root, maps)
         if self.elsewhere:
             return centre, Distant(self, clients, self.upload_format(state)[0], root)
         noise = state.meta["noise"] if self.settings.private else 0.0
@@ -262,16 +281,16 @@ class FedIOD(Conversation):
         """One distillation step of Alg. 1. What crosses the network in it is yielded before
         anything is computed from it.
         """
-        images = centre.images(now)
+        images, told = centre.images(now), centre.told(now)
         sent = images.detach()
-        yield sent_down(sent)
+        yield sent_down(sent, told)
         if now < self.settings.pretrain_steps:
-            slopes = locals_.pull_back(locals_.judge_only(sent, now), Pull(), now)
+            slopes = locals_.pull_back(locals_.judge_only(sent, now, told), Pull(), now)
             assert slopes is not None  # there is an adversarial loss
             yield slopes_up(slopes)
             centre.generator_step(images, slopes.sum(0))
             return
-        answers, graph = locals_.answer(sent, now)
+        answers, graph = locals_.answer(sent, now, told)
         yield answers_up(answers)
         pull, through_student = centre.learn(answers, sent)
         if pull.of(0):
@@ -286,8 +305,9 @@ class FedIOD(Conversation):
         for part in range(1, further + 1):
             with torch.no_grad():
                 fresh = centre.images(now, part)
-            yield sent_down(fresh)
-            more = locals_.answer_only(fresh, now, part)
+            told = centre.told(now, part)
+            yield sent_down(fresh, told)
+            more = locals_.answer_only(fresh, now, part, told)
             yield answers_up(more)
             centre.learn_only(more, fresh)
 
@@ -297,11 +317,19 @@ class FedIOD(Conversation):
         """
         generator = generator_from(state.task, self.settings, state.tensors).eval()
         device = state.task.runtime.device
+        if maps := list(take("conditions/", state.tensors).values()):
+            return self.painted(state, conditional.draw(maps, count, rng).labels)
         noise = torch.randn(
             count, self.settings.noise, generator=rng.generator(device), device=device
         )
         with torch.no_grad(), state.task.runtime.autocast():
             return torch.cat([generator(part).float() for part in noise.split(500)])
+
+    def painted(self, state: State, labels: torch.Tensor) -> torch.Tensor:
+        """Images of label maps (N, S, S), (N, C, S, S) in [0, 1]."""
+        generator = generator_from(state.task, self.settings, state.tensors).eval()
+        with torch.no_grad(), state.task.runtime.autocast():
+            return torch.cat([generator(part).float() for part in labels.split(32)])
 
     def model(self, state: State) -> nn.Module:
         """The student."""
@@ -329,9 +357,16 @@ class Exchange:
         return Message(self.tensors(position))
 
 
-def sent_down(images: torch.Tensor) -> Exchange:
-    """The exchange in which the server sends images (N, C, S, S) to every client."""
-    return Exchange("down", lambda _: {"images": images})
+def sent_down(images: torch.Tensor, told: Told | None) -> Exchange:
+    """The exchange in which the server sends images (N, C, S, S) to every client, with the label maps
+    that they were made from.
+    """
+    return Exchange("down", lambda k: {"images": images, **(told.of(k) if told else {})})
+
+
+def _counted(task: Task) -> Callable[[int], float]:
+    """The most that the class counts of a client with so many samples sum to."""
+    return lambda samples: as_announced(samples) * task.predictions
 
 
 def answers_up(answers: Answers) -> Exchange:

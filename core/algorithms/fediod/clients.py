@@ -15,7 +15,8 @@ from torch import nn
 from core import distillation
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
-from core.families import generative
+from core.families import conditional, generative
+from core.families.conditional import Told
 from core.federation import Client, Message, Task, learn, pack, supervised
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import Stacked, at_once
@@ -82,6 +83,8 @@ class Graph:
     #: L_gan^k as D_k minimises it, and as it enters the generator's loss, (K,) each
     judging: torch.Tensor
     fooling: torch.Tensor
+    #: perceptual loss of client k's part of the batch, (K,); None where there is none
+    perceiving: torch.Tensor | None = None
 
 
 def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
@@ -153,7 +156,11 @@ class Locals:
     def _judge(self, client: Client) -> nn.Module:
         """D_k as the client remembers it, or a fresh one."""
         rng, width = self.rng.at("discriminator", client.id), self.settings.discriminator_width
-        judge = generative.discriminator(self.task, rng, width=width)
+        judge: nn.Module
+        if self.task.learns == "classification":
+            judge = generative.discriminator(self.task, rng, width=width)
+        else:
+            judge = conditional.judge(self.task, rng, width=width)
         return unpack(judge, client.memory, "judge/") if take("judge/", client.memory) else judge
 
     def _inputs(self, images: torch.Tensor) -> torch.Tensor:
@@ -161,7 +168,9 @@ class Locals:
         return self.task.dataset.standardise(images.flatten(0, 1)).unflatten(0, images.shape[:2])
 
     def _real(self, step: int) -> torch.Tensor:
-        """x'_k, randomly sampled from X'_k with replacement: (K, N, C, S, S), normalised."""
+        """x'_k, randomly sampled from X'_k with replacement: (K, N, C, S, S), normalised, and beside
+        them the planes of their label maps where judges see these.
+        """
         size, device = self.settings.distill_batch, self.task.runtime.device
         drawn = [
             torch.randint(
@@ -173,24 +182,55 @@ class Locals:
             images[rows.to(device, non_blocking=True)]
             for images, rows in zip(self.images, drawn, strict=True)
         ]
-        return self.task.inputs(torch.cat(picked)).unflatten(0, (len(picked), size))
+        inputs = self.task.inputs(torch.cat(picked))
+        if self.task.learns != "classification":
+            labels = [
+                client.labels[rows.to(device, non_blocking=True)]
+                for client, rows in zip(self.clients, drawn, strict=True)
+            ]
+            maps = conditional.dense(self.task).condition(torch.cat(labels))
+            inputs = conditional.beside(self.task, inputs, maps)
+        return inputs.unflatten(0, (len(picked), size))
 
-    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Graph]:
+    def _shown(self, inputs: torch.Tensor, told: Told | None) -> torch.Tensor:
+        """What judges see of generated images (K, N, C, S, S)."""
+        return inputs if told is None else conditional.beside(self.task, inputs, told.labels)
+
+    def _perceived(self, inputs: torch.Tensor, told: Told | None) -> torch.Tensor | None:
+        """The perceptual loss of each client, (K,), on those of the images (K, N, C, S, S) whose label
+        maps are its own: it knows what these images should look like.
+        """
+        if told is None or not self.settings.perceptual:
+            return None
+        losses = []
+        for position, images in enumerate(self.images):
+            mine = (told.rows[position] >= 0).nonzero().flatten()
+            if not len(mine):  # fewer images than clients
+                losses.append(inputs.new_zeros(()))
+                continue
+            real = images[told.rows[position][mine].to(images.device)]
+            network, made = self.teachers.networks[position], inputs[position, mine]
+            losses.append(conditional.perceptual_loss(network, made, self.task.inputs(real)))
+        return torch.stack(losses)
+
+    def answer(
+        self, images: torch.Tensor, step: int, told: Told | None = None
+    ) -> tuple[Answers, Graph]:
         """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that
-        `pull_back` needs.
+        `pull_back` needs; `told` are the label maps of the images, where they were made from such.
         """
         leaf, inputs = self._copies(images)
         with self.task.runtime.autocast():
             logits = self.teachers.each(inputs).float()
-        graph, real = self._judged(leaf, inputs, step, logits)
+        graph, real = self._judged(leaf, inputs, step, logits, told)
         return self._sent(logits, graph.generated, real, ("logits", step)), graph
 
-    def judge_only(self, images: torch.Tensor, step: int) -> Graph:
+    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Graph:
         """The discriminators' part of `answer`: all that is needed while only they and the
         generator learn.
         """
         leaf, inputs = self._copies(images)
-        return self._judged(leaf, inputs, step, None)[0]
+        return self._judged(leaf, inputs, step, None, told)[0]
 
     def _copies(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as
@@ -203,27 +243,38 @@ class Locals:
         return leaf, self._inputs(leaf)
 
     def _judged(
-        self, leaf: torch.Tensor, inputs: torch.Tensor, step: int, logits: torch.Tensor | None
+        self,
+        leaf: torch.Tensor,
+        inputs: torch.Tensor,
+        step: int,
+        logits: torch.Tensor | None,
+        told: Told | None,
     ) -> tuple[Graph, torch.Tensor]:
         """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
         (K,).
         """
         with self.task.runtime.autocast():
-            fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
+            fake = self.judge.each(self._shown(inputs, told))
+            real = self.judge.each(self._real(step))
+            perceiving = self._perceived(inputs, told)
         judging, fooling = distillation.gan_losses(
             fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted
         )
-        return Graph(leaf, logits, self._says(fake), judging, fooling), self._says(real).mean(1)
+        graph = Graph(leaf, logits, self._says(fake), judging, fooling, perceiving)
+        return graph, self._says(real).mean(1)
 
     @torch.no_grad()
-    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+    def answer_only(
+        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+    ) -> Answers:
         """The answers on images that the student alone learns from: nobody else does."""
         inputs = self._inputs(images.expand(len(self.clients), *images.shape))
         with self.task.runtime.autocast():
             logits = self.teachers.each(inputs).float()
             if not self.settings.sends_judgements:
                 return self._sent(logits, None, None, ("logits", step, part))
-            fake, real = self.judge.each(inputs), self.judge.each(self._real(step))
+            fake = self.judge.each(self._shown(inputs, told))
+            real = self.judge.each(self._real(step))
         return self._sent(
             logits, self._says(fake), self._says(real).mean(1), ("logits", step, part)
         )
@@ -268,6 +319,9 @@ class Locals:
         if self.settings.gan:
             # - sum_k L_gan^k of the generator's loss
             wanted.append((graph.fooling, torch.full_like(graph.fooling, self.settings.gan)))
+        if graph.perceiving is not None and graph.perceiving.requires_grad:
+            factor = torch.full_like(graph.perceiving, self.settings.perceptual)
+            wanted.append((graph.perceiving, factor))
         parameters = [parameter for judge in self.judges for parameter in judge.parameters()]
         slopes = torch.autograd.grad(graph.judging.sum(), parameters, retain_graph=bool(wanted))
         gradients = None

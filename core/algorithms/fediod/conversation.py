@@ -14,13 +14,15 @@ from typing import Any, Protocol
 import torch
 
 from core.algorithms.fediod.clients import Answers, Locals, Pull, train_teacher
+from core.families import conditional
+from core.families.conditional import Told
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
-from core.federation.tensors import take
+from core.federation.tensors import put, take
 from core.privacy.differential import noise_multiplier
 from core.rng import Rng
 
 #: what a client heard before stage two, and the images that it answered last
-WEIGHT, STEPS, IMAGES = "heard/weight", "heard/steps", "asked/images"
+WEIGHT, STEPS, ASKED = "heard/weight", "heard/steps", "asked/"
 
 
 def part_of(root: Rng, step: int, part: int = 0) -> Rng:
@@ -36,11 +38,17 @@ class Conversation(Algorithm):
     def introduce(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """Stage one, where a client has no teacher yet; and its class counts."""
+        """Stage one, where a client has no teacher yet; its class counts, and its label maps where
+        every pixel has an answer.
+        """
         for client in clients:
             if not take("teacher/", client.memory):
                 train_teacher(client, self.settings, rng.at("client", client.id))
-        return {client.id: Message({"counts": client.class_counts}) for client in clients}
+        answers = {client.id: Message({"counts": client.class_counts}) for client in clients}
+        for client in clients:
+            if client.task.learns != "classification":
+                answers[client.id].tensors["conditions"] = conditional.maps_of(client)
+        return answers
 
     def hear(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
@@ -57,9 +65,10 @@ class Conversation(Algorithm):
     ) -> dict[int, Message]:
         """z_k, D_k(x) and E D_k(x'_k) of the images that came."""
         for client in clients:
-            client.memory[IMAGES] = messages[client.id].tensors["images"]
+            client.memory |= put(ASKED, messages[client.id].tensors)
         locals_, step, _ = self._recalled(clients, rng)
-        answers, _ = locals_.answer(clients[0].memory[IMAGES], step)
+        asked = [messages[client.id].tensors for client in clients]
+        answers, _ = locals_.answer(asked[0]["images"], step, Told.heard(asked))
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def pull_back(
@@ -69,11 +78,15 @@ class Conversation(Algorithm):
         those, which only D_k judges; then D_k takes its step.
         """
         locals_, step, _ = self._recalled(clients, rng)
-        first = messages[clients[0].id].tensors
-        if "images" in first:
-            graph = locals_.judge_only(first["images"], step)
+        asked = [messages[client.id].tensors for client in clients]
+        if "images" in asked[0]:
+            graph = locals_.judge_only(asked[0]["images"], step, Told.heard(asked))
         else:
-            _, graph = locals_.answer(clients[0].memory.pop(IMAGES), step)
+            asked = [take(ASKED, client.memory) for client in clients]
+            _, graph = locals_.answer(asked[0]["images"], step, Told.heard(asked))
+            for client, one in zip(clients, asked, strict=True):
+                for name in one:
+                    client.memory.pop(ASKED + name)
         slopes = locals_.pull_back(graph, Pull.joined([messages[one.id] for one in clients]), step)
         locals_.remember()
         return {
@@ -86,7 +99,9 @@ class Conversation(Algorithm):
     ) -> dict[int, Message]:
         """The answers on images that the student alone learns from."""
         locals_, step, part = self._recalled(clients, rng)
-        answers = locals_.answer_only(messages[clients[0].id].tensors["images"], step, part)
+        asked = [messages[client.id].tensors for client in clients]
+        told = Told.heard(asked)
+        answers = locals_.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def probabilities(
@@ -115,16 +130,29 @@ class Conversation(Algorithm):
         return noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
 
 
+#: what a server sends to a client, by its position
+Down = Callable[[int], Mapping[str, torch.Tensor]]
+
+
+def _with(images: torch.Tensor, told: Told | None) -> Down:
+    """Images, with the label maps that they were made from."""
+    return lambda k: {"images": images, **(told.of(k) if told else {})}
+
+
 class Side(Protocol):
     """The clients' side of stage two, as the server sees it: see `Locals`."""
 
-    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Any]:
+    def answer(
+        self, images: torch.Tensor, step: int, told: Told | None = None
+    ) -> tuple[Answers, Any]:
         """The answers of all clients, and what `pull_back` needs to know of the step."""
 
-    def judge_only(self, images: torch.Tensor, step: int) -> Any:
+    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Any:
         """What `pull_back` needs to know of a step in which nobody answers."""
 
-    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+    def answer_only(
+        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+    ) -> Answers:
         """The answers on images that the student alone learns from."""
 
     def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
@@ -155,7 +183,7 @@ class Distant:
     def _ask(
         self,
         question: str,
-        down: Callable[[int], Mapping[str, torch.Tensor]],
+        down: Down,
         form: Mapping[str, Field],
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
@@ -176,37 +204,39 @@ class Distant:
             for name in form
         }
 
-    def _answers(self, question: str, images: torch.Tensor, rng: Rng) -> Answers:
+    def _answers(self, question: str, images: torch.Tensor, rng: Rng, told: Told | None) -> Answers:
         names = ["logits"]
         if self.algorithm.settings.sends_judgements:
             names += ["discriminator/generated", "discriminator/real"]
         form = {name: self.form[name] for name in names}
-        logits, *judged = self._ask(question, lambda _: {"images": images}, form, rng).values()
+        logits, *judged = self._ask(question, _with(images, told), form, rng).values()
         if not judged:
             return Answers(logits)
         generated, real = judged
         return Answers(logits, generated, real.squeeze(1))
 
-    def answer(self, images: torch.Tensor, step: int) -> tuple[Answers, Mapping[str, torch.Tensor]]:
+    def answer(
+        self, images: torch.Tensor, step: int, told: Told | None = None
+    ) -> tuple[Answers, Down]:
         """The answers, and what `pull_back` has to send: the clients remember the images."""
-        return self._answers("answer", images, part_of(self.rng, step)), {}
+        return self._answers("answer", images, part_of(self.rng, step), told), lambda _: {}
 
-    def judge_only(self, images: torch.Tensor, step: int) -> Mapping[str, torch.Tensor]:
+    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Down:
         """What `pull_back` has to send: the images, which nobody has seen yet."""
-        return {"images": images}
+        return _with(images, told)
 
-    def answer_only(self, images: torch.Tensor, step: int, part: int) -> Answers:
+    def answer_only(
+        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+    ) -> Answers:
         """The answers on images that the student alone learns from."""
-        return self._answers("answer_only", images, part_of(self.rng, step, part))
+        return self._answers("answer_only", images, part_of(self.rng, step, part), told)
 
-    def pull_back(
-        self, graph: Mapping[str, torch.Tensor], pull: Pull, step: int
-    ) -> torch.Tensor | None:
+    def pull_back(self, graph: Down, pull: Pull, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; every D_k takes its step."""
         name, wanted = "gradients/images", bool(pull.of(0)) or self.algorithm.settings.gan > 0
         form = {name: self.form[name]} if wanted else {}
         found = self._ask(
-            "pull_back", lambda k: {**graph, **pull.of(k)}, form, part_of(self.rng, step)
+            "pull_back", lambda k: {**graph(k), **pull.of(k)}, form, part_of(self.rng, step)
         )
         return found.get(name)
 

@@ -5,7 +5,7 @@ optimisers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -13,18 +13,23 @@ from torch import nn
 from core import distillation
 from core.algorithms.fediod.clients import Answers, Pull
 from core.algorithms.fediod.settings import Settings
-from core.families import generative
+from core.families import conditional, generative
+from core.families.conditional import Told
 from core.federation import Task, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
-from core.models import ImageGenerator
+from core.models import ImageGenerator, LabelToImage
 from core.rng import Rng
 
 #: momentum of the student's SGD in the released code
 MOMENTUM = 0.9
 
 
-def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
-    """A fresh generator on the task's device."""
+def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator | LabelToImage:
+    """A fresh generator on the task's device: from noise, or from label maps where every pixel has an
+    answer.
+    """
+    if task.learns != "classification":
+        return conditional.generator(task, rng, width=settings.generator_width)
     made = generative.image_generator(
         task, rng, noise=settings.noise, width=settings.generator_width, running=True
     )
@@ -33,7 +38,7 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator:
 
 def generator_from(
     task: Task, settings: Settings, tensors: Mapping[str, torch.Tensor]
-) -> ImageGenerator:
+) -> ImageGenerator | LabelToImage:
     """The generator that a state holds."""
     return unpack(new_generator(task, settings, Rng(0)), tensors, "generator/")
 
@@ -48,10 +53,13 @@ class Centre:
         tensors: Mapping[str, torch.Tensor],
         counts: torch.Tensor,
         rng: Rng,
+        maps: Sequence[torch.Tensor] = (),
     ) -> None:
         """`counts` (K, classes) are the samples that the clients said they have; `rng` is the root
-        of all draws.
+        of all draws; `maps` are the clients' label maps, (N_k, S, S) each, where the generator is told
+        such.
         """
+        self.maps = maps
         self.task, self.settings, self.counts, self.rng = task, settings, counts, rng
         # pi_k = |X'_k| / sum_k' |X'_k'|
         self.weights = (counts.sum(1) / counts.sum()).float()
@@ -94,9 +102,20 @@ class Centre:
             found |= pack_optimiser(optimiser, network, f"{kind}/optimiser/")
         return found
 
+    def told(self, step: int, part: int = 0) -> Told | None:
+        """w of a batch where the generator is told label maps; None where w is noise."""
+        if not self.maps:
+            return None
+        return conditional.draw(
+            self.maps, self.settings.distill_batch, self.rng.at("told", step, part)
+        )
+
     def images(self, step: int, part: int = 0) -> torch.Tensor:
-        """x = G(w) of fresh noise: (N, C, S, S) in [0, 1]."""
+        """x = G(w) of fresh noise, or of the label maps `told`: (N, C, S, S) in [0, 1]."""
         device = self.task.runtime.device
+        if told := self.told(step, part):
+            with self.task.runtime.autocast():
+                return self.generator(told.labels).float()
         draws = self.rng.at("noise", step, part).generator(device)
         noise = torch.randn(
             self.settings.distill_batch, self.settings.noise, generator=draws, device=device
@@ -106,21 +125,30 @@ class Centre:
 
     def mimic(self, answers: Answers, images: torch.Tensor) -> torch.Tensor:
         """L_mimic(G, S) <- z^, {z_k}: the student against the ensemble (Eq. 8 to 10)."""
+        logits, judged = self.task.rows(answers.logits), answers.generated
+        if judged is not None:  # an image's judgement is that of each of its pixels
+            judged = judged.repeat_interleave(logits.shape[1] // judged.shape[1], 1)
         importance = distillation.class_input_importance(
-            self.counts, answers.generated, answers.real, class_ratio=self.settings.class_ratio
+            self.counts, judged, answers.real, class_ratio=self.settings.class_ratio
         )
-        ensemble = distillation.ensemble_logits(answers.logits, importance)
+        ensemble = distillation.ensemble_logits(logits, importance)
         inputs = self.task.dataset.standardise(images).contiguous(memory_format=torch.channels_last)
         with self.task.runtime.autocast():
-            outputs = self.student(inputs)
+            outputs = self.task.rows(self.student(inputs))
         tau = self.settings.tau
         return distillation.mimic_loss(outputs, ensemble, math.inf if tau is None else tau)
 
     def shaping(self, logits: torch.Tensor) -> torch.Tensor | None:
         """The terms of the generator's loss that the teachers' answers alone decide: L_conf +
         L_unique (Eq. 3, 5).
+
+        Values of an image have no entropy: there is no L_conf for them, and in the place of the
+        Jensen-Shannon divergence stands the variance of the teachers' values.
         """
-        s, q, total = self.settings, logits.softmax(-1), []
+        s, total = self.settings, []
+        if self.task.learns == "reconstruction":
+            return -s.uniqueness * distillation.disagreement(self.task.rows(logits), self.weights)
+        q = self.task.rows(logits).softmax(-1)
         if s.confidence:
             total.append(s.confidence * distillation.confidence_loss(q, self.weights))
         if s.uniqueness:
@@ -198,8 +226,14 @@ class Centre:
         D_k(x'_k) over clients and images, where clients send them.
         """
         found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
-        if "logits" in self.seen:
-            q = self.seen["logits"].softmax(-1)
+        if "logits" in self.seen and self.task.learns == "reconstruction":
+            rows = self.task.rows(self.seen["logits"])
+            found |= {
+                "teacher_variance": distillation.disagreement(rows, self.weights),
+                "student_gap": self.seen["mimic"],
+            }
+        elif "logits" in self.seen:
+            q = self.task.rows(self.seen["logits"]).softmax(-1)
             mean = torch.einsum("k,knc->nc", self.weights, q)
             found |= {
                 "teacher_entropy": distillation.confidence_loss(q, self.weights),

@@ -83,6 +83,9 @@ class Settings(LocalTraining):
     #: factor of `core.distillation.balance_loss`, which the paper does not have
     balance: float = attrs.field(default=0.0, validator=number(0))
 
+    #: factor of the perceptual loss beside L_gan, where every pixel has an answer
+    perceptual: float = attrs.field(default=1.0, validator=number(0))
+
     #: see `core.distillation.gan_losses`
     gan_loss: str = attrs.field(default="linear", validator=one_of("adversarial loss", *GAN_LOSSES))
     gan_weighted: str = attrs.field(

@@ -1,0 +1,270 @@
+"""AsynDGAN: one generator against a discriminator at each client, and a network that learns from what
+it makes.
+
+Chang, Qu, Zhang, Sabuncu, Chen, Zhang, Metaxas. Synthetic Learning: Learn From Distributed
+Asynchronized Discriminator GAN Without Sharing Medical Image Data. CVPR 2020.
+
+The clients send their label maps once; then, in each step, the server makes images of each client's
+maps and the client answers with the gradient of its losses with respect to them. When the generator
+has learned, the server trains a segmentation network on pairs of maps and made images. Images of
+patients never leave a client, but their masks do.
+
+The authors' code (tommy-qichang/AsynDGAN) compares VGG-16's features of made and of real images. Here
+the features are those of the encoder of a U-Net with random weights, the same at every client: nothing
+is downloaded. All steps are cut into as many parts as the run has rounds; a step draws the same
+numbers in whichever round it falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from torch import nn
+from torch.nn import functional
+
+from core.checks import number, one_of, whole
+from core.errors import unknown
+from core.families import conditional
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    LocalTraining,
+    Message,
+    State,
+    Task,
+    pack,
+)
+from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
+from core.models import LabelToImage
+from core.rng import Rng
+from core.training import sgd
+
+GAN_LOSSES = ("vanilla", "least_squares")
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """Those of local training are of the segmentation network, on the server; the defaults of the
+    others are those of the authors' code.
+    """
+
+    generator_width: int = attrs.field(default=64, validator=whole(1))
+    discriminator_width: int = attrs.field(default=64, validator=whole(1))
+    #: steps of generator and discriminators
+    gan_steps: int = attrs.field(default=100_000, validator=whole(1))
+    #: images of each client in a step
+    gan_batch: int = attrs.field(default=1, validator=whole(1))
+    gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
+    gan_beta: float = attrs.field(default=0.5, validator=number(0, 0.999))
+    #: "vanilla": cross-entropy, the generator's not saturating; "least_squares"
+    gan_loss: str = attrs.field(
+        default="vanilla", validator=one_of("adversarial loss", *GAN_LOSSES)
+    )
+    #: factors of the adversarial loss of the discriminators, and of the generator's three terms
+    judging: float = attrs.field(default=0.05, validator=number(0, above=True))
+    gan: float = attrs.field(default=0.1, validator=number(0))
+    l1: float = attrs.field(default=100.0, validator=number(0))
+    perceptual: float = attrs.field(default=1.0, validator=number(0))
+
+
+def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
+    """How wrong it is to take patches (N, 1, h, w) for real, or for made: the mean over patches.
+    Raises InputError for an unknown loss.
+    """
+    if loss not in GAN_LOSSES:
+        raise unknown("adversarial loss", loss, GAN_LOSSES)
+    wanted = torch.full_like(logits, float(real))
+    if loss == "vanilla":
+        # - log D(y|x), or - log(1 - D(y^|x))
+        return functional.binary_cross_entropy_with_logits(logits, wanted)
+    return functional.mse_loss(logits, wanted)
+
+
+class AsynDGAN(Algorithm):
+    """min_G max_{D_1..D_K} sum_k pi_k E_{x ~ s_k} {E[log D_k(y|x)] + E[log(1 - D_k(G(x)|x))]}, then a
+    segmentation network from pairs (G(x), x).
+    """
+
+    Settings = Settings
+    learns = ("segmentation",)
+    questions = ("introduce", "judge")
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh generator and a fresh segmentation network."""
+        width = self.settings.generator_width
+        tensors = pack(task.new_model(rng.at("student")), "student/")
+        generator = conditional.generator(task, rng.at("generator"), width=width)
+        return State(task, tensors | pack(generator, "generator/"), {"round": 0, "step": 0})
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """What a client sends in a step: gradients with respect to the images made for it."""
+        data = state.task.dataset
+        shape = (self.settings.gan_batch, data.channels, data.size, data.size)
+        return {"gradients/images": Field(shape, torch.float32)}, {}
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """This round's part of all steps."""
+        root = Rng(rng.seed, ("asyndgan",))
+        state = self._introduced(state, clients, ledger, root)
+        maps = [state.tensors[f"conditions/{client.id}"] for client in clients]
+        last = self.settings.gan_steps + self.settings.steps(sum(map(len, maps)))
+        meta = state.meta | {"round": state.meta["round"] + 1}
+        until = last * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
+        first, gan = state.meta["step"], self.settings.gan_steps
+        generator = self.generator(state)
+        tensors = dict(state.tensors)
+        if first < gan:
+            adam = self._adam(generator)
+            unpack_optimiser(adam, generator, tensors, "generator/adam/")
+            for step in range(first, min(until, gan)):
+                self._play(state, generator, adam, clients, maps, ledger, root.at("step", step))
+            tensors |= pack(generator, "generator/")
+            tensors |= pack_optimiser(adam, generator, "generator/adam/")
+        if until > gan:
+            with ledger.timed("server"):
+                steps = range(max(first, gan), until)
+                tensors |= self._taught(state.task, tensors, generator, maps, steps, root)
+        return State(state.task, tensors, meta | {"step": until})
+
+    def _introduced(
+        self, state: State, clients: Sequence[Client], ledger: Ledger, root: Rng
+    ) -> State:
+        """The label maps of the clients that are new to the server."""
+        new = [client for client in clients if f"conditions/{client.id}" not in state.tensors]
+        if not new:
+            return state
+        form = {"conditions": conditional.maps_field(state.task)}
+        nothing = {client.id: Message({}) for client in new}
+        given = self.ask("introduce", new, nothing, (form, {}), ledger, root)
+        maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
+        return attrs.evolve(state, tensors=state.tensors | maps)
+
+    def introduce(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The clients' label maps."""
+        return {
+            client.id: Message({"conditions": conditional.maps_of(client)}) for client in clients
+        }
+
+    def _play(
+        self,
+        state: State,
+        generator: LabelToImage,
+        adam: torch.optim.Adam,
+        clients: Sequence[Client],
+        maps: Sequence[torch.Tensor],
+        ledger: Ledger,
+        rng: Rng,
+    ) -> None:
+        """One step of the generator, in place: images of each client's maps down, gradients up."""
+        batch = self.settings.gan_batch
+        with ledger.timed("server"):
+            rows = [
+                torch.randint(len(own), (batch,), generator=rng.at("rows", client.id).generator())
+                for client, own in zip(clients, maps, strict=True)
+            ]
+            labels = torch.cat([own[mine] for own, mine in zip(maps, rows, strict=True)])
+            # y^ = G(x), x ~ s_k(x)
+            with state.task.runtime.autocast():
+                images = generator(labels).float()
+        messages = {
+            client.id: ledger.count("down", Message({"images": made, "conditions/rows": mine}))
+            for client, made, mine in zip(clients, images.detach().split(batch), rows, strict=True)
+        }
+        answers = self.ask("judge", clients, messages, self.upload_format(state), ledger, rng)
+        with ledger.timed("server"):
+            total = sum(map(len, maps))
+            slopes = [
+                # pi_k
+                len(own) / total * answers[client.id].tensors["gradients/images"]
+                if client.id in answers
+                else images.new_zeros(batch, *images.shape[1:])
+                for client, own in zip(clients, maps, strict=True)
+            ]
+            adam.zero_grad(set_to_none=True)
+            images.backward(torch.cat(slopes))
+            adam.step()
+
+    def judge(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Each client's D_k takes its step; then the gradients of the generator's losses."""
+        return {client.id: self._judged(client, messages[client.id], rng) for client in clients}
+
+    def _judged(self, client: Client, message: Message, rng: Rng) -> Message:
+        task, s, root = client.task, self.settings, Rng(rng.seed, ("asyndgan",))
+        judge = conditional.judge(task, root.at("judge", client.id), width=s.discriminator_width)
+        if take("judge/", client.memory):
+            unpack(judge, client.memory, "judge/")
+        adam = self._adam(judge)
+        unpack_optimiser(adam, judge, client.memory, "judge/adam/")
+        rows = message.tensors["conditions/rows"].to(client.labels.device)
+        labels = conditional.dense(task).condition(client.labels[rows])
+        real = task.inputs(client.images[rows])
+        made = message.tensors["images"].clone().requires_grad_()
+        inputs = task.dataset.standardise(made)
+        with task.runtime.autocast():
+            on_real = judge(conditional.beside(task, real, labels))
+            on_made = judge(conditional.beside(task, inputs.detach(), labels))
+        adam.zero_grad(set_to_none=True)
+        loss = adversarial(on_made, False, s.gan_loss) + adversarial(on_real, True, s.gan_loss)
+        (s.judging * loss).backward()
+        adam.step()
+        with task.runtime.autocast():
+            on_made = judge(conditional.beside(task, inputs, labels))
+            # lambda_G L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual
+            total = s.gan * adversarial(on_made, True, s.gan_loss)
+            total = total + s.l1 * (inputs - real).abs().mean()
+            if s.perceptual:
+                seer = task.new_model(root.at("perception")).eval().requires_grad_(False)
+                total = total + s.perceptual * conditional.perceptual_loss(seer, inputs, real)
+        (slope,) = torch.autograd.grad(total, made)
+        client.memory |= pack(judge, "judge/") | pack_optimiser(adam, judge, "judge/adam/")
+        return Message({"gradients/images": slope})
+
+    def _taught(
+        self,
+        task: Task,
+        tensors: Mapping[str, torch.Tensor],
+        generator: LabelToImage,
+        maps: Sequence[torch.Tensor],
+        steps: range,
+        root: Rng,
+    ) -> dict[str, torch.Tensor]:
+        """The segmentation network after steps on pairs (G(x), x), and what its SGD remembers."""
+        student = task.model_from(tensors, "student/").train()
+        descent = sgd(student.parameters(), self.settings)
+        unpack_optimiser(descent, student, tensors, "student/sgd/")
+        for step in steps:
+            told = conditional.draw(maps, self.settings.batch_size, root.at("pairs", step))
+            with torch.no_grad(), task.runtime.autocast():
+                images = generator(told.labels).float()
+            with task.runtime.autocast():
+                outputs = student(task.dataset.standardise(images))
+            descent.zero_grad(set_to_none=True)
+            task.loss(outputs, told.labels).backward()
+            descent.step()
+        return pack(student, "student/") | pack_optimiser(descent, student, "student/sgd/")
+
+    def _adam(self, network: nn.Module) -> torch.optim.Adam:
+        betas = (self.settings.gan_beta, 0.999)
+        return torch.optim.Adam(network.parameters(), lr=self.settings.gan_lr, betas=betas)
+
+    def generator(self, state: State) -> LabelToImage:
+        """The generator that a state holds."""
+        made = conditional.generator(state.task, Rng(0), width=self.settings.generator_width)
+        return unpack(made, state.tensors, "generator/")
+
+    def painted(self, state: State, labels: torch.Tensor) -> torch.Tensor:
+        """Images of label maps (N, S, S), (N, C, S, S) in [0, 1]."""
+        with torch.no_grad(), state.task.runtime.autocast():
+            return torch.cat([self.generator(state)(part).float() for part in labels.split(32)])
+
+    def model(self, state: State) -> nn.Module:
+        """The segmentation network."""
+        return state.task.model_from(state.tensors, "student/")

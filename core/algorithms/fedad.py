@@ -1,0 +1,181 @@
+"""FedAD: distillation of outputs and of attention on public images without answers.
+
+Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje. Ensemble Attention Distillation for
+Privacy-Preserving Federated Learning. ICCV 2021.
+
+Every client trains a network to completion and answers public images once: with its outputs, and with a
+map of where it looks. A network on the server learns the outputs' ensemble, and to look where all
+clients look and nowhere where none does. FedIOD's Table 9 compares with it for images, where the paper
+says nothing of its form; here attention is that of Zagoruyko and Komodakis (ICLR 2017) at the U-Net's
+bottleneck, scaled to lie in [0, 1], and a client's weight for a class is its share of that class. The
+public images are the data set's validation images, whose answers are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from torch import nn
+
+from core import distillation
+from core.checks import number, whole
+from core.errors import InputError
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    LocalTraining,
+    Message,
+    State,
+    Task,
+    as_announced,
+    pack,
+    supervised,
+    train,
+)
+from core.federation.tensors import pack_optimiser, take_each, unpack_optimiser
+from core.models import UNet
+from core.rng import Rng
+from core.training import batches
+
+
+@attrs.frozen(kw_only=True)
+class Settings(LocalTraining):
+    """Those of local training are of the clients; all others of the server."""
+
+    distill_steps: int = attrs.field(default=1000, validator=whole(1))
+    distill_batch: int = attrs.field(default=16, validator=whole(1))
+    student_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
+    #: factor of the attention loss
+    attention: float = attrs.field(default=1.0, validator=number(0))
+
+
+def attention(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """Where a network looks: sum_c phi_c(x)^2 at the bottleneck, over its largest value, (N, h, w).
+    Raises InputError for a network that is no U-Net.
+    """
+    if not isinstance(network, UNet):
+        raise InputError("FedAD takes attention from an encoder of maps: it needs the model 'unet'")
+    energy = network.encode(inputs)[-1].float().square().sum(1)
+    return energy / energy.amax((1, 2), keepdim=True).clamp_min(1e-12)
+
+
+def attention_loss(own: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+    """How far a map (N, h, w) lies below the clients' intersection or above their union, squared: the
+    mean over places. `maps` are (K, N, h, w).
+    """
+    # A_cap = min_k A_k, A_cup = max_k A_k
+    below, above = maps.amin(0) - own, own - maps.amax(0)
+    return (below.relu().square() + above.relu().square()).mean()
+
+
+class FedAD(Algorithm):
+    """Min over S of |S(x) - sum_k pi_k T_k(x)|^2 + lambda L_attention on public images x."""
+
+    Settings = Settings
+    learns = ("reconstruction", "segmentation")
+    questions = ("teach",)
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh student. Raises InputError where there are no public images."""
+        if not len(task.dataset.val):
+            raise InputError(
+                f"FedAD needs public images, and {task.dataset.name} has no validation images that could "
+                "stand for them"
+            )
+        return State(
+            task, pack(task.new_model(rng.at("student")), "student/"), {"step": 0, "round": 0}
+        )
+
+    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+        """Outputs and attention for all public images, and how often each class occurs."""
+        task, data = state.task, state.task.dataset
+        count, classes = len(data.val), data.num_classes
+        with torch.no_grad():
+            looks = attention(task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1]))
+        return {
+            "outputs": Field((count, classes, data.size, data.size), torch.float32),
+            "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
+            "counts": Field(
+                (classes,), torch.int64, low=0, total=lambda n: as_announced(n) * task.predictions
+            ),
+        }, {}
+
+    def public(self, task: Task) -> torch.Tensor:
+        """The public images, uint8 (M, C, S, S)."""
+        return task.dataset.val.images.to(task.runtime.device)
+
+    def teach(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Every client trains T_k to completion and answers the images that came."""
+        answers = {}
+        for client in clients:
+            task, here = client.task, rng.at("client", client.id)
+            model = task.new_model(here.at("model"))
+            steps = self.settings.steps(len(client))
+            train(model, client.images, client.labels, self.settings, steps, supervised(task), here)
+            images = messages[client.id].tensors["images"]
+            outputs = task.outputs(model, images)
+            with torch.no_grad(), task.runtime.autocast():
+                looks = attention(model, task.inputs(images))
+            answers[client.id] = Message(
+                {"outputs": outputs, "attention": looks, "counts": client.class_counts}
+            )
+        return answers
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Ask the clients that have not answered yet; then this round's part of the distillation."""
+        root, task, tensors = Rng(rng.seed, ("fedad",)), state.task, dict(state.tensors)
+        new = [client for client in clients if f"teachers/{client.id}/counts" not in tensors]
+        if new:
+            down = {c.id: ledger.count("down", Message({"images": self.public(task)})) for c in new}
+            given = self.ask("teach", new, down, self.upload_format(state), ledger, root)
+            for id_, upload in given.items():
+                tensors |= {f"teachers/{id_}/{k}": v for k, v in upload.tensors.items()}
+        number_ = state.meta["round"] + 1
+        until = self.settings.distill_steps * min(number_, self.schedule.rounds)
+        until //= self.schedule.rounds
+        with ledger.timed("server"):
+            tensors |= self._distilled(task, tensors, state.meta["step"], until, root)
+        return State(task, tensors, {"step": until, "round": number_})
+
+    def _distilled(
+        self, task: Task, tensors: Mapping[str, torch.Tensor], first: int, until: int, root: Rng
+    ) -> dict[str, torch.Tensor]:
+        """The student and its Adam after steps `first` to `until`."""
+        said = list(take_each("teachers/", tensors).values())
+        outputs, looks, counts = (
+            torch.stack([one[name] for one in said]) for name in ("outputs", "attention", "counts")
+        )
+        # pi_k^c, the same for every image and pixel: (K, 1, C)
+        importance = distillation.class_input_importance(counts)
+        wanted = torch.einsum("kc,kmchw->mchw", importance[:, 0], outputs)
+        student = task.model_from(tensors, "student/").train()
+        adam = torch.optim.Adam(student.parameters(), lr=self.settings.student_lr)
+        unpack_optimiser(adam, student, tensors, "student/adam/")
+        images, size = self.public(task), self.settings.distill_batch
+        drawn = batches(len(images), size, until, root.at("batches"), images.device)
+        for step, rows in enumerate(drawn):
+            if step < first:
+                continue
+            inputs = task.inputs(images[rows])
+            with task.runtime.autocast():
+                found = student(inputs).float()
+            # |S(x) - sum_k pi_k T_k(x)|^2, a mean over pixels
+            loss = (found - wanted[rows]).square().sum(1).mean()
+            if self.settings.attention:
+                with task.runtime.autocast():
+                    own = attention(student, inputs)
+                loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
+            adam.zero_grad(set_to_none=True)
+            loss.backward()
+            adam.step()
+        return pack(student, "student/") | pack_optimiser(adam, student, "student/adam/")
+
+    def model(self, state: State) -> nn.Module:
+        """The student."""
+        return state.task.model_from(state.tensors, "student/")

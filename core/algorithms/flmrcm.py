@@ -1,0 +1,185 @@
+"""FL-MRCM: federated averaging whose clients align what they encode with one site.
+
+Guo, Wang, Zhou, Jiang, Patel. Multi-institutional Collaborations for Improving Deep Learning-based
+Magnetic Resonance Image Reconstruction Using Federated Learning. CVPR 2021.
+
+In each round one client, the target, sends what the server's model makes of some of its images at the
+bottleneck. Every other client trains a domain identifier to tell these from its own, and its encoder
+not to let it. Where the target has not been heard yet, or does not take part, the latest it said stands,
+or there is no alignment. The identifier is a 1x1 convolution, ReLU and another: the paper's is not
+described further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+import torch
+from torch import nn
+from torch.nn import functional
+
+from core.algorithms import fedavg
+from core.checks import number, whole
+from core.errors import InputError
+from core.federation import Client, Field, Ledger, Message, State, Task, pack, supervised, train
+from core.federation.local_training import Objective
+from core.federation.tensors import take, unpack
+from core.models import UNet, fresh
+from core.rng import Rng
+
+
+@attrs.frozen(kw_only=True)
+class Settings(fedavg.Settings):
+    """Those of FedAvg, and those of the alignment."""
+
+    #: the client that the others align with
+    target: int = attrs.field(default=0, validator=whole(0))
+    #: how many of its images it encodes in a round, drawn with replacement
+    latents: int = attrs.field(default=16, validator=whole(1))
+    #: lambda_adv
+    adversarial: float = attrs.field(default=1.0, validator=number(0))
+    identifier_width: int = attrs.field(default=16, validator=whole(1))
+    identifier_lr: float = attrs.field(default=1e-4, validator=number(0, above=True))
+
+
+class Identifier(nn.Module):
+    """C^k: a logit for each place of a latent map (N, D, h, w), positive for the client's own."""
+
+    def __init__(self, depth: int, *, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Conv2d(depth, width, 1)
+        self.out = nn.Conv2d(width, 1, 1)
+
+    def forward(self, latents: torch.Tensor) -> torch.Tensor:
+        """Logits (N, 1, h, w)."""
+        return self.out(self.hidden(latents).relu())
+
+
+def identified(own: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """L_advC = - E[log C(z_s)] - E[log(1 - C(z_t))] of logits: what an identifier minimises."""
+    return functional.softplus(-own).mean() + functional.softplus(target).mean()
+
+
+def confused(own: torch.Tensor) -> torch.Tensor:
+    """L_advE = - 1/2 E[log C(z_s)] - 1/2 E[log(1 - C(z_s))] of logits: what an encoder minimises. It is
+    least, log 2, where the identifier cannot tell.
+    """
+    return (functional.softplus(-own).mean() + functional.softplus(own).mean()) / 2
+
+
+class FLMRCM(fedavg.FedAvg):
+    """FedAvg, with L_recon + lambda_adv L_adv at the clients."""
+
+    Settings = Settings
+    learns: ClassVar[tuple[str, ...]] = ("reconstruction", "segmentation")
+    questions = ("clients_update", "encode")
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """A fresh model. Raises InputError for a network without an encoder of maps."""
+        encoder(task.new_model(rng.at("model")))
+        return super().initialise(task, rng)
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """The global model; and what the target made of its images, for all but the target."""
+        message = super().broadcast(state, client_id)
+        if client_id == self.settings.target or "latents" not in state.tensors:
+            return message
+        return Message({**message.tensors, "latents": state.tensors["latents"]})
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Hear the target, then a round of FedAvg."""
+        heard = [client for client in clients if client.id == self.settings.target]
+        if heard:
+            id_ = self.settings.target
+            messages = {id_: ledger.count("down", super().broadcast(state, id_))}
+            form = {"latents": Field(self._form(state.task), torch.float32)}
+            given = self.ask("encode", heard, messages, (form, {}), ledger, rng.at("encode"))
+            if id_ in given:
+                said = {"latents": given[id_].tensors["latents"]}
+                state = attrs.evolve(state, tensors=state.tensors | said)
+        return super().round(state, clients, ledger, rng)
+
+    def _form(self, task: Task) -> tuple[int, ...]:
+        """The shape of what a target sends."""
+        data = task.dataset
+        blank = torch.zeros(1, data.channels, data.size, data.size, device=task.runtime.device)
+        with torch.no_grad():
+            last = encoder(task.new_model(Rng(0)).eval()).encode(blank)[-1]
+        return (self.settings.latents, *last.shape[1:])
+
+    def encode(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """z_t = E(x_t) of images drawn at random."""
+        answers = {}
+        for client in clients:
+            draws = rng.at("client", client.id).generator()
+            rows = torch.randint(len(client), (self.settings.latents,), generator=draws)
+            model = encoder(client.task.model_from(messages[client.id].tensors).eval())
+            images = client.task.inputs(client.images[rows.to(client.labels.device)])
+            with torch.no_grad(), client.task.runtime.autocast():
+                answers[client.id] = Message({"latents": model.encode(images)[-1].float()})
+        return answers
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """Local SGD on L_recon + lambda_adv L_advE, with a step of the identifier before each."""
+        latents = message.tensors.get("latents")
+        plain = Message(
+            {name: value for name, value in message.tensors.items() if name != "latents"},
+            message.meta,
+        )
+        if latents is None:
+            return super().client_update(client, plain, rng)
+        s = self.settings
+        identifier = fresh(
+            Identifier,
+            latents.shape[1],
+            width=s.identifier_width,
+            rng=Rng(rng.seed).at("identifier", client.id),
+            device=client.task.runtime.device,
+        )
+        if take("identifier/", client.memory):
+            unpack(identifier, client.memory, "identifier/")
+        model = self.network(client.task, plain.tensors)
+        train(
+            model,
+            client.images,
+            client.labels,
+            s,
+            s.steps(len(client)),
+            self.aligned(client.task, identifier, latents),
+            rng,
+        )
+        client.memory |= pack(identifier, "identifier/")
+        return Message(pack(model), {"samples": len(client)})
+
+    def aligned(self, task: Task, identifier: Identifier, latents: torch.Tensor) -> Objective:
+        """What a client minimises beside a target that made `latents`; each call is a step of the
+        identifier.
+        """
+        adam, plain = (
+            torch.optim.Adam(identifier.parameters(), self.settings.identifier_lr),
+            supervised(task),
+        )
+
+        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            with task.runtime.autocast():
+                own = encoder(model).encode(task.inputs(images))[-1].float()
+            adam.zero_grad(set_to_none=True)
+            identified(identifier(own.detach()), identifier(latents)).backward()
+            adam.step()
+            # L_recon + lambda_adv L_advE
+            return plain(model, images, labels) + self.settings.adversarial * confused(
+                identifier(own)
+            )
+
+        return objective
+
+
+def encoder(model: nn.Module) -> UNet:
+    """A network that has an encoder. Raises InputError for another one."""
+    if not isinstance(model, UNet):
+        raise InputError("FL-MRCM aligns what an encoder makes: it needs the model 'unet'")
+    return model

@@ -1,0 +1,118 @@
+"""What AsynDGAN and FedIOD share where every pixel has an answer: a generator that is told label maps,
+judges that see an image beside its map, and a perceptual loss on a client's own network.
+
+The label maps are the clients' own: each sends its maps once, before the first step, and the server
+draws from them. They are the "auxiliary task-relevant label" of FedIOD's Table 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+from torch.nn import functional
+
+from core.errors import InputError
+from core.federation import Client, Dense, Field, Task
+from core.models import LabelToImage, PatchJudge, UNet, fresh, planes
+from core.rng import Rng
+
+
+@attrs.frozen(eq=False)
+class Told:
+    """Label maps of one batch, (N, S, S) uint8, and whose they are: `rows` (K, N) int64 has the number
+    of a map among client k's own, and -1 where it is another client's.
+    """
+
+    labels: torch.Tensor
+    rows: torch.Tensor
+
+    def of(self, position: int) -> dict[str, torch.Tensor]:
+        """What the server sends to one client beside the images of a batch: a client hears which maps
+        are its own, and nothing of the owners of the others.
+        """
+        return {"conditions/labels": self.labels, "conditions/rows": self.rows[position]}
+
+    @classmethod
+    def heard(cls, messages: Sequence[Mapping[str, torch.Tensor]]) -> Told | None:
+        """What several clients were sent; None where it was nothing."""
+        if "conditions/labels" not in messages[0]:
+            return None
+        rows = torch.stack([one["conditions/rows"] for one in messages])
+        return cls(messages[0]["conditions/labels"], rows)
+
+
+def dense(task: Task) -> Dense:
+    """A task of pixels. Raises InputError for another one."""
+    if not isinstance(task, Dense):
+        raise InputError(f"{task.dataset.name} has one label per image and no maps of labels")
+    return task
+
+
+def generator(task: Task, rng: Rng, *, width: int) -> LabelToImage:
+    """A fresh generator of images from label maps, on the task's device."""
+    return fresh(
+        LabelToImage,
+        dense(task).conditions,
+        task.dataset.channels,
+        width=width,
+        rng=rng,
+        device=task.runtime.device,
+    )
+
+
+def judge(task: Task, rng: Rng, *, width: int) -> PatchJudge:
+    """A fresh discriminator of images beside their label maps, on the task's device."""
+    channels = task.dataset.channels + dense(task).conditions
+    return fresh(PatchJudge, channels, width=width, rng=rng, device=task.runtime.device)
+
+
+def maps_of(client: Client) -> torch.Tensor:
+    """The label maps that a client tells the server, (N, S, S) uint8, one for each image."""
+    return dense(client.task).condition(client.labels)
+
+
+def maps_field(task: Task) -> Field:
+    """The form in which it sends them."""
+    data = task.dataset
+    high, most = dense(task).conditions - 1, len(data.train)
+    return Field((None, data.size, data.size), torch.uint8, low=0, high=high, most=most)
+
+
+def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> Told:
+    """Label maps for a batch, from each of K clients' maps in turn, with replacement."""
+    draws = rng.generator()
+    labels, rows = [], torch.full((len(maps), count), -1)
+    for n in range(count):
+        owner = n % len(maps)
+        row = int(torch.randint(len(maps[owner]), (1,), generator=draws))
+        rows[owner, n] = row
+        labels.append(maps[owner][row])
+    return Told(torch.stack(labels), rows)
+
+
+def beside(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Normalised images (..., N, C, S, S) with the planes of their maps (N, S, S) as further
+    channels: what a judge sees.
+    """
+    shown = planes(labels, dense(task).conditions)
+    return torch.cat([inputs, shown.expand(*inputs.shape[:-3], *shown.shape[-3:])], -3)
+
+
+def perceptual_loss(network: nn.Module, made: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """sum_l |phi_l(x) - phi_l(x')|^2 / (D_l h_l w_l), the mean over images (Johnson et al. ECCV 2016,
+    Eq. 2).
+
+    phi_l are the maps of the encoder of a client's own U-Net in the place of VGG's: no weights are
+    downloaded. `made` and `real` are normalised images (N, C, S, S) of the same label maps. Raises
+    InputError for a network that is no U-Net.
+    """
+    if not isinstance(network, UNet):
+        raise InputError("the perceptual loss needs networks with an encoder: model 'unet'")
+    with torch.no_grad():
+        wanted = network.encode(real)
+    pairs: Any = zip(network.encode(made), wanted, strict=True)
+    return torch.stack([functional.mse_loss(one.float(), two.float()) for one, two in pairs]).sum()

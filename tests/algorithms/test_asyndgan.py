@@ -1,0 +1,129 @@
+"""AsynDGAN: its losses, and what the server makes of the clients' gradients."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+import torch
+
+from core.algorithms.asyndgan import adversarial
+from core.errors import InputError
+from core.experiments import Experiment, make_clients, rounds
+from core.families import conditional
+from core.federation import Ledger, Message
+from core.rng import Rng
+
+FAST = {
+    "gan_steps": 3,
+    "gan_batch": 2,
+    "local_steps": 3,
+    "batch_size": 4,
+    "generator_width": 2,
+    "discriminator_width": 2,
+}
+TINY = Experiment(
+    algorithm="asyndgan",
+    dataset="nuclei_drawn",
+    model="unet",
+    model_options={"width": 2},
+    partition={"name": "natural"},
+    clients=4,
+    rounds=1,
+    settings=FAST,
+)
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_adversarial_losses_by_hand(real):
+    logits = torch.tensor([[[[2.0, -1.0]]]])
+    chance = [1 / (1 + math.exp(-z)) for z in (2.0, -1.0)]
+    wrong = [-math.log(p if real else 1 - p) for p in chance]
+    assert adversarial(logits, real, "vanilla").item() == pytest.approx(sum(wrong) / 2)
+    squares = [(z - real) ** 2 for z in (2.0, -1.0)]
+    assert adversarial(logits, real, "least_squares").item() == pytest.approx(sum(squares) / 2)
+    with pytest.raises(InputError, match="did you mean"):
+        adversarial(logits, real, "vanila")
+
+
+def asked(task, client, settings, images, rows):
+    algorithm = attrs.evolve(TINY, settings=FAST | settings).new_algorithm()
+    message = Message({"images": images, "conditions/rows": rows})
+    return algorithm.judge([client], {client.id: message}, Rng(0))[client.id].tensors
+
+
+def test_a_client_answers_with_the_gradient_of_the_absolute_error(task):
+    """With this term alone: lambda_1 sign(x - y) / count, times 1 / 0.5 for the normalisation."""
+    client, rows = make_clients(TINY, task)[1], torch.tensor([3, 0])
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    only = {"gan": 0.0, "perceptual": 0.0, "l1": 7.0}
+    found = asked(task, client, only, images, rows)["gradients/images"]
+    difference = images - client.images[rows].float() / 255
+    torch.testing.assert_close(found, 7.0 / 0.5 * difference.sign() / images.numel())
+
+
+def test_the_judge_learns_before_it_says_what_it_thinks(task):
+    """The adversarial gradient is that of the D_k that has taken its step, as in the authors' code."""
+    client, rows = make_clients(TINY, task)[0], torch.tensor([1, 2])
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0}
+    found = asked(task, client, only, images, rows)["gradients/images"]
+    judge = conditional.judge(task, Rng(0), width=2)
+    from core.federation.tensors import unpack
+
+    unpack(judge, client.memory, "judge/")
+    made = images.clone().requires_grad_()
+    shown = conditional.beside(task, task.dataset.standardise(made), client.labels[rows])
+    (0.3 * torch.nn.functional.softplus(-judge(shown)).mean()).backward()
+    torch.testing.assert_close(found, made.grad)
+
+
+def test_the_server_weighs_gradients_by_the_clients_sizes(task):
+    """One step of plain descent on sum_k pi_k g_k, against autograd on the same sum."""
+    algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
+    clients = [
+        attrs.evolve(clients[0], images=clients[0].images[:6], labels=clients[0].labels[:6]),
+        *clients[1:],
+    ]
+    state, ledger = algorithm.initialise(task, Rng(0)), Ledger()
+    ledger.open_round()
+    generator, sent = algorithm.generator(state), {}
+
+    def judge(clients, messages, rng):
+        sent.update({id_: message.tensors for id_, message in messages.items()})
+        slopes = {c.id: torch.full((2, 3, 32, 32), float(c.id + 1)) for c in clients}
+        return {id_: Message({"gradients/images": slope}) for id_, slope in slopes.items()}
+
+    algorithm.judge = judge
+    maps = [conditional.maps_of(client) for client in clients]
+    descent = torch.optim.SGD(generator.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in generator.parameters()]
+    algorithm._play(state, generator, descent, clients, maps, ledger, Rng(0))
+    twin, total = algorithm.generator(state), sum(map(len, maps))
+    loss = sum(
+        len(own) / total * (client.id + 1) * twin(own[sent[client.id]["conditions/rows"]]).sum()
+        for client, own in zip(clients, maps, strict=True)
+    )
+    loss.backward()
+    for old, new, other in zip(before, generator.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), old - other.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_rounds_only_cut_the_steps(task):
+    """Two rounds give what one gives."""
+    *_, one = rounds(TINY, task=task)
+    *_, two = rounds(attrs.evolve(TINY, rounds=2), task=task)
+    for name, value in one.state.tensors.items():
+        assert torch.equal(value, two.state.tensors[name]), name
+    assert one.ledger.total("up") == two.ledger.total("up")
+    images = 3 * 4 * 2 * 3 * 32 * 32 * 4
+    assert one.ledger.total("up")["gradients"] == one.ledger.total("down")["images"] == images
+
+
+def test_it_learns_nothing_but_masks(task):
+    experiment = attrs.evolve(
+        TINY, dataset="digits", model="convnet", model_options={}, partition={"name": "iid"}
+    )
+    with pytest.raises(InputError, match="AsynDGAN is a method for segmentation, but digits"):
+        list(rounds(experiment))

@@ -1,0 +1,76 @@
+"""FedAD: attention, its loss, and the ensemble that the student learns."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import torch
+
+from core.algorithms.fedad import attention, attention_loss
+from core.errors import InputError
+from core.experiments import Experiment, rounds
+from core.rng import Rng
+
+R, NONE = Rng(0), torch.empty(0, dtype=torch.int64)
+
+FAST = {"local_steps": 3, "batch_size": 4, "distill_steps": 6, "distill_batch": 4}
+TINY = Experiment(
+    algorithm="fedad",
+    dataset="mri_drawn",
+    model="unet",
+    model_options={"width": 2},
+    partition={"name": "natural"},
+    clients=3,
+    rounds=1,
+    settings=FAST,
+)
+
+
+def test_attention_by_hand(task):
+    network = task.model_from(TINY.new_algorithm().initialise(task, R).tensors, "student/").eval()
+    inputs = task.inputs(task.dataset.val.images[:2])
+    energy = (network.encode(inputs)[-1] ** 2).sum(1)
+    found = attention(network, inputs)
+    for one, raw in zip(found, energy, strict=True):
+        torch.testing.assert_close(one, raw / raw.max())
+    with pytest.raises(InputError, match="model 'unet'"):
+        attention(torch.nn.Identity(), inputs)
+
+
+def test_attention_loss_by_hand():
+    maps = torch.tensor([[[[0.2, 0.5]]], [[[0.6, 0.5]]]])
+    between = torch.tensor([[[0.4, 0.5]]])
+    assert attention_loss(between, maps) == 0
+    outside = torch.tensor([[[0.9, 0.1]]])  # 0.3 above the union, 0.4 below the intersection
+    assert attention_loss(outside, maps).item() == pytest.approx((0.09 + 0.16) / 2)
+
+
+def test_the_student_comes_close_to_the_ensemble(task):
+    """Against the mean of what the clients said: equal counts, so equal weights."""
+
+    def gap(steps):
+        settings = FAST | {"distill_steps": steps, "student_lr": 0.01, "attention": 0.0}
+        *_, last = rounds(attrs.evolve(TINY, settings=settings), task=task)
+        said = [last.state.tensors[f"teachers/{k}/outputs"] for k in range(3)]
+        algorithm = TINY.new_algorithm()
+        found = task.outputs(algorithm.model(last.state), task.dataset.val.images)
+        return float((found - torch.stack(said).mean(0)).square().mean())
+
+    assert gap(60) < 0.3 * gap(1)
+
+
+def test_public_images_go_down_once_and_answers_up_once(task):
+    *_, one = rounds(TINY, task=task)
+    *_, two = rounds(attrs.evolve(TINY, rounds=2), task=task)
+    for name, value in one.state.tensors.items():
+        assert torch.equal(value, two.state.tensors[name]), name
+    images = task.dataset.val.images
+    assert one.ledger.total("down") == two.ledger.total("down") == {"images": 3 * images.numel()}
+    assert one.ledger.total("up")["outputs"] == 3 * images.numel() * 4
+    assert set(one.metrics) >= {"ssim", "psnr", "ssim@ixi", "psnr@average"}
+
+
+def test_without_public_images_it_says_so(task):
+    bare = attrs.evolve(task, dataset=attrs.evolve(task.dataset, val=task.dataset.val.rows(NONE)))
+    with pytest.raises(InputError, match="mri_drawn has no validation images"):
+        TINY.new_algorithm().initialise(bare, R)

@@ -1,0 +1,178 @@
+"""FedIOD where every pixel has an answer: told label maps, and judged beside them."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core import distillation
+from core.errors import InputError
+from core.experiments import Experiment, make_clients, rounds
+from core.families import conditional
+from core.federation import Message
+from core.models import planes
+from core.rng import Rng
+
+FAST = {
+    "local_steps": 3,
+    "batch_size": 4,
+    "lr": 0.05,
+    "distill_steps": 4,
+    "distill_batch": 4,
+    "generator_width": 2,
+    "discriminator_width": 2,
+}
+TINY = Experiment(
+    algorithm="fediod",
+    dataset="nuclei_drawn",
+    model="unet",
+    model_options={"width": 2},
+    partition={"name": "natural"},
+    clients=4,
+    rounds=1,
+    settings=FAST,
+)
+
+
+@pytest.fixture(scope="module")
+def begun(task):
+    """The algorithm, its state when stage two begins, its clients, and both sides."""
+    algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
+    from core.federation import Ledger
+
+    ledger, root = Ledger(), Rng(0, ("fediod",))
+    ledger.open_round()
+    state = algorithm.initialise(task, Rng(0))
+    state = algorithm._introduced(state, clients, ledger, root, Rng(0).at("round", 1))
+    return algorithm, state, clients, *algorithm.sides(state, clients, root)
+
+
+def test_maps_are_drawn_from_each_client_in_turn():
+    maps = [torch.full((5, 2, 2), k, dtype=torch.uint8) for k in range(3)]
+    told = conditional.draw(maps, 7, Rng(0))
+    assert told.labels[:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert ((told.rows >= 0).sum(0) == 1).all() and told.rows.max() < 5
+    assert (told.rows[1] >= 0).tolist() == [n % 3 == 1 for n in range(7)]
+    heard = conditional.Told.heard([told.of(k) for k in range(3)])
+    assert torch.equal(heard.rows, told.rows) and conditional.Told.heard([{}]) is None
+
+
+def test_the_server_is_told_the_clients_own_masks(begun):
+    _, state, clients, *_ = begun
+    for client in clients:
+        assert torch.equal(state.tensors[f"conditions/{client.id}"], client.labels)
+        assert state.tensors[f"counts/{client.id}"].sum() == client.labels.numel()
+
+
+def test_the_mimic_loss_is_that_of_pixels(begun, task):
+    """Eq. 8 to 10 pixel by pixel, in NumPy."""
+    _, state, clients, centre, locals_ = begun
+    images, told = centre.images(0).detach(), centre.told(0)
+    answers, _ = locals_.answer(images, 0, told)
+    z = answers.logits.numpy().astype(float)
+    counts = np.stack([state.tensors[f"counts/{c.id}"].numpy() for c in clients]).astype(float)
+    ratio = answers.generated.numpy() / answers.real.numpy()[:, None]
+    weights = counts[:, None, :] * ratio[:, :, None]
+    weights /= weights.sum(0)
+    ensemble = (weights[..., None, None] * z).sum(0)
+    inputs = task.dataset.standardise(images)
+    found = centre.student(inputs).detach().numpy()
+    wanted = ((found - ensemble) ** 2).sum(1).mean()
+    assert centre.mimic(answers, images).item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_confidence_and_divergence_are_those_of_pixels(begun):
+    *_, centre, _ = begun
+    z = torch.randn(4, 2, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q, pi = z.softmax(2).numpy(), centre.weights.numpy().astype(float)[:, None, None, None]
+
+    def entropy(p):
+        return -(p * np.log(p)).sum(-3)
+
+    confident = (pi * entropy(q)).sum(0).mean()
+    mean = (pi[..., None] * q).sum(0)
+    apart = (entropy(mean) - (pi * entropy(q)).sum(0)).mean()
+    assert centre.shaping(z).item() == pytest.approx(confident - apart, rel=1e-5)
+
+
+def test_a_judge_sees_the_image_beside_its_map(begun, task):
+    *_, centre, locals_ = begun
+    images, told = centre.images(0).detach(), centre.told(0)
+    inputs = task.dataset.standardise(images)
+    shown = conditional.beside(task, inputs, told.labels)
+    assert torch.equal(shown[:, 3:], planes(told.labels, 3)) and torch.equal(shown[:, :3], inputs)
+    _, graph = locals_.answer(images, 0, told)
+    wanted = torch.stack(
+        [distillation.generated(judge(shown)[None])[0] for judge in locals_.judges]
+    )
+    torch.testing.assert_close(graph.generated, wanted)
+
+
+def test_the_perceptual_loss_is_of_a_clients_own_images(begun, task):
+    """By hand: mean squared distances of the maps of the client's own teacher."""
+    _, _, clients, centre, locals_ = begun
+    images, told = centre.images(0).detach(), centre.told(0)
+    _, graph = locals_.answer(images, 0, told)
+    for k, client in enumerate(clients):
+        (n,) = (told.rows[k] >= 0).nonzero().flatten().tolist()
+        row = int(told.rows[k, n])
+        teacher = task.model_from(client.memory, "teacher/").eval()
+        made = teacher.encode(task.dataset.standardise(images[n : n + 1]))
+        real = teacher.encode(task.inputs(client.images[row : row + 1]))
+        wanted = sum(
+            float((a - b).detach().square().mean()) for a, b in zip(made, real, strict=True)
+        )
+        assert graph.perceiving[k].item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_no_perceptual_loss_of_an_image_with_itself(begun, task):
+    _, _, clients, *_ = begun
+    teacher = task.model_from(clients[0].memory, "teacher/").eval()
+    images = task.inputs(clients[0].images[:2])
+    assert conditional.perceptual_loss(teacher, images, images) == 0
+    with pytest.raises(InputError, match="model 'unet'"):
+        conditional.perceptual_loss(torch.nn.Identity(), images, images)
+
+
+@pytest.mark.parametrize("settings", [{}, {"pretrain_steps": 2, "student_steps": 2}], ids=str)
+def test_questions_give_what_the_batched_program_gives(task, settings):
+    """Clients that are elsewhere hear which label maps are their own, and answer the same."""
+    experiment = attrs.evolve(TINY, settings=FAST | settings)
+    *_, batched = rounds(experiment, task=task)
+    distant = experiment.new_algorithm()
+    distant.elsewhere = True
+    *_, by_questions = rounds(experiment, task=task, algorithm=distant)
+    for name, value in batched.state.tensors.items():
+        assert torch.equal(value, by_questions.state.tensors[name]), name
+    assert batched.up == by_questions.up and batched.down == by_questions.down
+
+
+def test_images_are_painted_from_maps(task):
+    algorithm = TINY.new_algorithm()
+    *_, last = rounds(TINY, task=task, algorithm=algorithm)
+    labels = task.dataset.test.masks[:, :32, :32]
+    assert algorithm.painted(last.state, labels).shape == (4, 3, 32, 32)
+    assert algorithm.synthetic(last.state, 5, Rng(0)).shape == (5, 3, 32, 32)
+    assert {"dice", "teacher_jsd", "student_gap"} <= set(last.metrics)
+    assert "adapted_inception_score" not in last.metrics
+
+
+def test_disagreement_is_the_weighted_variance():
+    values = torch.tensor([[[1.0, 0.0]], [[3.0, 0.0]]])
+    # mean 1.5: 0.75 * 0.25 + 0.25 * 2.25
+    found = distillation.disagreement(values, torch.tensor([0.75, 0.25]))
+    assert found.item() == pytest.approx(0.75)
+
+
+def test_message_sizes_of_a_step(task):
+    """For each client: images and maps down, logits and judgements up."""
+    *_, last = rounds(TINY, task=task)
+    n, pixels = 4, 32 * 32
+    down, up = last.ledger.total("down"), last.ledger.total("up")
+    assert down["images"] == 4 * 4 * n * 3 * pixels * 4  # steps, clients, images, channels, float32
+    assert down["conditions"] == 4 * 4 * (n * pixels + n * 8)
+    assert up["logits"] == 4 * 4 * n * 3 * pixels * 4
+    assert up["conditions"] == len(task.dataset.train) * pixels
+    assert isinstance(Message({}), Message)

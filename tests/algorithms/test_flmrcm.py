@@ -1,0 +1,94 @@
+"""FL-MRCM: the domain identifier, and what goes where."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+import torch
+
+from core.algorithms.flmrcm import Identifier, confused, encoder, identified
+from core.errors import InputError
+from core.experiments import Experiment, make_clients, rounds
+from core.federation import Message
+from core.models import fresh
+from core.rng import Rng
+
+TINY = Experiment(
+    algorithm="flmrcm",
+    dataset="mri_drawn",
+    model="unet",
+    model_options={"width": 2},
+    partition={"name": "natural"},
+    clients=3,
+    rounds=2,
+    evaluate_every=2,
+    settings={"local_steps": 3, "batch_size": 4, "latents": 5, "target": 1},
+)
+
+
+def test_losses_by_hand():
+    own, target = torch.tensor([1.0, -2.0]), torch.tensor([0.5])
+
+    def c(z):
+        return 1 / (1 + math.exp(-z))
+
+    wanted = -(math.log(c(1.0)) + math.log(c(-2.0))) / 2 - math.log(1 - c(0.5))
+    assert identified(own, target).item() == pytest.approx(wanted)
+    halves = [math.log(c(z)) + math.log(1 - c(z)) for z in (1.0, -2.0)]
+    assert confused(own).item() == pytest.approx(-sum(halves) / 4)
+    assert confused(torch.zeros(3)).item() == pytest.approx(math.log(2))
+
+
+def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
+    """The gradient of the objective minus that of the plain one is that of the alignment."""
+    algorithm = TINY.new_algorithm()
+    client = make_clients(TINY, task)[0]
+    model = task.new_model(Rng(1))
+    latents = model.encode(task.inputs(client.images[:5]))[-1].detach() + 1
+    identifier = fresh(Identifier, latents.shape[1], width=4, rng=Rng(0))
+    before = [p.detach().clone() for p in identifier.parameters()]
+    objective = algorithm.aligned(task, identifier, latents)
+    images, labels = client.images[:4], client.labels[:4]
+    total = objective(model, images, labels)
+    assert any(not torch.equal(a, b) for a, b in zip(before, identifier.parameters(), strict=True))
+    own = model.encode(task.inputs(images))[-1]
+    wanted = task.loss(model(task.inputs(images)), labels) + confused(identifier(own))
+    assert total.item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_the_target_is_heard_and_the_others_are_told(task):
+    *_, last = rounds(TINY, task=task)
+    shape = last.state.tensors["latents"].shape
+    assert shape[0] == 5
+    # in each of two rounds: one message up, two down, of float32
+    size = 2 * math.prod(shape) * 4
+    assert last.ledger.total("up")["latents"] == size
+    assert last.ledger.total("down")["latents"] == 2 * size
+
+
+def test_without_alignment_it_is_fedavg(task):
+    *_, aligned = rounds(
+        attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.0}), task=task
+    )
+    settings = {k: v for k, v in TINY.settings.items() if k not in ("latents", "target")}
+    *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=settings), task=task)
+    for name, value in plain.state.tensors.items():
+        torch.testing.assert_close(value, aligned.state.tensors[name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_target_trains_without_alignment(task):
+    algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
+    state = algorithm.initialise(task, Rng(0))
+    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.zeros(5, 16, 4, 4)})
+    assert "latents" not in algorithm.broadcast(state, 1).tensors
+    assert "latents" in algorithm.broadcast(state, 0).tensors
+    algorithm.client_update(clients[1], algorithm.broadcast(state, 1), Rng(0))
+    assert not clients[1].memory
+    assert isinstance(algorithm.broadcast(state, 0), Message)
+
+
+def test_it_needs_an_encoder():
+    with pytest.raises(InputError, match="it needs the model 'unet'"):
+        encoder(torch.nn.Identity())

@@ -1,0 +1,48 @@
+"""Fourier masks and what they leave of an image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core import data
+from core.data.mri import column_mask, zero_filled
+from core.errors import InputError
+from core.rng import Rng
+
+
+@pytest.mark.parametrize("kind", ["random", "equispaced"])
+@pytest.mark.parametrize("size", [32, 33, 64])
+def test_a_mask_keeps_a_quarter_and_the_centre(kind, size):
+    mask = column_mask(size, 4, kind, Rng(0))
+    assert mask.sum() == round(size / 4) and mask[size // 2]
+    assert (mask == column_mask(size, 4, kind, Rng(0))).all()
+
+
+def test_all_measurements_give_the_image_back():
+    images = np.random.default_rng(0).random((2, 8, 8))
+    np.testing.assert_allclose(zero_filled(images, np.ones(8, bool)), images)
+
+
+def test_the_centre_alone_is_the_mean_of_each_row():
+    """With the zero frequency alone of every row, in closed form."""
+    images = np.random.default_rng(0).random((2, 8, 8))
+    only = np.arange(8) == 4
+    wanted = np.repeat(images.mean(2, keepdims=True), 8, 2)
+    np.testing.assert_allclose(zero_filled(images, only), wanted)
+
+
+def test_volumes_of_other_axes_are_named():
+    with pytest.raises(InputError, match="is it a volume with other axes"):
+        zero_filled(np.zeros((8, 8, 5)), np.ones(8, bool))
+    with pytest.raises(InputError, match="is it a volume with other axes"):
+        zero_filled(np.zeros((2, 8, 8, 8)), np.ones(8, bool))
+    with pytest.raises(InputError, match="random or equispaced"):
+        column_mask(8, 4, "spiral", Rng(0))
+
+
+def test_drawn_heads_lose_detail():
+    found = data.load("mri_drawn")
+    assert found.learns == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
+    error = (found.test.images.float() - found.test.masks.float()).abs().mean()
+    assert 2 < error < 60 and len(found.val) == 12
