@@ -433,10 +433,11 @@ last = runs["fedmix"].state
 network = task.model_from(last.tensors).double().eval()
 client = largest
 x, y = task.inputs(client.images[:32]).double(), client.labels[:32]
+means, shares = (part[:10] for part in fedmix.kept(last.tensors))
 averages = list(
     zip(
-        task.inputs(last.tensors["averages/images"][:10]).double().split(1),
-        last.tensors["averages/labels"][:10].double().split(1),
+        task.inputs(means).double().split(1),
+        shares.double().split(1),
         strict=True,
     )
 )
@@ -971,8 +972,9 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #
 # ```python
 # for size in (5, 2):
-#     pool = lesson.but(rounds=1).run("fedmix", mean_batch=size).state.tensors
-#     show(condensed_images(pool["averages/images"], pool["averages/labels"].argmax(1)))
+#     run = lesson.but(rounds=1).run("fedmix", mean_batch=size)
+#     means, shares = fedmix.kept(run.state.tensors)
+#     show(condensed_images(means, shares.argmax(1)))
 # ```
 #
 # With two images both can often be seen. Where a class has little variety, an average of many looks like every one of
