@@ -26,7 +26,7 @@ SHARES = (
 #: the longest text in a record
 TEXT = 2000
 ROW = {"round", "metrics", "up", "down", "seconds"}
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,99}")
 
 
 def check(record: Record) -> None:

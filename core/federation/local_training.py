@@ -12,6 +12,7 @@ from torch import nn
 from core import training
 from core.checks import number, one_of, whole
 from core.data.crops import crop_and_flip
+from core.errors import InputError
 from core.federation.task import Task
 from core.rng import Rng
 from core.training import Objective, batches
@@ -81,6 +82,10 @@ def train(
     with draws of its own.
     """
     if settings.local_augmentation == "crop_flip":
+        if labels.ndim > 1:
+            raise InputError(
+                "local_augmentation crop_flip moves images and not their masks: set it to none"
+            )
         objective = _cropped(objective, rng.at("crop_flip").generator(labels.device))
     training.train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
 

@@ -127,3 +127,10 @@ def test_a_method_that_does_not_serve_a_task_says_so(task):
     clients = distribute(task, {"name": "natural"}, 4, 0)
     with pytest.raises(InputError, match="FedVCK is a method for classification, but nuclei_drawn"):
         next(rounds(create("fedvck"), task, clients, 0))
+
+
+def test_cropping_does_not_move_masks_so_it_is_refused(task):
+    settings = {"local_steps": 1, "local_augmentation": "crop_flip"}
+    clients = distribute(task, {"name": "natural"}, 4, 0)
+    with pytest.raises(InputError, match="moves images and not their masks"):
+        next(rounds(create("fedavg", settings), task, clients, 0))
