@@ -213,18 +213,23 @@ f"{len(done)} of the {len(frame)} numbers of Table 3 are measured so far."
 # * The generator is told masks. That makes it learn fast, and it is a disclosure that averaging does not have.
 # * A rim between nuclei is a class of its own. Dice hardly notices it, AJI does.
 #
-# ```{exercise}
+# ```{exercise} What a rim costs
 # :label: ex-dense-rim
+#
+# *Easy, 10 minutes.*
+#
 # In `nuclei_drawn`, what Dice and what AJI does the *true* mask get, without its instance numbers, when nuclei are told
 # apart by their rims? Use `task.objects` and `core.metrics.objects` on `found.test.masks[0]`.
 # ```
 #
 # ````{solution} ex-dense-rim
 # :class: dropdown
+#
 # ```python
 # from core.metrics import objects
 # objects(found.test.instances[0].numpy(), task.objects(found.test.masks[0]))
 # ```
+#
 # Dice is 1 by definition. The AJI is 0.61: small nuclei have no inside that is left when the rim is taken off,
 # and nuclei that overlap are drawn with parts missing. That is the most a network can reach on these drawings.
 # ````

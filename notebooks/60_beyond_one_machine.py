@@ -22,12 +22,12 @@ import json
 
 import pandas as pd
 import torch
-from IPython.display import Markdown
 
 from core.experiments import records
 from core.experiments.bench import BENCH
 from core.federation import Ledger
 from core.report import source
+from core.report.texts import Markdown
 from core.rng import Rng
 
 known = list(records().values())

@@ -168,7 +168,10 @@ class AsynDGAN(Algorithm):
                 torch.randint(len(own), (batch,), generator=rng.at("rows", client.id).generator())
                 for client, own in zip(clients, maps, strict=True)
             ]
-            labels = torch.cat([own[mine] for own, mine in zip(maps, rows, strict=True)])
+            there = [
+                mine.to(own.device, non_blocking=True) for own, mine in zip(maps, rows, strict=True)
+            ]
+            labels = torch.cat([own[mine] for own, mine in zip(maps, there, strict=True)])
             # y^ = G(x), x ~ s_k(x)
             with state.task.runtime.autocast():
                 images = generator(labels).float()
@@ -203,7 +206,7 @@ class AsynDGAN(Algorithm):
             unpack(judge, client.memory, "judge/")
         adam = self._adam(judge)
         unpack_optimiser(adam, judge, client.memory, "judge/adam/")
-        rows = message.tensors["conditions/rows"].to(client.labels.device)
+        rows = message.tensors["conditions/rows"].to(client.labels.device, non_blocking=True)
         labels = conditional.dense(task).condition(client.labels[rows])
         real = task.inputs(client.images[rows])
         made = message.tensors["images"].clone().requires_grad_()

@@ -114,7 +114,7 @@ class Segmentation(Dense):
         """
         outputs, weights = outputs.float(), self.dataset.weights
         if weights:
-            weight = torch.tensor(weights, device=outputs.device)
+            weight = torch.tensor(weights).to(outputs.device, non_blocking=True)
             return F.cross_entropy(outputs, labels.long(), weight)
         from monai.losses import DiceCELoss
 

@@ -212,7 +212,7 @@ def _looks(uploads: Iterable[Message], form: Form) -> list[Look]:
 
 def _seen(given: Mapping[str, torch.Tensor], form: Form) -> torch.Tensor:
     """The fields of a `Look`, one behind the other, (2 F + 3,) float64."""
-    nothing = torch.zeros(())
+    nothing = torch.zeros((), device=next((x.device for x in given.values()), None))
     networks = {name: field.near for name, field in form.items() if field.near is not None}
     moved = {
         name: (given[name] - near).float().square().sum(dtype=torch.float64)

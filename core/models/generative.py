@@ -36,7 +36,7 @@ def fresh(
         network = kind(*args, **options)
     network.to_empty(device="cpu")
     initialise(network, rng)
-    return network.to(device)
+    return network.to(device, non_blocking=True)
 
 
 class FeatureGenerator(nn.Module):

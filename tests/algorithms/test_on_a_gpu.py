@@ -4,9 +4,8 @@ import attrs
 import pytest
 import torch
 
-from core import data
-from core.federation import Client, Runtime, Schedule, Task, rounds
-from tests.algorithms.contract import subjects
+from core.federation import Client, Runtime, Schedule, rounds
+from tests.algorithms.contract import subjects, task
 from tests.elsewhere import WrongPlace, elsewhere
 
 #: settings that say how often a loop goes round
@@ -19,10 +18,12 @@ TURNS = (
     "server_steps",
     "distill_steps",
     "generator_steps",
+    "gan_steps",
 )
 #: lines that may wait in every turn: (file and function, why)
 ALLOWED = {
     "algorithms/feddf.py FedDF._distil": "it stops when the validation loss no longer falls",
+    "federation/uploads.py _looks": "every answer is admitted before a step goes on with it",
 }
 #: the first way through each algorithm
 SUBJECTS = {subject.name: subject for subject in reversed(subjects().values())}
@@ -32,21 +33,22 @@ def waits(subject, turns):
     """Where and how often the host waits in a round."""
     settings = {name: turns for name in TURNS if getattr(subject.settings, name, None)}
     with elsewhere() as places:
-        digits = data.load("digits")
-        few = attrs.evolve(
-            digits.test, images=digits.test.images[:8], labels=digits.test.labels[:8]
+        here = task(subject.learns)
+        few = here.dataset.test.rows(torch.arange(8 if subject.learns == "classification" else 1))
+        there = attrs.evolve(
+            here,
+            dataset=attrs.evolve(here.dataset, test=few),
+            runtime=Runtime(torch.device("cuda")),
         )
-        there = Runtime(torch.device("cuda"))
-        task = Task(attrs.evolve(digits, test=few), "convnet", {"width": 4}, there)
-        train = digits.train
+        train = here.dataset.train
         clients = [
-            Client(k, task, train.images[rows].to("cuda"), train.labels[rows].to("cuda"))
+            Client(k, there, train.images[rows].to("cuda"), train.targets[rows].to("cuda"))
             for k, rows in enumerate((slice(0, 12), slice(12, 30)))
         ]
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **settings), Schedule(clients=2, active=2, rounds=1)
         )
-        list(rounds(algorithm, task, clients, 7))
+        list(rounds(algorithm, there, clients, 7))
     return places.waits
 
 

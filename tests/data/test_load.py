@@ -404,6 +404,7 @@ def test_available_says_what_is_there(tmp_path):
     assert {name for name, row in rows.items() if row.present} == {
         "digits",
         "nuclei_drawn",
+        "mri_drawn",
         "mine",
         "pathmnist",
     }
