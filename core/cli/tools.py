@@ -131,7 +131,7 @@ def gpu_check(
 @app.command()
 def book(
     action: Annotated[
-        str, typer.Argument(help="build, check, serve, shots, pdf, student or slides.")
+        str, typer.Argument(help="build, execute, check, serve, shots, pdf, student, slides.")
     ] = "build",
     chapter: Annotated[
         list[str] | None,
@@ -141,8 +141,9 @@ def book(
         Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
     ] = None,
 ) -> None:
-    """Build the site, check it, serve it on localhost, take screenshots of every page; print it as
-    one PDF; write the notebooks of a class without solutions, or slides of chapters.
+    """Build the site, or only execute its notebooks; check it, serve it on localhost, take
+    screenshots of every page; print it as one PDF; write the notebooks of a class without
+    solutions, or slides of chapters.
 
     \b
     Examples:
@@ -161,6 +162,7 @@ def book(
 
     actions: dict[str, Callable[[], object]] = {
         "build": site.build,
+        "execute": site.execute,
         "check": site.check,
         "serve": site.serve,
         "shots": lambda: site.screenshots(out or Path("shots")),

@@ -329,7 +329,7 @@ def sync(folder: Path = NOTEBOOKS) -> list[Path]:
 
 def fingerprint(source: Path) -> str:
     """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the
-    records, Python.
+    records, the claims, the benches, Python.
     """
     digest = hashlib.sha256(sys.version.encode())
     digest.update(paired(source).encode())
@@ -338,6 +338,8 @@ def fingerprint(source: Path) -> str:
         *ROOT.glob("core/**/*.py"),
         *ROOT.glob("book/tables/**/*"),
         *ROOT.glob("book/results/**/*.json"),
+        *ROOT.glob("book/claims/*"),
+        *ROOT.glob("book/bench/*"),
     ]
     for file in sorted(files):
         if file.is_file() and "adhoc" not in file.parts:

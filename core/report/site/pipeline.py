@@ -37,10 +37,7 @@ def build() -> Path:
     started = time.perf_counter()
     pages = toc_pages(ROOT / "_toc.yml")
     sources = {page: page_source(page) for page in pages}
-    print("Running the notebooks at their quick profile ...", flush=True)
-    executed = notebooks.execute_all(
-        [path for path in sources.values() if path.suffix == ".py"], EXECUTED
-    )
+    executed = execute()
     print("Building the site ...", flush=True)
     _lay_out(sources, executed)
     _forget_if_settings_changed()
@@ -50,6 +47,15 @@ def build() -> Path:
         flush=True,
     )
     return HTML
+
+
+def execute() -> list[Path]:
+    """Execute the book's notebooks at their quick profile, those that changed; see
+    `core.report.notebooks.execute_all`.
+    """
+    print("Running the notebooks at their quick profile ...", flush=True)
+    sources = map(page_source, toc_pages(ROOT / "_toc.yml"))
+    return notebooks.execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
 
 
 def toc_pages(toc: Path) -> list[str]:
