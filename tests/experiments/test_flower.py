@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
-from tests.algorithms.contract import subjects  # noqa: E402
+from tests.algorithms.contract import DRAWN, subjects  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,16 @@ def one_by_one(stated: Experiment, elsewhere: bool = False):
 def stated(subject) -> Experiment:
     """An experiment with the settings of a subject of the contract."""
     settings = attrs.asdict(subject.settings, recurse=False)
-    return experiment(subject.name, settings=settings, model_options={"width": 4})
+    if subject.learns == "classification":
+        return experiment(subject.name, settings=settings, model_options={"width": 4})
+    return experiment(
+        subject.name,
+        settings=settings,
+        dataset=DRAWN[subject.learns],
+        model="unet",
+        model_options={"width": 4},
+        partition={"name": "iid"},
+    )
 
 
 @pytest.mark.timeout(300)

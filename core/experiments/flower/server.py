@@ -190,6 +190,7 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
         """Everything as it was, but for where clients answer."""
 
         elsewhere = True
+        learns = algorithm.serves()
 
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
