@@ -170,11 +170,14 @@ def test_workers_stop_when_the_caller_is_interrupted(tmp_path):
 
 
 LONG = """
+import signal
 import sys
 from core.__main__ import main
 from core.experiments import Experiment, queue
 
 if __name__ == "__main__":
+    # tests that a shell runs in the background ignore the signal, and so would this
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     long = Experiment(algorithm="fedavg", dataset="digits", rounds=10**6, evaluate_every=10**6)
     queue.runnable = lambda profile, shard: [queue.Pending(long, "adhoc", ("cell",), 0)]
     sys.exit(main(sys.argv[1:]))
