@@ -51,25 +51,11 @@ def lines(
         axes = figure.subplots()
         for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
             of = frame[frame[by] == name].groupby(x)[y].agg(["mean", "std"])
-            mark = marker if len(of) <= 20 else ""
-            axes.plot(
-                of.index,
-                of["mean"],
-                color=colour,
-                marker=mark,
-                linestyle=(0, dash) if dash else "-",
-                label=str(name),
-            )
-            if of["std"].notna().any():
-                spread = of["std"].fillna(0)
-                axes.fill_between(
-                    of.index,
-                    of["mean"] - spread,
-                    of["mean"] + spread,
-                    color=colour,
-                    alpha=0.2,
-                    linewidth=0,
-                )
+            style_of = {
+                "marker": marker if len(of) <= 20 else "",
+                "linestyle": (0, dash) if dash else "-",
+            }
+            _line(axes, of, colour, label=str(name), **style_of)
             last.append((str(name), colour, marker, of["mean"].iat[-1]))
             ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
         axes.set(
@@ -85,6 +71,15 @@ def lines(
     topic = f"{title}. " if title else ""
     figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
     return figure
+
+
+def _line(axes: Any, of: pd.DataFrame, colour: Any, **how: Any) -> None:
+    """The means of a line, and a band of one deviation where there are some."""
+    axes.plot(of.index, of["mean"], color=colour, **how)
+    if of["std"].notna().any():
+        spread = of["std"].fillna(0)
+        low, high = of["mean"] - spread, of["mean"] + spread
+        axes.fill_between(of.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def scatter(

@@ -39,7 +39,7 @@ def test_headings_begin_slides_long_code_and_hidden_cells_stay_out(executed):
 def test_a_file_of_slides_needs_nothing_from_other_servers(executed, tmp_path, monkeypatch):
     source = tmp_path / "deck.ipynb"
     nbformat.write(executed, source)
-    monkeypatch.setattr(slides.notebooks, "execute_all", lambda sources, folder: list(sources))
+    monkeypatch.setattr(slides, "execute_all", lambda sources, folder: list(sources))
     (written,) = slides.write_slides([source], tmp_path / "out")
     html = written.read_text()
     assert "&lt;RESULT&gt;" in html and "x14 = 14" not in html

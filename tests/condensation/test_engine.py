@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from core import models
-from core.condensation import LatentEncoder, LatentStatistics, augment, engine
+from core.condensation import LatentEncoder, LatentStatistics, augment
+from core.condensation import problem as problem_module
 from core.condensation.engine import (
     REAL_SIDES,
     Condensation,
@@ -385,9 +386,9 @@ def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, most):
     change.
     """
     problem = make(iterations=2)
-    monkeypatch.setattr(engine, "at_once", lambda images: 10**6)
+    monkeypatch.setattr(problem_module, "at_once", lambda images: 10**6)
     expected, used = problem.batch("batch", 0, None)
-    monkeypatch.setattr(engine, "at_once", lambda images: most)
+    monkeypatch.setattr(problem_module, "at_once", lambda images: most)
     both = [(slice(0, 2), slice(0, 4))]
     assert list(problem.blocks([5] * 4)) == (
         both if most >= 20 else [(slice(0, 1), slice(0, 2)), (slice(1, 2), slice(2, 4))]
@@ -414,7 +415,7 @@ def test_real_batches_are_embedded_in_runs_of_whole_clients(monkeypatch, most):
 def test_condensed_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, changes):
     found = []
     for most in (1, 10**6):
-        monkeypatch.setattr(engine, "at_once", lambda images, most=most: most)
+        monkeypatch.setattr(problem_module, "at_once", lambda images, most=most: most)
         found.append(condense(make(iterations=4, **changes), noise(), GROUP))
     (images, losses), (together, traced) = found
     assert (together - noise()).abs().max() > 1e-3
@@ -423,7 +424,7 @@ def test_condensed_images_do_not_depend_on_how_many_are_embedded_at_once(monkeyp
 
 
 def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
-    monkeypatch.setattr(engine, "at_once", lambda images: 20)
+    monkeypatch.setattr(problem_module, "at_once", lambda images: 20)
     problem = make()
     problem.draws.sizes, problem.draws.rngs = [1, 2, 1, 3, 9, 1], [Rng(0)] * 6
 

@@ -10,6 +10,7 @@ import pytest
 
 from core.errors import InputError
 from core.report import notebooks
+from core.report.site import executing
 
 pytest.importorskip("papermill")
 pytest.importorskip("jupytext")
@@ -159,22 +160,22 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     (tmp_path / "requirements.lock").write_text("")
     (tmp_path / "_config.yml").write_text("repository: {url: 'https://github.com/a/b'}")
     tiny.write_text("# %%\nprint(41 + 1)\n")
-    (first,) = notebooks.execute_all([tiny], tmp_path / "executed")
+    (first,) = executing.execute_all([tiny], tmp_path / "executed")
     stamp = first.stat().st_mtime_ns
-    assert "42" in first.read_text() and notebooks.seconds(first) > 0
-    notebooks.execute_all([tiny], tmp_path / "executed")
+    assert "42" in first.read_text() and executing.seconds(first) > 0
+    executing.execute_all([tiny], tmp_path / "executed")
     assert first.stat().st_mtime_ns == stamp
-    before = notebooks.fingerprint(tiny)
+    before = executing.fingerprint(tiny)
     (tmp_path / "book/results/fedvck").mkdir(parents=True)
     (tmp_path / "book/results/fedvck/0123456789ab.json").write_text("{}")
-    assert notebooks.fingerprint(tiny) != before, (
+    assert executing.fingerprint(tiny) != before, (
         "a new record does not reach the pages that show it"
     )
-    before = notebooks.fingerprint(tiny)
+    before = executing.fingerprint(tiny)
     tiny.write_text("# %%\nprint(1 / 0)\n")
-    assert notebooks.fingerprint(tiny) != before
+    assert executing.fingerprint(tiny) != before
     with pytest.raises(InputError, match=r"tiny.py failed: ZeroDivisionError"):
-        notebooks.execute_all([tiny], tmp_path / "executed")
+        executing.execute_all([tiny], tmp_path / "executed")
 
 
 def test_sync_writes_what_changed_and_the_same_bytes_every_time(tiny):

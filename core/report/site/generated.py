@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from core.report import notebooks
+from core.report.site.executing import seconds
 from core.report.texts import plain
 
 
@@ -50,7 +51,7 @@ def _times(executed: list[Path]) -> pd.DataFrame:
     rows = [
         {
             "notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)",
-            "seconds": round(notebooks.seconds(path)),
+            "seconds": round(seconds(path)),
         }
         for path in executed
     ]

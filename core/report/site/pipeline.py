@@ -19,6 +19,7 @@ import yaml
 from core.errors import InputError
 from core.report import notebooks
 from core.report.site import generated, glossary
+from core.report.site.executing import execute_all
 
 ROOT = notebooks.ROOT
 BUILD = ROOT / "_build"
@@ -51,11 +52,11 @@ def build() -> Path:
 
 def execute() -> list[Path]:
     """Execute the book's notebooks at their quick profile, those that changed; see
-    `core.report.notebooks.execute_all`.
+    `execute_all`.
     """
     print("Running the notebooks at their quick profile ...", flush=True)
     sources = map(page_source, toc_pages(ROOT / "_toc.yml"))
-    return notebooks.execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
+    return execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
 
 
 def toc_pages(toc: Path) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
-from core.report import classroom, notebooks, style
+from core.report import classroom, style
+from core.report.site.executing import execute_all
 from core.report.site.pipeline import EXECUTED
 from core.report.site.selfcontained import COMPONENT, copy_mathjax
 
@@ -44,7 +45,7 @@ def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
         raise InputError("slides need two packages: pip install nbconvert sphinx-revealjs")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for path in notebooks.execute_all(sources, EXECUTED):
+    for path in execute_all(sources, EXECUTED):
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(_html(path), encoding="utf-8")
     _copy_scripts(folder)
