@@ -37,7 +37,7 @@ from core.federation import (
     train,
 )
 from core.federation.tensors import pack_optimiser, take_each, unpack_optimiser
-from core.models import UNet
+from core.models import UNet, at_once
 from core.rng import Rng
 from core.training import batches
 
@@ -53,14 +53,16 @@ class Settings(LocalTraining):
     attention: float = attrs.field(default=1.0, validator=number(0))
 
 
-def attention(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """Where a network looks: sum_c phi_c(x)^2 at the bottleneck, over its largest value, (N, h, w).
-    Raises InputError for a network that is no U-Net.
+def answered(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a network says, (N, C, S, S), and where it looks, (N, h, w), from one pass: its attention is
+    sum_c phi_c(x)^2 at the bottleneck, over its largest value. Raises InputError for a network that is
+    no U-Net.
     """
     if not isinstance(network, UNet):
         raise InputError("FedAD takes attention from an encoder of maps: it needs the model 'unet'")
-    energy = network.encode(inputs)[-1].float().square().sum(1)
-    return energy / energy.amax((1, 2), keepdim=True).clamp_min(1e-12)
+    outputs, maps = network.answer(inputs)
+    energy = maps.float().square().sum(1)
+    return outputs.float(), energy / energy.amax((1, 2), keepdim=True).clamp_min(1e-12)
 
 
 def attention_loss(own: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
@@ -95,7 +97,7 @@ class FedAD(Algorithm):
         task, data = state.task, state.task.dataset
         count, classes = len(data.val), data.num_classes
         with torch.no_grad():
-            looks = attention(task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1]))
+            _, looks = answered(task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1]))
         return {
             "outputs": Field((count, classes, data.size, data.size), torch.float32),
             "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
@@ -119,9 +121,10 @@ class FedAD(Algorithm):
             steps = self.settings.steps(len(client))
             train(model, client.images, client.labels, self.settings, steps, supervised(task), here)
             images = messages[client.id].tensors["images"]
-            outputs = task.outputs(model, images)
             with torch.no_grad(), task.runtime.autocast():
-                looks = attention(model, task.inputs(images))
+                parts = images.split(at_once(images))
+                said = [answered(model.eval(), task.inputs(part)) for part in parts]
+            outputs, looks = (torch.cat(one) for one in zip(*said, strict=True))
             answers[client.id] = Message(
                 {"outputs": outputs, "attention": looks, "counts": client.class_counts}
             )
@@ -136,12 +139,11 @@ class FedAD(Algorithm):
             given = self.ask("teach", new, down, self.upload_format(state), ledger, root)
             for id_, upload in given.items():
                 tensors |= {f"teachers/{id_}/{k}": v for k, v in upload.tensors.items()}
-        number_ = state.meta["round"] + 1
-        until = self.settings.distill_steps * min(number_, self.schedule.rounds)
-        until //= self.schedule.rounds
+        done, rounds = state.meta["round"] + 1, self.schedule.rounds
+        until = self.settings.distill_steps * min(done, rounds) // rounds
         with ledger.timed("server"):
             tensors |= self._distilled(task, tensors, state.meta["step"], until, root)
-        return State(task, tensors, {"step": until, "round": number_})
+        return State(task, tensors, {"step": until, "round": done})
 
     def _distilled(
         self, task: Task, tensors: Mapping[str, torch.Tensor], first: int, until: int, root: Rng
@@ -164,12 +166,10 @@ class FedAD(Algorithm):
                 continue
             inputs = task.inputs(images[rows])
             with task.runtime.autocast():
-                found = student(inputs).float()
+                found, own = answered(student, inputs)
             # |S(x) - sum_k pi_k T_k(x)|^2, a mean over pixels
             loss = (found - wanted[rows]).square().sum(1).mean()
             if self.settings.attention:
-                with task.runtime.autocast():
-                    own = attention(student, inputs)
                 loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
             adam.zero_grad(set_to_none=True)
             loss.backward()

@@ -4,6 +4,7 @@ U-Net and judge are MONAI's (Cardoso et al. 2022), which is imported where they 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -57,13 +58,30 @@ class UNet(nn.Module):
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         """The maps of the encoder, (N, D, h, w) each, the finest first, the bottleneck last."""
-        block: Any = self.net.model
         maps, found = images, []
-        while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
-            maps = block[0](maps)
+        for level in self._levels():
+            maps = level(maps)
             found.append(maps)
+        return found
+
+    def answer(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`forward` and the bottleneck of `encode`, from one pass."""
+        *_, bottleneck = self._levels()
+        kept: list[torch.Tensor] = []
+        handle = bottleneck.register_forward_hook(lambda module, given, maps: kept.append(maps))
+        try:
+            outputs = self(images)
+        finally:
+            handle.remove()
+        return outputs, kept[0]
+
+    def _levels(self) -> Iterator[nn.Module]:
+        """The modules of the encoder, the finest first."""
+        block: Any = self.net.model
+        while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
+            yield block[0]
             block = block[1].submodule
-        return [*found, block(maps)]
+        yield block
 
 
 class LabelToImage(nn.Module):

@@ -6,35 +6,28 @@ import attrs
 import pytest
 import torch
 
-from core.algorithms.fedad import attention, attention_loss
+from core.algorithms.fedad import answered, attention_loss
 from core.errors import InputError
-from core.experiments import Experiment, rounds
+from core.experiments import rounds
 from core.rng import Rng
+from tests.algorithms.on_drawings import on_heads
 
 R, NONE = Rng(0), torch.empty(0, dtype=torch.int64)
 
 FAST = {"local_steps": 3, "batch_size": 4, "distill_steps": 6, "distill_batch": 4}
-TINY = Experiment(
-    algorithm="fedad",
-    dataset="mri_drawn",
-    model="unet",
-    model_options={"width": 2},
-    partition={"name": "natural"},
-    clients=3,
-    rounds=1,
-    settings=FAST,
-)
+TINY = on_heads("fedad", FAST)
 
 
 def test_attention_by_hand(task):
     network = task.model_from(TINY.new_algorithm().initialise(task, R).tensors, "student/").eval()
     inputs = task.inputs(task.dataset.val.images[:2])
     energy = (network.encode(inputs)[-1] ** 2).sum(1)
-    found = attention(network, inputs)
+    outputs, found = answered(network, inputs)
+    assert torch.equal(outputs, network(inputs))
     for one, raw in zip(found, energy, strict=True):
         torch.testing.assert_close(one, raw / raw.max())
     with pytest.raises(InputError, match="model 'unet'"):
-        attention(torch.nn.Identity(), inputs)
+        answered(torch.nn.Identity(), inputs)
 
 
 def test_attention_loss_by_hand():

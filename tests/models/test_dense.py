@@ -24,8 +24,8 @@ def test_a_unet_answers_for_every_pixel(residual):
     ]
 
 
-def test_what_it_encodes_decides_what_it_answers():
-    """The maps are those of the network itself: with the last of them changed, so is the answer."""
+def test_what_it_encodes_is_what_its_own_modules_make():
+    """Each map is, bit for bit, the output of a module of the network on its way to the answer."""
     network, images, seen = unet().eval(), torch.randn(1, 3, 32, 32), []
     handles = [
         module.register_forward_hook(lambda *given: seen.append(given[-1]))
@@ -36,6 +36,7 @@ def test_what_it_encodes_decides_what_it_answers():
         handle.remove()
     for one in network.encode(images):
         assert any(one.shape == other.shape and torch.equal(one, other) for other in seen)
+    assert all(map(torch.equal, network.answer(images), (network(images), one)))
 
 
 def test_weights_come_from_the_seed_alone():
