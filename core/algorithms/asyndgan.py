@@ -39,7 +39,7 @@ from core.federation import (
     pack,
 )
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
-from core.models import LabelToImage
+from core.models import LabelToImage, PatchJudge
 from core.rng import Rng
 from core.training import sgd
 
@@ -197,13 +197,27 @@ class AsynDGAN(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
-        return {client.id: self._judged(client, messages[client.id], rng) for client in clients}
+        task, width = clients[0].task, self.settings.discriminator_width
+        root = Rng(rng.seed, ("asyndgan",))
+        # to build a network costs as much as its step: one discriminator takes each client's weights
+        # in turn, and what perceives is the same at every client
+        shared = conditional.judge(task, Rng(0), width=width)
+        seer = None
+        if self.settings.perceptual:
+            seer = task.new_model(root.at("perception")).eval().requires_grad_(False)
+        answers = {}
+        for client in clients:
+            if take("judge/", client.memory):
+                judge = unpack(shared, client.memory, "judge/")
+            else:
+                judge = conditional.judge(task, root.at("judge", client.id), width=width)
+            answers[client.id] = self._judged(client, messages[client.id], judge, seer)
+        return answers
 
-    def _judged(self, client: Client, message: Message, rng: Rng) -> Message:
-        task, s, root = client.task, self.settings, Rng(rng.seed, ("asyndgan",))
-        judge = conditional.judge(task, root.at("judge", client.id), width=s.discriminator_width)
-        if take("judge/", client.memory):
-            unpack(judge, client.memory, "judge/")
+    def _judged(
+        self, client: Client, message: Message, judge: PatchJudge, seer: nn.Module | None
+    ) -> Message:
+        task, s = client.task, self.settings
         adam = self._adam(judge)
         unpack_optimiser(adam, judge, client.memory, "judge/adam/")
         rows = message.tensors["conditions/rows"].to(client.labels.device, non_blocking=True)
@@ -223,8 +237,7 @@ class AsynDGAN(Algorithm):
             # lambda_G L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual
             total = s.gan * adversarial(on_made, True, s.gan_loss)
             total = total + s.l1 * (inputs - real).abs().mean()
-            if s.perceptual:
-                seer = task.new_model(root.at("perception")).eval().requires_grad_(False)
+            if seer is not None:
                 total = total + s.perceptual * conditional.perceptual_loss(seer, inputs, real)
         (slope,) = torch.autograd.grad(total, made)
         client.memory |= pack(judge, "judge/") | pack_optimiser(adam, judge, "judge/adam/")

@@ -159,10 +159,8 @@ class FLMRCM(fedavg.FedAvg):
         """What a client minimises beside a target that made `latents`; each call is a step of the
         identifier.
         """
-        adam, plain = (
-            torch.optim.Adam(identifier.parameters(), self.settings.identifier_lr),
-            supervised(task),
-        )
+        adam = torch.optim.Adam(identifier.parameters(), self.settings.identifier_lr)
+        plain = supervised(task)
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():

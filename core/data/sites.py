@@ -92,17 +92,11 @@ class Sites:
             )
         if site.dtype.kind not in "iu" or site.ndim != 1 or not len(site):
             raise InputError(f"{where}: sites must be whole numbers, one for each image")
-        if site.min() < 0 or site.max() >= len(self.sites):
-            raise InputError(
-                f"{where}: site {site.max()}, but the sites are 0 to {len(self.sites) - 1}"
-            )
-        if self.answer == "masks" and (
-            answers.dtype.kind not in "iu" or answers.max() >= len(self.classes)
-        ):
-            raise InputError(
-                f"{where}: masks hold the label {answers.max()}, but the labels are 0 to "
-                f"{len(self.classes) - 1}"
-            )
+        _known(site, len(self.sites), f"{where}: site", "sites")
+        if self.answer == "masks":
+            if answers.dtype.kind not in "iu":
+                raise InputError(f"{where}: masks must hold whole numbers, not {answers.dtype}")
+            _known(answers, len(self.classes), f"{where}: masks hold the label", "labels")
         return images, answers, site
 
     def _pictures(
@@ -131,6 +125,13 @@ class Sites:
         if self.answer == "targets":
             target = _planes(wanted)
         return Split(_planes(shown), centre, centre, target)
+
+
+def _known(values: np.ndarray, count: int, what: str, kinds: str) -> None:
+    """Raises InputError, with the first of them, where values are not from 0 to `count` - 1."""
+    unknown = values[(values < 0) | (values >= count)]
+    if len(unknown):
+        raise InputError(f"{what} {unknown[0]}, but the {kinds} are 0 to {count - 1}")
 
 
 def _planes(images: np.ndarray) -> torch.Tensor:

@@ -10,10 +10,12 @@ import torch
 
 from core.algorithms.asyndgan import adversarial
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
 from core.families import conditional
 from core.federation import Ledger, Message
+from core.federation.tensors import unpack
 from core.rng import Rng
+from tests.algorithms.on_drawings import on_nuclei
 
 FAST = {
     "gan_steps": 3,
@@ -23,16 +25,7 @@ FAST = {
     "generator_width": 2,
     "discriminator_width": 2,
 }
-TINY = Experiment(
-    algorithm="asyndgan",
-    dataset="nuclei_drawn",
-    model="unet",
-    model_options={"width": 2},
-    partition={"name": "natural"},
-    clients=4,
-    rounds=1,
-    settings=FAST,
-)
+TINY = on_nuclei("asyndgan", FAST)
 
 
 @pytest.mark.parametrize("real", [True, False])
@@ -70,13 +63,29 @@ def test_the_judge_learns_before_it_says_what_it_thinks(task):
     only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0}
     found = asked(task, client, only, images, rows)["gradients/images"]
     judge = conditional.judge(task, Rng(0), width=2)
-    from core.federation.tensors import unpack
-
     unpack(judge, client.memory, "judge/")
     made = images.clone().requires_grad_()
     shown = conditional.beside(task, task.dataset.standardise(made), client.labels[rows])
     (0.3 * torch.nn.functional.softplus(-judge(shown)).mean()).backward()
     torch.testing.assert_close(found, made.grad)
+
+
+def test_a_client_answers_the_same_alone_and_among_others(task):
+    """One discriminator carries every client's weights in turn: nothing of one reaches the next."""
+    images = torch.rand(3, 2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    algorithm, rows = TINY.new_algorithm(), torch.tensor([4, 1])
+    together, alone = make_clients(TINY, task), make_clients(TINY, task)
+    for step in range(3):
+        message = Message({"images": images[step], "conditions/rows": rows})
+        messages = {client.id: message for client in together}
+        answers = algorithm.judge(together, messages, Rng(0))
+        for client in alone:
+            (own,) = algorithm.judge([client], messages, Rng(0)).values()
+            name = "gradients/images"
+            assert torch.equal(own.tensors[name], answers[client.id].tensors[name])
+    for one, other in zip(together, alone, strict=True):
+        assert one.memory.keys() == other.memory.keys()
+        assert all(torch.equal(value, other.memory[name]) for name, value in one.memory.items())
 
 
 def test_the_server_weighs_gradients_by_the_clients_sizes(task):

@@ -9,11 +9,12 @@ import torch
 
 from core import distillation
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, rounds
+from core.experiments import make_clients, rounds
 from core.families import conditional
-from core.federation import Message
+from core.federation import Ledger
 from core.models import planes
 from core.rng import Rng
+from tests.algorithms.on_drawings import on_nuclei
 
 FAST = {
     "local_steps": 3,
@@ -24,24 +25,13 @@ FAST = {
     "generator_width": 2,
     "discriminator_width": 2,
 }
-TINY = Experiment(
-    algorithm="fediod",
-    dataset="nuclei_drawn",
-    model="unet",
-    model_options={"width": 2},
-    partition={"name": "natural"},
-    clients=4,
-    rounds=1,
-    settings=FAST,
-)
+TINY = on_nuclei("fediod", FAST)
 
 
 @pytest.fixture(scope="module")
 def begun(task):
     """The algorithm, its state when stage two begins, its clients, and both sides."""
     algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
-    from core.federation import Ledger
-
     ledger, root = Ledger(), Rng(0, ("fediod",))
     ledger.open_round()
     state = algorithm.initialise(task, Rng(0))
@@ -175,4 +165,3 @@ def test_message_sizes_of_a_step(task):
     assert down["conditions"] == 4 * 4 * (n * pixels + n * 8)
     assert up["logits"] == 4 * 4 * n * 3 * pixels * 4
     assert up["conditions"] == len(task.dataset.train) * pixels
-    assert isinstance(Message({}), Message)
