@@ -20,6 +20,7 @@ from core.errors import InputError
 from core.report import notebooks
 from core.report.site import generated, glossary
 from core.report.site.executing import execute_all
+from core.report.site.tidy import tidy
 
 ROOT = notebooks.ROOT
 BUILD = ROOT / "_build"
@@ -143,7 +144,7 @@ def _lay_out(sources: dict[str, Path], executed: list[Path]) -> None:
         if file.is_file():
             wanted[file.relative_to(ROOT)] = file.read_bytes()
     for copy in executed:
-        linked = glossary.Linker(terms).notebook(_without_run_metadata(copy))
+        linked = glossary.Linker(terms).notebook(_as_shown(copy))
         wanted[Path("notebooks", copy.name)] = linked
     for name, text in generated.fragments(executed).items():
         wanted[Path("book/_generated", name)] = text.encode()
@@ -164,14 +165,19 @@ def write_tree(folder: Path, wanted: dict[Path, bytes]) -> None:
             target.write_bytes(content)
 
 
-def _without_run_metadata(executed: Path) -> bytes:
-    """An executed notebook without papermill's notes, which name folders of this machine and change
-    with each run.
+def _as_shown(executed: Path) -> bytes:
+    """An executed notebook with tidy tables, and without papermill's notes, which name folders of
+    this machine and change with each run.
     """
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     for part in [notebook, *notebook["cells"]]:
         part["metadata"].pop("papermill", None)
         part["metadata"].pop("execution", None)
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {})
+            if "text/html" in shown:
+                shown["text/html"] = tidy("".join(shown["text/html"]))
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode()
 
 
