@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -95,7 +96,7 @@ class Experiment(Schedule):
         """Every field, as plain data."""
         return attrs.asdict(self)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits that stand for this experiment."""
         empty = {

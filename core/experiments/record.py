@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,26 @@ def new_record(experiment: Experiment, task: Task) -> Record:
 
 
 def records(root: Path | None = None) -> dict[str, Record]:
-    """All complete records below a folder (by default the book's), by experiment id."""
-    found = (Record.load(path) for path in sorted((root or RESULTS).glob("*/*.json")))
+    """All complete records below a folder (by default the book's), by experiment id.
+
+    A file is read again only when it has changed: do not change what is returned.
+    """
+    paths = sorted((root or RESULTS).glob("*/*.json"))
+    found = (_unchanged(path, _stamp(path)) for path in paths)
     return {record.experiment.id: record for record in found if record.status == "complete"}
+
+
+@lru_cache(maxsize=4096)
+def _unchanged(path: Path, _stamp: tuple[int, ...]) -> Record:
+    return Record.load(path)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes whenever a file is replaced or written."""
+    with contextlib.suppress(OSError):  # reading it says what is wrong
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return ()
 
 
 @cache

@@ -64,11 +64,10 @@ def cost_in_words(paper: str, measured: Mapping[str, Record] | None = None) -> s
     """How many runs the tables of a paper rest on, and the hours of one core that they took, by
     profile, in a sentence. Raises InputError for an unknown paper.
     """
+    known = records() if measured is None else measured
     parts, seen = [], set[str]()
     for profile in PROFILES:
-        of = [
-            table_runs(paper, spec.table, [profile], measured) for spec in TableSpec.of_paper(paper)
-        ]
+        of = [table_runs(paper, spec.table, [profile], known) for spec in TableSpec.of_paper(paper)]
         runs = pd.concat(of).drop_duplicates("id")
         runs = runs[~runs["id"].isin(seen)]
         seen |= set(runs["id"])

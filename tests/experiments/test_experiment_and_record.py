@@ -85,6 +85,20 @@ def test_a_record_comes_back_as_it_was_written(tmp_path):
     assert record.settings["lr"] == 0.01 and record.settings["local_steps"] == 1
 
 
+def test_a_record_that_was_replaced_is_read_again(tmp_path, monkeypatch):
+    _, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    (first,) = records(tmp_path).values()
+    loads = []
+    load = Record.load
+    monkeypatch.setattr(Record, "load", lambda path: loads.append(path) or load(path))
+    assert records(tmp_path) == {first.experiment.id: first} and not loads
+    path.write_text(path.read_text().replace('"notes": []', '"notes": ["!"]'))
+    assert records(tmp_path)[first.experiment.id].notes == ["!"] and loads == [path]
+    path.write_text("{")
+    with pytest.raises(InputError, match=path.name):
+        records(tmp_path)
+
+
 def test_what_was_measured_is_not_measured_again(tmp_path):
     queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     stamp = next((tmp_path / "adhoc").glob("*.json")).stat().st_mtime_ns
