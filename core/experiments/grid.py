@@ -307,7 +307,8 @@ class TableSpec:
         """Every cell with its runs at a profile, row by row. Raises InputError for an unknown
         profile or setting.
         """
-        return self._cells(profile, self.grid())
+        chosen = Profile.load(profile, self.path.parents[1])
+        return list(_all_cells(self, chosen, self._stamp()))
 
     def _cells(self, profile: str, places: list[Place]) -> list[Cell]:
         chosen = Profile.load(profile, self.path.parents[1])
@@ -383,13 +384,22 @@ class TableSpec:
                 )
 
     def _published(self) -> dict[str, list[dict[str, str]]]:
+        return _by_metric(self.path.with_name("published.csv"), self.table, self._stamp())
+
+    def _stamp(self) -> int:
+        """When the printed numbers were last written."""
         path = self.path.with_name("published.csv")
-        return _by_metric(path, self.table, path.stat().st_mtime_ns if path.exists() else 0)
+        return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @functools.lru_cache(maxsize=256)
 def _cached(path: Path, _stamp: int) -> TableSpec:
     return TableSpec.load(path)
+
+
+@functools.lru_cache(maxsize=1024)
+def _all_cells(spec: TableSpec, profile: Profile, _stamp: int) -> tuple[Cell, ...]:
+    return tuple(spec._cells(profile.name, spec.grid()))
 
 
 @functools.lru_cache(maxsize=256)
