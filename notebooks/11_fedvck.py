@@ -1,24 +1,27 @@
 # %% [markdown]
 # # FedVCK
 #
-# *Question:* how does FedVCK {cite:p}`fedvck` work, equation by equation, and which of its numbers hold when they are
-# measured again?\
-# *Time:* about a minute on two CPU cores. *Data:* scikit-learn's digits for the run; records for the tables.
+# *Question:* how does FedVCK {cite:p}`fedvck` work, equation by equation?\
+# *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
 # In FedVCK clients send no models. Each condenses its images into a few made-up ones per class ([dataset
 # condensation](10_dataset_condensation) shows how), and tries to put into them what the global model does not know
-# yet: images on which it errs are drawn more often, and the condensed images must match the real ones under the
-# statistics of every layer. The server trains on what it received, with an extra loss that pushes apart the classes
-# that are confused most.
+# yet. The server trains on what it received, with an extra loss that pushes apart the classes that are confused most.
 #
-# This page runs FedVCK on digits, stops before the last round and looks inside. Then come the paper's Tables 2, 3, 7
-# and 11. [Ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released) and
-# [communication](14_fedvck_communication) have pages of their own.
+# ```{figure} ../book/_static/fedvck.svg
+# :alt: A server above, clients below. Down goes the global model. Up go condensed images with labels, and logit prototypes, the mean logits of every class. A client asks the model where it errs, draws those images more often, and moves noise until the model sees in it what it sees in the images drawn. Real images, their errors and the model of the round before stay. The server asks the prototypes which classes are confused, trains the model on the images and pushes confused classes apart.
+# :name: fig-fedvck
+# :width: 350px
+#
+# Who sends what to whom in a round of FedVCK. Grey goes down, green goes up, red stays.
+# ```
+#
+# This page runs FedVCK on digits, stops before the last round and computes each step once more, in a few lines that
+# are compared with `core`. Which of the paper's numbers hold stands among the [results](17_fedvck_results).
 #
 # Two parameters help the short run: it goes on with the images of the last round (`warm_start`) and sends 32-bit
-# numbers (`wire`), because noise that is still in the images would be cut off at black and white. `shown` is the
-# profile that the tables show; "best" is the fullest that is measured. `rounds` must be at least 2: before the
-# first the server has no images to look at.
+# numbers (`wire`), because noise that is still in the images would be cut off at black and white. `rounds` must be at
+# least 2: before the first the server has no images to look at.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -30,37 +33,26 @@ warm_start = True
 wire = "float32"
 seed = 0
 profile = "quick"
-shown = "best"
 
-# %%
+# %% tags=["hide-input"]
+from functools import partial
+
 import pandas as pd
 import torch
+from torch.testing import assert_close
 
 from core import condensation, server
 from core.algorithms import find
 from core.condensation import engine
 from core.errors import InputError
-from core.experiments import TableSpec
-from core.report import (
-    condensed_images,
-    curves,
-    heat_map,
-    lines,
-    metrics_frame,
-    progress,
-    show,
-    source,
-    table,
-    table_frame,
-)
+from core.report import condensed_images, curves, heat_map, show, source
 from core.report.lesson import Lesson, pooled
-from core.report.results import cost_in_words, lead
 from core.report.texts import Markdown
 from core.rng import Rng
 
-# %%
 if rounds < 2:
     raise InputError("rounds must be at least 2 on this page")
+same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 condensing = {
     "iterations": iterations,
     "image_lr": 1.0,
@@ -85,10 +77,11 @@ lesson = Lesson(
 settings = lesson.experiment().new_algorithm().settings
 task, members = lesson.task, lesson.members()
 classes = task.dataset.classes
-
-# %%
 images, labels, owner = pooled(members)
 show(lesson.partition_plot())
+
+# %% [markdown]
+# Who holds what: few clients have all classes. The run:
 
 # %%
 vck = lesson.run(clients=members)
@@ -97,37 +90,36 @@ vck.per_round().round(1)
 # %% [markdown]
 # ## What a client does
 #
-# All of it stands in one method. The rest of this section takes it apart, in the last round of the run above.
-
-# %%
-source(find("fedvck").condense)
-
-# %% [markdown]
 # ### Errors of two models
 #
 # The client receives $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of both, blended
-# (Eq. 6 is the case $\alpha = 1$, Eq. 7 the general one):
+# (Eq. 6 is the case $\alpha = 1$, Eq. 7 the general one). $M(x)$ has its softmax, so probabilities are blended:
 #
 # $$
 # \mathrm{err}_t(x_i) = L_\text{ce}\bigl(y_i, \; \alpha M_t(x_i) + (1 - \alpha) M_{t-1}(x_i)\bigr) .
 # $$ (eq:vck-error)
-#
-# $M(x)$ has its softmax: Eq. 11 calls the model without it $f$. So probabilities are blended.
-
-# %%
-source(condensation.smoothed_error)
 
 # %%
 states = [lesson.start(), *vck.states]
 at = {"now": states[-2], "before": states[-3]}
 models = {name: task.model_from(state.tensors) for name, state in at.items()}
 logits, previous = (
-    task.outputs(models[name], images) for name in ("now", "before")
+    task.outputs(models[name], images).double() for name in ("now", "before")
 )
+
+a = settings.alpha
+blended = a * logits.softmax(1) + (1 - a) * previous.softmax(1)
+err = -blended.gather(1, labels[:, None])[:, 0].log()
+same(err, condensation.smoothed_error(logits, previous, labels, a))
+
+# %% [markdown]
+# The paper blends because the errors of a single model are skewed: a few are huge. Are they less so here?
+
+# %% tags=["hide-input"]
 ways = {
     "M_t alone (Eq. 6)": (1.0, "probabilities"),
-    "both, as printed (Eq. 7)": (0.5, "probabilities"),
-    "both, logits blended (released)": (0.5, "logits"),
+    "both, as printed (Eq. 7)": (a, "probabilities"),
+    "both, logits blended (released)": (a, "logits"),
 }
 errors = {
     name: pd.Series(condensation.smoothed_error(logits, previous, labels, *way))
@@ -146,101 +138,66 @@ pd.DataFrame(
 ).T.round(2)
 
 # %% [markdown]
-# The paper blends because the errors of a single model are skewed: a few are huge. The table says whether they are
-# less so here.
-#
 # ### From errors to probabilities
 #
-# An image weighs more when the model errs on it (Eq. 5):
+# An image weighs more when the model errs on it (Eq. 5). The weights of a class on a client, divided by their sum, are
+# the probabilities to be drawn (Eq. 8):
 #
 # $$
-# w(x_i) = \frac{1}{1 + e^{-\mathrm{err}_t(x_i) + b}} .
+# w(x_i) = \frac{1}{1 + e^{-\mathrm{err}_t(x_i) + b}}
 # $$ (eq:vck-importance)
-
-# %%
-source(condensation.importance)
-
-# %%
-err = torch.linspace(0, 6, 25)
-shapes = [
-    pd.DataFrame(
-        {
-            "err": err,
-            "w": condensation.importance(err, b),
-            "label": f"b = {b:g}",
-        }
-    )
-    for b in (0.0, 0.3, 0.7, 3.0)
-]
-show(
-    lines(
-        pd.concat(shapes),
-        "err",
-        "w",
-        title="Importance of an image",
-        xlabel="prediction error",
-    )
-)
-
-# %% [markdown]
-# With the authors' $b$ (0, 0.3 and 0.7) an image that is perfectly known still weighs a third to a half of one that is
-# quite wrong. The weights of a class on a client, divided by their sum, are the probabilities to be drawn (Eq. 8):
 #
 # $$
 # P_w(x_i) = \frac{w(x_i)}{\sum_j w(x_j)} .
 # $$ (eq:vck-selection)
 
 # %%
-source(condensation.selection_probabilities)
+_, group = torch.unique(owner * len(classes) + labels, return_inverse=True)
+groups = int(group.max()) + 1  # one for each class of each client
+
+w = 1 / (1 + (settings.b - err).exp())
+P = w / torch.zeros(groups).double().index_add(0, group, w)[group]
+same(w, condensation.importance(err, settings.b))
+same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
-# How far are they from uniform? The ratio of the largest to the smallest probability of a class, and the *effective*
-# share of images, $1 / (n \sum_i P_i^2)$, which is 100% for uniform ones. The released code takes a softmax of the
-# weights, whose ratio cannot exceed $e$.
-
-# %%
-_, group = torch.unique(owner * len(classes) + labels, return_inverse=True)
-groups = int(group.max()) + 1
-error = condensation.smoothed_error(
-    logits, previous, labels, settings.alpha, settings.blend
-)
-weight = condensation.importance(error, settings.b)
+# With the authors' $b$ (0, 0.3 and 0.7) an image that is perfectly known still weighs a third to a half of one that is
+# quite wrong. So the probabilities are not far from uniform. Here are the ratio of the largest to the smallest of a
+# class, and the *effective* share of images, $1 / (n \sum_i P_i^2)$, which is 100% for uniform ones. The released code
+# takes a softmax of the weights, whose ratio cannot exceed $e$:
 
 
+# %% tags=["hide-input"]
 def spread(p):
-    sizes = torch.bincount(group)
     high, low = (
-        torch.zeros(groups).scatter_reduce(0, group, p, way, include_self=False)
+        torch.zeros(groups)
+        .double()
+        .scatter_reduce(0, group, p, way, include_self=False)
         for way in ("amax", "amin")
     )
-    effective = 1 / torch.zeros(groups).index_add(0, group, p.square()) / sizes
+    squares = torch.zeros(groups).double().index_add(0, group, p.square())
+    effective = 1 / squares / torch.bincount(group)
     return {
         "largest ratio": (high / low).max().item(),
         "least effective share (%)": 100 * effective.min().item(),
     }
 
 
-rules = {
-    rule: condensation.selection_probabilities(weight, group, groups, rule)
-    for rule in ("share", "softmax")
-}
+softmax = condensation.selection_probabilities(w, group, groups, "softmax")
 pd.DataFrame(
-    {
-        "printed (share)": spread(rules["share"]),
-        "released (softmax)": spread(rules["softmax"]),
-    }
+    {"printed (share)": spread(P), "released (softmax)": spread(softmax)}
 ).T.round(2)
 
 # %% [markdown]
-# What does the model not know? On the largest client, of every class: at the left the four images that are most
-# likely to be drawn, at the right the four that are least likely.
+# What does the model not know? On the largest client, of every class: at the left the six images that are most likely
+# to be drawn, at the right the six that are least likely.
 
-# %%
+# %% tags=["hide-input"]
 largest = max(range(len(members)), key=lambda k: len(members[k]))
 mine = (owner == largest).nonzero()[:, 0]
-mine = mine[rules["share"][mine].argsort(descending=True)]
+mine = mine[P[mine].argsort(descending=True)]
 ends = [
-    rows if len(rows) < 8 else torch.cat([rows[:4], rows[-4:]])
+    rows if len(rows) < 12 else torch.cat([rows[:6], rows[-6:]])
     for c in range(len(classes))
     for rows in [mine[labels[mine] == c]]
 ]
@@ -250,8 +207,9 @@ show(
         images[chosen],
         labels[chosen],
         classes,
-        columns=8,
+        columns=12,
         title=f"Client {members[largest].id}, by P_w",
+        inches=0.34,
     )
 )
 
@@ -267,34 +225,36 @@ show(
 # $$ (eq:vck-expectation)
 #
 # Batches estimate this expectation. With a linear kernel it can also be computed exactly, once for a round, which is
-# what short runs do:
+# what short runs do. The condensed images are normalised with the statistics of the real ones: Eq. 4,
+# {eq}`eq:dc-latent`.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}
 source(engine.REAL_SIDES["minibatch"])
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the exact expectation in core"}
 source(engine.REAL_SIDES["expectation"])
 
-# %% [markdown]
-# The condensed images are normalised with the statistics of the real ones: Eq. 4, {eq}`eq:dc-latent`. This is what
-# the clients have sent in the last round, one row a class:
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all that a client does, in core"}
+source(find("fedvck").condense)
 
-# %%
+# %% [markdown]
+# This is what the clients have sent in the last round, one row a class:
+
+# %% tags=["hide-input"]
 last = vck.state.tensors
 new = last["knowledge/round"] == rounds - 1
 sent, sent_labels = last["knowledge/images"][new], last["knowledge/labels"][new]
-grey = (
-    sent
-    if sent.dtype == torch.uint8
-    else condensation.to_wire(sent, task.dataset.mean, task.dataset.std)
-)
+mean, std = task.dataset.mean, task.dataset.std
 show(
     condensed_images(
-        grey,
+        sent
+        if sent.dtype == torch.uint8
+        else condensation.to_wire(sent, mean, std),
         sent_labels,
         classes,
-        columns=12,
+        columns=14,
         title="Condensed in the last round",
+        inches=0.34,
     )
 )
 
@@ -308,11 +268,13 @@ show(
 # \mathbf{p}_c^{k,t} = \frac{1}{N_{c,k}} \sum_i f_{M_{t-1}}(x_{i,c,k}), \qquad
 # \mathbf{p}_c^{t} = \frac{1}{|\mathcal{T}_c|} \sum_k |\mathcal{T}_{c,k}| \, \mathbf{p}_c^{k,t} .
 # $$ (eq:vck-prototypes)
+#
+# So the server has what it would have if all images lay in one place:
 
 # %%
-source(server.aggregate_prototypes)
+is_class = torch.nn.functional.one_hot(labels, len(classes)).double()
+pooled_means = is_class.T @ logits / is_class.sum(0).clamp(min=1)[:, None]
 
-# %%
 each = [
     server.logit_prototypes(
         logits[owner == k], labels[owner == k], len(classes)
@@ -322,9 +284,7 @@ each = [
 prototypes = server.aggregate_prototypes(
     *(torch.stack(values) for values in zip(*each, strict=True))
 )
-pooled, present = server.logit_prototypes(logits, labels, len(classes))
-gap = (prototypes - pooled).abs().max()
-f"largest difference to the mean over all images in one place: {gap:.1e}"
+same(prototypes, pooled_means)
 
 # %% [markdown]
 # ## What the server does
@@ -338,11 +298,15 @@ f"largest difference to the mean over all images in one place: {gap:.1e}"
 # $$ (eq:vck-negatives)
 
 # %%
-source(server.hard_negatives)
+k = min(3, len(classes) - 1)
+ranked = prototypes.argsort(descending=True, stable=True).tolist()
+mine = [[j for j in row if j != c][:k] for c, row in enumerate(ranked)]
+same(torch.tensor(mine), server.hard_negatives(prototypes, k))
 
-# %%
-k = 3
-negatives = server.hard_negatives(prototypes, k, present > 0)
+present = is_class.sum(0) > 0
+negatives = server.hard_negatives(prototypes, k, present)
+
+# %% tags=["hide-input"]
 show(
     heat_map(
         prototypes,
@@ -356,9 +320,9 @@ show(
 
 # %% [markdown]
 # Are these the confusions that really happen? For every class we take the $K$ other classes that test images of it are
-# most often taken for, and count how many of them are hard negatives.
+# most often taken for.
 
-# %%
+# %% tags=["hide-input"]
 test = task.dataset.test
 guessed = task.outputs(models["now"], test.images).argmax(1)
 confusion = torch.bincount(
@@ -368,9 +332,10 @@ confused = server.hard_negatives(confusion.view(len(classes), -1).float(), k)
 hits = (
     (confused[:, :, None] == negatives[:, None, :]).any(2).float().mean().item()
 )
-pd.Series(
-    {"measured": 100 * hits, "by chance": 100 * k / (len(classes) - 1)}
-).round(1).to_frame("hits (%)")
+Markdown(
+    f"{hits:.0%} of them are among the {k} hard negatives; by chance it would "
+    f"be {k / (len(classes) - 1):.0%}."
+)
 
 # %% [markdown]
 # ### Feature prototypes and the relational contrastive loss
@@ -390,52 +355,47 @@ pd.Series(
 # \frac{\exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_i}^t / \tau\bigr)}
 # {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
 # $$ (eq:vck-contrast)
-
-# %%
-source(server.relational_contrastive_loss)
-
-# %% [markdown]
+#
 # The positive is not in the denominator, so the loss can be negative; with the dot product as printed it has no lower
-# bound at all. Our default takes the cosine, as SimSiam (Chen and He 2021) does, which the paper follows. The sum is
-# taken as a mean, so that the weight against the cross-entropy does not depend on the number of images. The three
-# forms on the knowledge of this round, before the server trains:
+# bound at all. Our default takes the cosine, as SimSiam (Chen and He 2021) does, which the paper follows, and a mean in
+# place of the sum, so that the weight against the cross-entropy does not depend on the number of images.
+
 
 # %%
-then = at["now"].tensors
-old, old_labels = then["knowledge/images"], then["knowledge/labels"]
-
-
 def network_inputs(pictures):
     return task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures
 
 
-with torch.no_grad():
+then, tau = at["now"].tensors, settings.temperature
+with torch.no_grad():  # before the server trains in this round
     model = models["now"].eval()
-    features, here = server.feature_prototypes(
-        model.embed(network_inputs(old)), old_labels, len(classes)
+    old, z = (
+        model.embed(network_inputs(pictures)).double()
+        for pictures in (then["knowledge/images"], sent)
     )
-    projector = server.Projector(
-        features.shape[1], Rng(seed).at("projector")
-    ).eval()
-    z = projector(model.embed(network_inputs(sent)))
-    forms = {
-        "printed, cosine (default)": ("printed", "cosine"),
-        "printed, dot product": ("printed", "dot"),
-        "released": ("released", "cosine"),
-    }
-    losses = {
-        name: server.relational_contrastive_loss(
-            z,
-            sent_labels,
-            features,
-            negatives,
-            settings.temperature,
-            *form,
-            here,
-        ).item()
-        for name, form in forms.items()
-    }
-pd.Series(losses, name="L_rc").round(2).to_frame()
+    projector = server.Projector(z.shape[1], Rng(seed).at("h")).double().eval()
+    z = projector(z)
+f, here = server.feature_prototypes(old, then["knowledge/labels"], len(classes))
+
+cosine = torch.cosine_similarity(z[:, None], f[None], dim=2) / tau
+terms = []
+for row, c in zip(cosine, sent_labels.tolist(), strict=True):
+    others = [j for j in negatives[c].tolist() if j >= 0 and here[j]]
+    if here[c] and others:
+        terms.append(row[others].exp().sum().log() - row[c])
+loss = torch.stack(terms).mean()
+
+given = (z, sent_labels, f, negatives, tau)
+core_loss = server.relational_contrastive_loss
+same(loss, core_loss(*given, "printed", "cosine", here))
+
+# %% tags=["hide-input"]
+dot = core_loss(*given, "printed", "dot", here).item()
+released = core_loss(*given, "released", "cosine", here).item()
+Markdown(
+    f"On the knowledge of this round the loss is {loss:.2f}; with the dot "
+    f"product as printed it is {dot:.2f}, in the released form {released:.2f}."
+)
 
 # %% [markdown]
 # ### The update
@@ -445,20 +405,20 @@ pd.Series(losses, name="L_rc").round(2).to_frame()
 # $$
 # L_\text{update} = L_\text{ce}(\mathcal{S}^t) + L_{rc} .
 # $$ (eq:vck-update)
+#
+# The two copies of the paper's text disagree on $\mathcal{S}^t$: one reads it as the images of this round, the other as
+# all so far. Both can be had (`keep_rounds`); the default is this round.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop in core"}
 source(server.update_model)
 
 # %% [markdown]
-# The two copies of the paper's text disagree on $\mathcal{S}^t$: one reads it as the images of this round, the other as
-# all so far. Both can be had (`keep_rounds`); the default is this round.
-#
 # ## The run beside others
 #
 # FedDM {cite:p}`feddm` condenses without the three parts of FedVCK, FedAvg {cite:p}`fedavg` sends models.
 
 
-# %%
+# %% tags=["hide-input"]
 runs = [
     vck.record,
     lesson.run("feddm").record,
@@ -466,147 +426,9 @@ runs = [
 ]
 show(curves(runs, title=lesson.title))
 
-# %%
-show(curves(runs, x="megabytes", title="the same against what was sent"))
-
 # %% [markdown]
 # This run is tiny: 8x8 images, a thin network, few rounds and few iterations. It shows how the
-# method works and says nothing about how good it is. That is what the tables are for.
-#
-# ## The paper's tables
-
-# %%
-best = None if shown == "best" else shown
-progress("fedvck")
-
-# %% [markdown]
-# ### Medical data
-#
-# Table 2 gives the methods 100 rounds, Table 3 ten. $\beta$ in the columns is the Dirichlet concentration ($\alpha$
-# elsewhere in this book). The question behind both: does FedVCK lead in every column, and does it lose less than the
-# others when rounds are few?
-
-# %%
-table("fedvck", 2, best)
-
-# %%
-table("fedvck", 3, best)
-
-# %% [markdown]
-# ### Natural images
-#
-# Table 7 has 100 rounds, Table 11 ten.
-
-# %%
-table("fedvck", 7, best)
-
-# %%
-table("fedvck", 11, best)
-
-# %% [markdown]
-# ### Privacy
-#
-# Tables 6 and 12: how well an attack (LiRA) tells members of the training set from others; a
-# [page of its own](16_fedvck_privacy) runs it.
-
-# %%
-table("fedvck", 6, best)
-
-# %%
-table("fedvck", 12, best)
-
-# %% [markdown]
-# ### Verdict
-#
-# The claim is that FedVCK leads. Its accuracy minus that of the best other method of the column, in points, as printed
-# and as measured; a measured lead counts for little as long as rivals are missing.
-
-
-# %%
-leads = {}
-for number in (2, 3, 7, 11):
-    frame = table_frame("fedvck", number, best)
-    leads[f"Table {number}"] = (
-        lead(frame, "FedVCK", "printed")
-        .add_suffix(" printed")
-        .join(lead(frame, "FedVCK").add_suffix(" measured"), how="outer")
-        .rename(columns=lambda name: name.removeprefix("lead "))
-        .loc[lambda found: found[["printed", "measured"]].notna().any(axis=1)]
-    )
-leads = pd.concat(leads, names=["table", "column"])
-leads[["rivals printed", "rivals measured"]] = (
-    leads[["rivals printed", "rivals measured"]].fillna(0).astype(int)
-)
-leads.round(2).astype(object).where(leads.notna(), "")
-
-# %%
-pair = leads.dropna(subset=["printed", "measured"])
-Markdown(
-    f"FedVCK leads in {(leads['printed'] > 0).sum()} of "
-    f"{leads['printed'].notna().sum()} columns as printed. Of "
-    f"{len(pair)} columns measured so far it leads in "
-    f"{(pair['measured'] > 0).sum()}, by "
-    f"{pair['measured'].mean():+.1f} points on average where print has "
-    f"{pair['printed'].mean():+.1f}."
-    if len(pair)
-    else "Nothing is measured yet."
-)
-
-# %%
-Markdown(cost_in_words("fedvck"))
-
-# %% [markdown]
-# At most ten rounds of the laptop profile serve Tables 2 and 3 alike, and Tables 7 and 11.
-#
-# The paper prints accuracy. Where classes are uneven, a model that always names the most frequent one has a high
-# accuracy. *Balanced* accuracy, the mean over the classes of the share that is recognised, gives such a model one over
-# the number of classes. Both, from the same runs:
-
-# %%
-both = pd.concat(metrics_frame("fedvck", number, best) for number in (3, 11))
-measures = {"accuracy": "accuracy (%)", "balanced_accuracy": "balanced (%)"}
-means = 100 * both.groupby(["column", "row"], sort=False)[
-    list(measures)
-].mean().rename(columns=measures)
-means.unstack("column").swaplevel(axis=1).sort_index(axis=1).round(1).astype(
-    object
-).fillna("")
-
-# %% [markdown]
-# What was cut when the table shows the laptop profile? For CIFAR-10 at 0.05, in a round and for a client of mean size:
-
-# %%
-cells = {
-    (level, cell.row): cell.experiments[0]
-    for level in ("laptop", "paper")
-    for cell in TableSpec.find("fedvck", 11).cells(level)
-    if cell.column == "cifar10-0.05" and cell.row in ("FedVCK", "FedAvg")
-}
-size = (
-    50_000 // cells["paper", "FedAvg"].clients
-)  # CIFAR-10 has 50,000 training images
-work = {}
-for level in ("laptop", "paper"):
-    vck_settings, avg_settings = (
-        cells[level, row].new_algorithm().settings
-        for row in ("FedVCK", "FedAvg")
-    )
-    made = round(vck_settings.share * size * cells[level, "FedVCK"].clients)
-    work[level] = {
-        "FedVCK: iterations of condensation": vck_settings.iterations,
-        "FedVCK: batches of the server": vck_settings.training.total(made),
-        "FedAvg: local batches": avg_settings.steps(size),
-    }
-work = pd.DataFrame(work)
-work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
-
-# %% [markdown]
-# So the laptop profile says who learns most from little work: a question that the paper does not ask. FedAvg takes few
-# steps then, and has little time to drift away; condensed images have little time to become good. Where FedVCK does not
-# lead at this budget, nothing follows for the paper's own.
-
-# %% [markdown]
-# ## Where paper and code differ
+# method works and says nothing about how good it is. That is what the [results](17_fedvck_results) are for.
 #
 # The equations above are those in print, but for the cosine. The authors' code differs in many places, and [a page of
 # its own](13_fedvck_paper_vs_released) goes through them one by one. What is odd in the paper as printed stands among
@@ -617,12 +439,6 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 # - A client asks the global model what it does not know ({eq}`eq:vck-importance`) and condenses that.
 # - The server learns from images, not from models, so the clients' different classes cannot pull it apart.
 # - The logit prototypes are small and tell which classes are confused ({eq}`eq:vck-negatives`).
-# - Every printed number has a cell, every cell a command: unfold the list below a table. `pending` means that nobody
-#   has run it yet.
-#
-# ```bash
-# python -m core run --pending --profile paper --minutes 60 --out DIR
-# ```
 #
 # ## Exercises
 #

@@ -57,6 +57,7 @@ def condensed_images(
     classes: Sequence[str] | None = None,
     columns: int = 10,
     title: str = "",
+    inches: float = 0.62,
 ) -> Figure:
     """A grid of images, one row per class, at most `columns` of a class.
 
@@ -65,6 +66,7 @@ def condensed_images(
             range.
         labels: (N,) classes; a class without images has no row.
         classes: names of the classes; by default their numbers.
+        inches: the side of an image.
     """
     pixels = _pixels(images)
     targets = np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels).astype(np.int64)
@@ -85,8 +87,8 @@ def condensed_images(
     from matplotlib import rc_context
 
     with rc_context(style.rc() | {"axes.grid": False}):
-        across = canvas.shape[1] / (width + gap) * 0.62
-        figure = blank(1.6 + across, 0.4 + canvas.shape[0] / (height + gap) * 0.62)
+        across = canvas.shape[1] / (width + gap) * inches
+        figure = blank(1.6 + across, 0.4 + canvas.shape[0] / (height + gap) * inches)
         axes = figure.subplots()
         axes.imshow(canvas, interpolation="nearest")
         axes.set_yticks(
