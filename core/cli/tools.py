@@ -45,27 +45,35 @@ def notebook(
 @app.command("data")
 def data_(
     action: Annotated[
-        str, typer.Argument(help="list, get to download, or pack for a class.")
+        str,
+        typer.Argument(help="list, get to download, convert what you have, or pack for a class."),
     ] = "list",
     name: Annotated[
-        str | None, typer.Argument(help="With get: the data set. With pack: the file.")
+        str | None, typer.Argument(help="With get and convert: the data set. With pack: the file.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="With convert: where the things are that you downloaded.")
     ] = None,
 ) -> None:
     """Show which data sets are here and how to get the others; `data get NAME` downloads one;
-    `data pack FILE` zips those that fit 50 MB and may be passed on.
+    `data convert NAME FOLDER` makes one from what you downloaded by hand; `data pack FILE` zips those
+    that fit 50 MB and may be passed on.
 
     \b
     Examples:
       python -m core data
       python -m core data get pneumoniamnist
+      python -m core data convert tumours_stand_in ~/QNN
       python -m core data pack datapack.zip
     """
     from core import data
     from core.data.pack import pack
 
-    if action not in ("list", "get", "pack") or (action == "list") != (name is None):
+    given = {"list": 0, "get": 1, "convert": 2, "pack": 1}
+    if given.get(action) != (name is not None) + (folder is not None):
         raise InputError(
-            "use `python -m core data` to list, `python -m core data get NAME` to download, or "
+            "use `python -m core data` to list, `python -m core data get NAME` to download, "
+            "`python -m core data convert NAME FOLDER` for what you downloaded by hand, or "
             "`python -m core data pack FILE` to zip what a class needs"
         )
     if action == "pack" and name is not None:
@@ -73,7 +81,7 @@ def data_(
         print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
         return
     if name is not None:
-        print(f"ready: {data.get(name)}")
+        print(f"ready: {data.convert(name, folder) if folder else data.get(name)}")
         return
     for info in data.available():
         print(f"{info.name:20}  {'here' if info.present else 'missing: ' + info.how_to_get}")

@@ -1,10 +1,21 @@
 """Data sets in memory and their partition over clients (floor 0).
 
-`load` gives a `Dataset` of 8-bit images by name, `available` lists the names, `get` downloads;
+`load` gives a `Dataset` of 8-bit images by name, `available` lists the names, `get` downloads,
+`convert` makes one from what was downloaded by hand;
 `core.data.partition` shares a training set out.
 """
 
+from core.data.conversion import convert
 from core.data.dataset import Dataset, Split, with_validation
 from core.data.loading import DatasetInfo, available, get, load
 
-__all__ = ["Dataset", "DatasetInfo", "Split", "available", "get", "load", "with_validation"]
+__all__ = [
+    "Dataset",
+    "DatasetInfo",
+    "Split",
+    "available",
+    "convert",
+    "get",
+    "load",
+    "with_validation",
+]

@@ -169,7 +169,7 @@ def _sites(kind: sites.Sites) -> Source:
         name=kind.name,
         sizes=kind.sizes,
         origin=kind.origin,
-        licence="see the sources",
+        licence=kind.licence,
         layouts=lambda size: ((f"{kind.name}.npz",),),
         read=kind.load,
         by_hand=kind.how(),

@@ -66,7 +66,7 @@ class Split:
     #: (N, C, H, W); None where it is the label of the whole image
     masks: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
     #: int32, (N, H, W), which object each pixel belongs to, 0 for none; only where objects are told
-    #: apart in a test
+    #: apart in a test. -1 to the right and below: the image is smaller than the largest
     instances: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
 
     @property

@@ -123,16 +123,18 @@ def patches(pictures: Sequence[Picture], size: int, border: int) -> Split:
 
 
 def whole(pictures: Sequence[Picture], border: int) -> Split:
-    """All pictures as they are, padded with background to the largest square among them."""
+    """All pictures as they are, padded to the largest square among them; the padding belongs to no
+    object and to no background: its instances are -1.
+    """
     side = max(max(one.instances.shape) for one in pictures)
     images, masks, instances = [], [], []
     for one in pictures:
         pad = [(0, side - length) for length in one.instances.shape]
         image = np.pad(one.image, [*pad, *[(0, 0)] * (one.image.ndim - 2)], mode="edge")
-        objects = np.pad(one.instances.astype(np.int32), pad)
         images.append(_planes(image))
+        objects = np.pad(one.instances.astype(np.int32), pad, constant_values=-1)
         instances.append(torch.from_numpy(objects))
-        masks.append(torch.from_numpy(outlined(objects, border)))
+        masks.append(torch.from_numpy(np.pad(outlined(one.instances, border), pad)))
     centre = torch.tensor([one.site for one in pictures])
     return Split(torch.stack(images), centre, centre, torch.stack(masks), torch.stack(instances))
 

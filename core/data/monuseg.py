@@ -75,10 +75,17 @@ def layouts(size: int) -> tuple[tuple[str, ...], ...]:
 
 def load_monuseg(root: Path, size: int) -> Dataset:
     """Patches of `size` pixels for training; the test images are whole, 1000 by 1000 pixels."""
-    folder = root / "monuseg"
-    found = _packed(folder) if (folder / "manifest.json").exists() else _official(folder)
+    found = load_pictures(root)
     name = "monuseg" if size == SIZES[0] else f"monuseg_{size}"
     return nuclei(name, found["train"], found["test"], ORGANS, size)
+
+
+def load_pictures(root: Path) -> dict[str, list[Picture]]:
+    """The images to train on and to test on. Raises InputError where they are not in the folder."""
+    folder = root / "monuseg"
+    if not any(all((root / path).exists() for path in paths) for paths in layouts(0)):
+        raise InputError(f"MoNuSeg is not in {folder}; {HOW}")
+    return _packed(folder) if (folder / "manifest.json").exists() else _official(folder)
 
 
 def _packed(folder: Path) -> dict[str, list[Picture]]:

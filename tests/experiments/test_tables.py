@@ -6,6 +6,7 @@ import collections
 import csv
 import shlex
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -466,6 +467,21 @@ profiles:
     )
     assert b.experiments[0].settings["mu"] == 0.5
     assert a.stand_in == "digits in place of mnist"
+
+
+def test_sites_at_hand_take_the_place_of_those_in_print(folder):
+    extra = """
+stand_ins: {mnist: {dataset: digits, profiles: [laptop]}}
+sites: {digits: {north: left, south: right}}
+"""
+    spec = TableSpec.load(write(folder, YAML + extra))
+    line = attrs.evolve(spec.columns[0], suffix="@north")
+    row = attrs.evolve(spec.rows[0], suffix=":south")
+    spec = attrs.evolve(spec, columns=(line,), rows=(row,), absent=())
+    here, there = (spec.cells(profile)[0] for profile in ("laptop", "paper"))
+    assert here.record_metric == "accuracy@left:right"
+    assert there.record_metric == "accuracy@north:south"
+    assert here.stand_in == "digits in place of mnist (left for north, right for south)"
 
 
 def test_a_profiles_setting_reaches_only_algorithms_that_have_it(folder, monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from core import data
+from core import data, metrics
 from core.algorithms import create
+from core.data.dense import Picture, whole
 from core.errors import InputError
 from core.experiments import Experiment, run
 from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
@@ -55,6 +57,31 @@ def test_a_perfect_network_scores_perfectly(easy):
     assert (
         found["hd95"] == 0 and 0.4 < found["aji"] < 1
     )  # some touch, and small ones have no inside
+
+
+def test_what_pads_an_image_counts_for_nothing(easy):
+    """Each test image cut to 40 by 56 pixels and alone, against all of them in one larger square."""
+    dataset = easy.dataset
+    cut = [
+        Picture(
+            one.movedim(0, -1).numpy()[:40, :56], objects.numpy()[:40, :56], int(site), "a piece"
+        )
+        for one, objects, site in zip(
+            dataset.test.images, dataset.test.instances, dataset.test.centre, strict=True
+        )
+    ]
+    big = Picture(np.full((64, 64, 3), 2, np.uint8), np.ones((64, 64), np.int32), 0)
+    padded = whole([*cut, big], dataset.border)
+    assert padded.images.shape == (5, 3, 64, 64) and (padded.instances[:4] == -1).any((1, 2)).all()
+    network = Oracle(3)
+    for number, one in enumerate(cut):
+        image = torch.from_numpy(one.image).movedim(-1, 0)[None]
+        found = easy.measure(network, padded.rows(torch.tensor([number])))
+        classes = easy.predict(easy.outputs(network, image))[0]
+        wanted = metrics.objects(one.instances, easy.objects(classes))
+        truth = one.instances > 0
+        assert found["dice"] == metrics.regions(truth, classes.numpy() > 0)["dice"]
+        assert {name: found[name] for name in wanted} == wanted
 
 
 def test_a_large_image_is_cut_and_put_together(easy):

@@ -39,6 +39,17 @@ def test_what_it_encodes_is_what_its_own_modules_make():
     assert all(map(torch.equal, network.answer(images), (network(images), one)))
 
 
+def test_a_direct_way_adds_a_mix_of_the_channels():
+    """Affine in the image, pixel by pixel: what the network adds when its own answer is taken off."""
+    network, images = unet(direct=True).eval(), torch.randn(2, 3, 32, 32)
+    added = network(images) - network.net(images)
+    weight, bias = network.direct.weight[:, :, 0, 0], network.direct.bias
+    wanted = torch.einsum("oc,nchw->nohw", weight, images) + bias[:, None, None]
+    torch.testing.assert_close(added, wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="direct must be true or false"):
+        unet(direct=1)
+
+
 def test_weights_come_from_the_seed_alone():
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
