@@ -7,7 +7,7 @@
 # How the method works stands in [the chapter before](11_fedvck). Here are the paper's main claims, its Tables 2, 3, 6,
 # 7, 11 and 12, and the budgets. [Ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released),
 # [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
-# methods that FedVCK is compared with](15_baselines).
+# rivals](19_baselines_results).
 #
 # `shown` is the profile that the tables show; "best" is the fullest that is measured.
 

@@ -1,0 +1,324 @@
+# %% [markdown]
+# # The rivals: results
+#
+# *Question:* how far does each method in FedVCK's {cite:p}`fedvck` tables come, what does it send, and what does it
+# need?\
+# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
+#
+# What the methods do stands in two chapters: [terms in the loss](15_baselines), and [generators and condensed
+# images](18_baselines_generators). [FedVCK's own results](17_fedvck_results) judge the lead over them. `shown` is the
+# profile that the tables show; "best" is the fullest that is measured.
+
+# %% tags=["parameters"]
+shown = "best"
+
+# %% tags=["hide-input"]
+import pandas as pd
+import torch
+
+from core import models
+from core.experiments import TableSpec, records
+from core.experiments.profiles import apply
+from core.report import curves, method_name, show, table_frame
+from core.report.results import bytes_by_kind, table_runs
+from core.report.texts import Markdown
+from core.report.verdict import MB
+from core.rng import Rng
+
+best = None if shown == "best" else shown
+
+# %% [markdown]
+# ## The order of the methods
+#
+# The paper's comparison within ten rounds stands in Tables 3 and 11, which are printed beside what was measured among
+# [FedVCK's results](17_fedvck_results). How often is the order of two methods that of the paper?
+
+# %% tags=["hide-input"]
+summary = {}
+for number in (3, 11):
+    frame = table_frame("fedvck", number, best)
+    both = frame.dropna(subset=["printed", "measured"])
+    pairs = both.merge(both, on="column").query(
+        "row_x < row_y and printed_x != printed_y"
+    )
+    same = (pairs["printed_x"] > pairs["printed_y"]) == (
+        pairs["measured_x"] > pairs["measured_y"]
+    )
+    first = (
+        both.loc[both.groupby("column")["measured"].idxmax()]
+        if len(both)
+        else both
+    )
+    summary[f"Table {number}"] = {
+        "cells printed": int(frame["printed"].notna().sum()),
+        "of them measured": len(both),
+        "pairs of methods": len(pairs),
+        "ordered as printed": int(same.sum()),
+        "columns with two methods or more": int(
+            (both.groupby("column").size() > 1).sum()
+        ),
+        "of them FedVCK first": int(
+            first[first["column"].isin(pairs["column"])]["row"]
+            .eq("FedVCK")
+            .sum()
+        ),
+    }
+pd.DataFrame(summary).T
+
+
+# %% [markdown]
+# ## Accuracy against MB
+#
+# All methods in one picture, both directions counted, on a logarithmic axis, for every column of Tables 3 and 11 where
+# at least three methods are measured:
+
+# %% tags=["hide-input"]
+measured = pd.concat(
+    table_runs("fedvck", number).assign(table=number) for number in (3, 11)
+)
+columns = {
+    key: list(of.drop_duplicates("id")["record"])
+    for key, of in measured.groupby(["table", "column", "profile"], sort=False)
+}
+full = {
+    key: found
+    for key, found in columns.items()
+    if len({record.experiment.algorithm for record in found}) >= 3
+}
+for (number, column, level), found in full.items():
+    title = f"Table {number}, {column}, profile {level}"
+    figure = curves(found, x="megabytes", title=title)
+    figure.axes[0].set_xscale("log")
+    show(figure)
+drawn = {key[:2] for key in full}
+every = sum(len(TableSpec.find("fedvck", n).columns) for n in (3, 11))
+Markdown(f"{len(drawn)} of {every} columns have three methods or more so far.")
+
+# %% [markdown]
+# Read such a figure in two ways. Along a vertical line: what does each method reach for the same traffic? Along a
+# horizontal one: what does the same accuracy cost? Images go up in FedDM and FedVCK, but a model comes down in all.
+
+
+# %% [markdown]
+# ## What crosses the network
+#
+# From the ledger of one run of each method in that column of Tables 3 and 11 where most are measured: MB (of $2^{20}$
+# bytes) of a round by direction and kind, over all clients, the mean over the rounds.
+# Averages and anchors count as images, a discriminator as a generator; the rest is labels, logits and counts.
+
+# %% tags=["hide-input"]
+most = max(
+    full, key=lambda key: len({r.experiment.algorithm for r in full[key]})
+)
+one = {method_name(r.experiment.algorithm): r for r in full[most]}
+Markdown(f"Table {most[0]}, {most[1]}, profile {most[2]}:")
+
+# %% tags=["hide-input"]
+sorts = {
+    "parameters": "model",
+    "buffers": "model",
+    "generator": "generator",
+    "discriminator": "generator",
+    "images": "images",
+    "averages": "images",
+    "anchors": "images",
+}
+kinds = (bytes_by_kind(one) / MB).reset_index()
+kinds["kind"] = kinds["kind"].map(sorts).fillna("rest")
+wide = kinds.groupby(["direction", "kind"]).sum().T
+wide.columns.names = [None, None]
+wide.map(
+    lambda size: "" if not size else f"{size:.3f}" if size > 5e-4 else "< 0.001"
+)
+
+# %% [markdown]
+# Some things are sent once. The first round beside the last, in MB:
+
+# %% tags=["hide-input"]
+each = {
+    name: {
+        (way, label): record.rounds[row][way] / MB
+        for way in ("up", "down")
+        for label, row in (("first", 0), ("last", -1))
+    }
+    for name, record in one.items()
+}
+pd.DataFrame(each).T.round(2)
+
+# %% [markdown]
+# FedMix and DESA exchange averages and anchors before the first round; FedGen's generator comes down from the second
+# round on. FedGAN multiplies every message. [What is sent](14_fedvck_communication) compares such numbers with
+# FedVCK's Tables 5, 9 and 10.
+
+# %% [markdown]
+# ## Out of memory
+#
+# Some cells of Tables 2 and 3 are printed as OOM. Here they are, with the profile of our runs:
+
+# %% tags=["hide-input"]
+known, out = records(), []
+for number in (2, 3):
+    level = table_frame("fedvck", number, best)["profile"].iat[0]
+    for cell in TableSpec.find("fedvck", number).cells(level):
+        if cell.published and cell.published.text == "OOM":
+            found = [
+                known[run_.id] for run_ in cell.experiments if run_.id in known
+            ]
+            out.append(
+                {
+                    "table": f"{number} ({level})",
+                    "method": cell.row,
+                    "column": cell.column,
+                    "ran on": cell.experiments[0].dataset if found else "",
+                    "peak (GiB)": max(
+                        (record.peak_memory for record in found), default=0
+                    )
+                    / 2**30
+                    or None,
+                    "acc. (%)": pd.Series(
+                        [100 * r.metrics["accuracy"] for r in found],
+                        dtype=float,
+                    ).mean(),
+                }
+            )
+numbers = {"peak (GiB)": float, "acc. (%)": float}
+styler = (
+    pd.DataFrame(out)
+    .set_index(["table", "method", "column"])
+    .astype(numbers)
+    .style
+)
+styler.format(
+    "{:.2f}", na_rep="pending", subset=list(numbers)
+).set_table_attributes('class="dataframe"')
+
+# %% [markdown]
+# All are images of 224 pixels with a ResNet-18. For training, the maps of all layers are kept until the gradient is
+# computed, and maps grow with the square of the side. We add up the outputs of all layers for a batch of 64, without
+# computing them (PyTorch's `meta` device has shapes only), for images of three sides, in GiB:
+
+
+# %% tags=["hide-input"]
+def maps(network, *inputs):
+    """GiB of the outputs of all layers in float32."""
+    total = []
+    for layer in network.modules():
+        if not list(layer.children()):
+            layer.register_forward_hook(
+                lambda _, __, output: total.append(output.numel())
+            )
+    network(*inputs)
+    return 4 * sum(total) / 2**30
+
+
+def demand(size, kind):
+    batch, wide = 64, {"device": "meta"}
+    classifier = models.build(kind, 1, size, 11, Rng(0)).to("meta")
+    gan, game = (
+        apply("paper", {"algorithm": name, "dataset": "digits"})
+        .new_algorithm()
+        .settings
+        for name in ("fedgan", "dfrd")
+    )
+    with torch.device("meta"):
+        generator = models.ImageGenerator(
+            1, size, noise=gan.noise, width=gan.generator_width
+        )
+        judge = models.PatchDiscriminator(12, width=gan.discriminator_width)
+        maker = models.ImageGenerator(
+            1, size, noise=game.noise, width=game.generator_width
+        )
+    one = maps(classifier, torch.empty(batch, 1, size, size, **wide))
+    return {
+        "a model": one,
+        "FedGAN: G and D": maps(
+            generator, torch.empty(batch, gan.noise, **wide)
+        )
+        + maps(judge, torch.empty(2 * batch, 12, size, size, **wide)),
+        "DFRD: G, ten clients, the global model": maps(
+            maker, torch.empty(batch, game.noise, **wide)
+        )
+        + 11 * one,
+    }
+
+
+pd.DataFrame(
+    {
+        f"{size}, {kind}": demand(size, kind)
+        for size, kind in ((28, "convnet"), (64, "convnet"), (224, "resnet18"))
+    }
+).round(2)
+
+# %% [markdown]
+# DFRD's generator needs the gradient through all clients' models at once; FedGAN keeps a generator and a wide
+# discriminator at full size. Weights, gradients and the workspace of convolutions come on top. The paper ran everything
+# on a GeForce RTX 3090 (appendix), which has 24 GB, and gives the same two reasons. One cell is odd: FedGAN is OOM on
+# OrganC and not on Pneumonia, though a batch of one is as large as a batch of the other. What differs is the number of
+# classes and of images.
+#
+# Whether a method fits depends on the machine, the batch and the program. So OOM is a fact about a machine, and no
+# result to reproduce.
+#
+# What our runs took at most, where records have it (of the whole process on a CPU, data set and program included; of
+# tensors on a GPU), in GiB:
+
+# %% tags=["hide-input"]
+compared = {
+    run.algorithm
+    for cell in TableSpec.find("fedvck", 3).cells("laptop")
+    for run in cell.experiments
+}
+peaks = pd.DataFrame(
+    [
+        {
+            "method": method_name(record.experiment.algorithm),
+            "data": record.experiment.dataset,
+            "profile": record.experiment.profile,
+            "device": record.environment.get("device", ""),
+            "GiB": record.peak_memory / 2**30,
+        }
+        for record in known.values()
+        if record.peak_memory and record.experiment.algorithm in compared
+    ],
+    columns=["method", "data", "profile", "device", "GiB"],
+)
+peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
+    ["max", "size"]
+).round(2).set_axis(["GiB at most", "runs"], axis=1)
+
+# %% [markdown]
+# ## Where papers and code differ
+#
+# Each file in `core/algorithms` opens with what its paper leaves open and what was chosen. The larger ones:
+#
+# - MOON's head. FedGen's weights and two terms that stand in its code only.
+# - FedMix: two public programs average twice over the batch, so that their derivative term is too small by the size of
+#   the batch. The figure of [that page](15_baselines) would show it: the error would fall like $\lambda$.
+# - FedGAN: two papers, no code. FedVCK's Tables 5 and 9 fix the size of generator and discriminator, not their form.
+# - DFRD: the diversity loss. DESA: a server was added, because the comparison has one.
+#
+# ## Take away
+#
+# - What a method sends belongs beside its accuracy. OOM belongs to a machine.
+# - Whoever compares at equal rounds favours methods that send much in a round.
+#
+# ```{exercise} The same traffic
+# :label: ex-base-traffic
+#
+# *Easy, 15 minutes.*
+#
+# How many rounds of every other method fit into the traffic of one round of FedGAN? What follows for a comparison at
+# ten rounds each?
+# ```
+#
+# ````{solution} ex-base-traffic
+# :class: dropdown
+#
+# ```python
+# cost = {name: r.rounds[-1]["up"] + r.rounds[-1]["down"] for name, r in one.items()}
+# pd.Series({name: cost["FedGAN"] / size for name, size in cost.items()}).round(1)
+# ```
+#
+# A comparison at equal rounds favours methods that send much in a round. One at equal traffic favours those that send
+# little. The figure of accuracy against MB shows both.
+# ````
