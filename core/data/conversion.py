@@ -2,7 +2,10 @@
 `python -m core data convert NAME FOLDER`.
 
 Nothing of it is in this package or its repository: a person brings the folder, and the file goes into
-the data folder.
+the data folder. From where: Cell17 and BraTS (www.med.upenn.edu/sbia) from their challenges, MoNuSeg from
+monuseg.grand-challenge.org, TNBC from doi:10.5281/zenodo.1175282, fastMRI's brain data from
+fastmri.med.nyu.edu, IXI from brain-development.org, and the stand-ins from repositories on GitHub: `git
+clone` them, and `git checkout` the commit where one is named.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ def convert(name: str, folder: str | Path, root: str | Path | None = None) -> Pa
 
 
 def nuclei(folder: Path, root: Path) -> Arrays:
-    """Cell17, MoNuSeg and TNBC, in the folders `cell17`, `monuseg` and `tnbc`."""
+    """Cell17, MoNuSeg and TNBC, in `cell17/train` and `cell17/test`, `monuseg/MoNuSeg 2018 Training Data`
+    and `monuseg/MoNuSegTestData`, and `tnbc`; each as `core.data.tissue` reads it.
+    """
     cell17, monuseg = folder / "cell17", folder / "monuseg"
     return flat(
         {
@@ -65,8 +70,9 @@ def nuclei(folder: Path, root: Path) -> Arrays:
 
 
 def public_nuclei(folder: Path, root: Path) -> Arrays:
-    """The stand-in: CPM-15, MoNuSeg as it is in the data folder, and the Data Science Bowl 2018; of the
-    first and the last, every third image is tested on.
+    """The stand-in: CPM-15 in `cell_seg_matlab`, MoNuSeg as it is in the data folder, and the Data Science
+    Bowl 2018 in `kaggle-dsbowl-2018-dataset-fixes`; of the first and the last, every third image is tested
+    on.
     """
     parts = {
         split: [attrs.evolve(one, site=1) for one in pictures]

