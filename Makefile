@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots pdf student slides datapack test machines test-setup test-machines federation-demo lint format sync lock clean
+.PHONY: help install book check serve shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ test-machines: $(MACHINES)/.installed  ## the tests with real Ray nodes and a re
 
 federation-demo: $(MACHINES)/.installed  ## three hospitals and a server on this machine, with TLS and keys
 	@$(MACHINES)/bin/python -m core.experiments.flower.demo
+
+federation-simulation: $(MACHINES)/.installed  ## three hospitals that Flower simulates on this machine
+	@$(MACHINES)/bin/python -m core.experiments.flower.demo --simulated
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check . ; echo "make format mends this"; exit 1; }

@@ -135,14 +135,15 @@ Markdown(
 #
 # ```bash
 # make federation-demo                     # keys, certificates, a server and three hospitals, on this machine
-# make machines && .venv-machines/bin/flwr run hospitals local --stream --federation-config num-supernodes=3   # simulated
+# make federation-simulation               # the same rounds; Flower simulates the hospitals, on this machine
 # ```
 #
-# The demonstration starts a SuperLink and three SuperNodes as processes, each with a folder of its own. A node that is
-# killed comes back with its memory; until then the round waits for it or goes on without it, as `wait-for-all` says,
-# and the record names it. All draws of random numbers come from the same streams as in one process, so with the same
-# seed the record is the same, bit for bit, where clients are computed one by one. (In one process FedVCK condenses all
-# clients as one batch, whose sums have another order.)
+# The demonstration starts a SuperLink and three SuperNodes as processes, each with a folder of its own, and says at the
+# end what a hospital reaches alone. (`hospitals/pyproject.toml` has the line of `flwr run` for a simulation by hand, and
+# two variables that it needs.) A node that is killed comes back with its memory; until then the round waits for it or
+# goes on without it, as `wait-for-all` says, and the record names it. All draws of random numbers come from the same
+# streams as in one process, so with the same seed the record is the same, bit for bit, where clients are computed one
+# by one. (In one process FedVCK condenses all clients as one batch, whose sums have another order.)
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
 # question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.

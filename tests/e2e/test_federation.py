@@ -1,5 +1,6 @@
 """A real federation on this machine: a SuperLink and three SuperNodes as processes, with TLS and node
-authentication. One of the nodes is killed in the middle of a round, and a stranger knocks.
+authentication. One of the nodes is killed in the middle of a round, and a stranger knocks. And the same in
+Flower's simulation.
 """
 
 import os
@@ -10,6 +11,7 @@ import attrs
 import pytest
 
 from core.experiments import Experiment, run
+from core.federation import Runtime
 
 pytest.importorskip("flwr", reason="Flower is not installed: `make machines` installs it")
 
@@ -75,3 +77,16 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
     for group in groups:
         with pytest.raises(ProcessLookupError):
             os.killpg(group, 0)
+
+
+@pytest.mark.timeout(600)
+def test_a_simulated_run_ends_with_the_record_of_one_process(tmp_path):
+    partition = {"name": "dirichlet", "alpha": 0.5}
+    stated = attrs.evolve(EXPERIMENT, dataset="digits", partition=partition)
+    with Deployment(tmp_path) as here:
+        here.superlink(simulated=True)
+        record = follow(here, here.simulate(stated), 2)
+    beside = run(stated, runtime=Runtime())
+    assert record.status == "complete"
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+    assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]

@@ -10,7 +10,7 @@ import torch
 
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, run
-from core.federation import Message, Runtime, UploadError
+from core.federation import Client, Message, Runtime, UploadError
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
 
@@ -388,6 +388,30 @@ def test_a_node_with_its_own_folder_has_the_data_of_that_folder_only(tmp_path):
     _, found = client.own(context)
     assert found.id == 1 and torch.equal(found.images, part.images)
     assert torch.equal(found.labels, part.labels)
+
+
+@pytest.mark.parametrize("learns", DRAWN)
+def test_a_dense_task_is_deployed_with_folders_at_nodes_and_server(learns, tmp_path):
+    one = experiment(
+        dataset=DRAWN[learns],
+        model="unet",
+        model_options={"width": 4},
+        settings={"local_steps": 2, "batch_size": 4},
+        clients=2,
+        rounds=1,
+    )
+    task = make_task(one, Runtime())
+    train = task.dataset.train
+    nodes = Nodes(one, (0, 1), **{"server-data": str(tmp_path)})
+    for context in nodes.contexts.values():
+        context.node_config["data"] = str(tmp_path)
+    record = server.federate(nodes, nodes.server)
+    clients = [Client(number, task, train.images, train.masks) for number in range(2)]
+    beside = run(one, task=task, clients=clients)
+    assert record.metrics == pytest.approx(beside.metrics, rel=1e-3)
+    known = server.server_task(one, nodes.server, 7)
+    assert known.learns == learns and len(known.dataset.train) == 7
+    assert not known.dataset.train.images.any() and not known.dataset.train.masks.any()
 
 
 def test_without_flower_one_line_says_what_to_install(monkeypatch):

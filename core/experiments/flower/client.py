@@ -22,7 +22,7 @@ from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task
-from core.federation import Client, Runtime, Task
+from core.federation import Client, Runtime, Task, task_of
 from core.federation.tensors import put, take
 from core.files import write_tensors
 from core.rng import Rng
@@ -44,7 +44,7 @@ def _task(experiment: str, folder: str | None, where: Runtime) -> tuple[Experime
     if folder is None:
         return stated, make_task(stated, where)
     dataset = data.load(stated.dataset, root=Path(folder))
-    return stated, Task(dataset, stated.model, stated.model_options, where)
+    return stated, task_of(dataset, stated.model, stated.model_options, where)
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,7 +69,7 @@ def own(context: Context) -> tuple[Experiment, Client]:
     else:
         train = task.dataset.train
         device = where.device
-        client = Client(number, task, train.images.to(device), train.labels.to(device))
+        client = Client(number, task, train.images.to(device), train.targets.to(device))
     return experiment, client
 
 

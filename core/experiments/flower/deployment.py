@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -73,6 +73,7 @@ class Deployment:
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_worker_niceness": "0",  # Ray's 15 lets simulated nodes starve on a busy machine
         }
 
     def __enter__(self) -> Self:
@@ -130,8 +131,8 @@ class Deployment:
             raise InputError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
-    def superlink(self, seconds: float = 120.0) -> None:
-        """Start the server's end and wait until it listens."""
+    def superlink(self, *, simulated: bool = False, seconds: float = 120.0) -> None:
+        """Start the server's end and wait until it listens; a simulated federation needs no nodes."""
         keys_ = self.folder / "keys"
         self.start(
             "superlink",
@@ -139,7 +140,8 @@ class Deployment:
             *("--ssl-ca-certfile", str(keys_ / "ca.crt")),
             *("--ssl-certfile", str(keys_ / "server.pem")),
             *("--ssl-keyfile", str(keys_ / "server.key")),
-            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--simulation" if simulated else "--enable-supernode-auth",),
+            "--disable-runtime-dependency-installation",
         )
         end = time.monotonic() + seconds
         while True:
@@ -174,15 +176,19 @@ class Deployment:
 
     def run(self, experiment: Experiment, **config: str | float | bool) -> Path:
         """Begin a run; the file in which its record will stand."""
-        stated = {
-            "experiment": json.dumps(experiment.to_dict()),
-            "out": str(self.folder / "records"),
-            "server-data": str(self.folder / "server"),
-            **config,
-        }
+        return self._run(experiment, {"server-data": str(self.folder / "server"), **config})
+
+    def simulate(self, experiment: Experiment) -> Path:
+        """Begin a run on nodes that Flower simulates here, from this machine's own data."""
+        nodes = f"num-supernodes={experiment.clients}"
+        return self._run(experiment, {}, "--federation-config", nodes)
+
+    def _run(self, experiment: Experiment, config: Mapping[str, object], *options: str) -> Path:
+        records = self.folder / "records"
+        stated = {"experiment": json.dumps(experiment.to_dict()), "out": str(records), **config}
         overrides = self.folder / "run.toml"
         overrides.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in stated.items())
         )
-        self.command("run", str(APP), "demo", "--run-config", str(overrides))
-        return self.folder / "records" / "adhoc" / f"{experiment.id}.json"
+        self.command("run", str(APP), "demo", "--run-config", str(overrides), *options)
+        return records / "adhoc" / f"{experiment.id}.json"

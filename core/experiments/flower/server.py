@@ -23,7 +23,7 @@ from core.experiments.flower import wire
 from core.experiments.flower.client import runtime
 from core.experiments.record import Record
 from core.experiments.running import make_task, run
-from core.federation import Algorithm, Field, Message, State, Task, UploadError
+from core.federation import Algorithm, Field, Message, State, Task, UploadError, task_of
 from core.rng import Rng
 
 log = logging.getLogger("flwr")
@@ -195,6 +195,7 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
             link.meet()
+            log.info("round %s of %d", rng.path[-1], self.schedule.rounds)
             return super().round(state, clients, ledger, rng)
 
         def answers(
@@ -216,11 +217,18 @@ def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
     if not folder:
         return make_task(experiment, runtime(context))
     found = data.load(experiment.dataset, root=Path(str(folder)))
-    nothing = torch.zeros(1, *found.train.images.shape[1:], dtype=torch.uint8)
-    labels = torch.zeros(1, dtype=torch.int64).expand(samples)
-    train = data.Split(nothing.expand(samples, -1, -1, -1), labels)
-    dataset = attrs.evolve(found, train=train)
-    return Task(dataset, experiment.model, experiment.model_options, runtime(context))
+    dataset = attrs.evolve(found, train=_unseen(found.train, samples))
+    return task_of(dataset, experiment.model, experiment.model_options, runtime(context))
+
+
+def _unseen(split: data.Split, samples: int) -> data.Split:
+    """So many samples in the form of a split, of which nothing is known: all 0, and no memory."""
+
+    def zeros(one: torch.Tensor) -> torch.Tensor:
+        return one.new_zeros(()).expand(samples, *one.shape[1:])
+
+    masks = None if split.masks is None else zeros(split.masks)
+    return data.Split(zeros(split.images), zeros(split.labels), masks=masks)
 
 
 def federate(grid: Grid, context: Context) -> Record:
@@ -248,6 +256,7 @@ def federate(grid: Grid, context: Context) -> Record:
         algorithm=across(experiment.new_algorithm(), link),
         record=path,
     )
+    log.info("the last test: %s", json.dumps(record.metrics))
     record.notes = [*record.notes, *link.notes]
     if path:
         record.save(path)
