@@ -30,7 +30,6 @@ import pandas as pd
 import torch
 from IPython.display import display
 
-from core.experiments import TableSpec
 from core.report import curves, lines, show, source, table, table_frame
 from core.report.knowledge import adjacent_mmd
 from core.report.lesson import SMALL, Lesson, condensed, trained
@@ -114,71 +113,6 @@ table("fedvck", 13, best)
 
 # %%
 table("fedvck", "estimators", best)
-
-# %% [markdown]
-# ## A ladder of budgets
-#
-# Does the printed lead of FedVCK appear, and at which budget? Each method with a quarter, a half and all of the budget
-# of the profile `converged`:
-
-# %%
-table("fedvck", "ladder", best)
-
-# %% [markdown]
-# The paper's network is too wide for two cores to climb far. At half its width:
-
-# %%
-Markdown("> " + TableSpec.find("fedvck", "budget").note)
-
-# %%
-table("fedvck", "budget", best)
-
-# %%
-climbed = table_runs("fedvck", "budget", ["laptop"])
-families = ("FedVCK as released", "FedVCK", "FedDM", "FedAvg")
-climbed = pd.DataFrame(
-    {
-        "row": climbed["row"],
-        "label": climbed["row"].map(
-            lambda row: next(name for name in families if row.startswith(name))
-        ),
-        "accuracy": climbed["record"].map(
-            lambda record: 100 * record.metrics["accuracy"]
-        ),
-        "minutes": climbed["record"].map(lambda record: record.seconds / 60),
-    }
-)
-per_row = climbed.groupby(["row", "label"], sort=False).mean().reset_index()
-show(
-    lines(
-        per_row,
-        "minutes",
-        "accuracy",
-        xlabel="minutes of one core",
-        ylabel="accuracy after 10 rounds (%)",
-        log="x",
-        title="CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
-    )
-)
-
-# %%
-printed = next(
-    cell.published.value
-    for cell in TableSpec.find("fedvck", 11).cells("paper")
-    if (cell.row, cell.column) == ("FedVCK", "cifar10-0.05")
-)
-highest = per_row.loc[per_row["accuracy"].idxmax()]
-by_family = per_row.loc[per_row.groupby("label")["accuracy"].idxmax()]
-Markdown(
-    "The highest rung of each: "
-    + "; ".join(
-        f"{one.row} {one.accuracy:.1f}% in {one.minutes:.1f} minutes"
-        for one in by_family.itertuples()
-    )
-    + f". *{highest['row']}* comes nearest to the printed {printed}: "
-    f"{printed - highest['accuracy']:.1f} points are missing. "
-    "Minutes are those of the machine that ran it, with other work beside it."
-)
 
 # %% [markdown]
 # ## Quick runs
