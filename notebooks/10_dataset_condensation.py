@@ -8,6 +8,14 @@
 # client and shows how its images are condensed by **distribution matching** {cite:p}`dm`. The images start as noise.
 # A network turns real and made-up images into features, and the made-up images move until both have the same
 # features on average. No label is guessed and no picture is copied.
+#
+# ```{figure} ../book/_static/condensation.svg
+# :alt: Many real images of a class, which are never sent, and a few made-up ones, which start as noise, go through one encoder that does not change. The distance between their mean features is the loss, and its gradient moves the made-up images.
+# :name: fig-condensation
+# :width: 380px
+#
+# Distribution matching, for one class. Green moves, red stays.
+# ```
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -18,9 +26,12 @@ iterations = 150
 image_lr = 0.3
 seed = 0
 
-# %%
+# %% tags=["hide-input"]
+from functools import partial
+
 import pandas as pd
 import torch
+from torch.testing import assert_close
 
 from core import data
 from core.condensation import (
@@ -38,6 +49,7 @@ from core.report.texts import Markdown
 from core.rng import Rng
 from core.server import ServerTraining, update_model
 
+same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"width": width})
 train, classes = task.dataset.train, task.dataset.classes
@@ -47,12 +59,17 @@ train, classes = task.dataset.train, task.dataset.classes
 #
 # One client holds the whole training set. Its images, sorted by class:
 
-# %%
+# %% tags=["hide-input"]
 order = train.labels.argsort(stable=True)
 images, labels = train.images[order], train.labels[order]
 show(
     condensed_images(
-        images, labels, classes, columns=10, title=f"{len(labels):,} images"
+        images,
+        labels,
+        classes,
+        columns=14,
+        title=f"The first 14 of each class, of {len(labels):,} images",
+        inches=0.34,
     )
 )
 
@@ -100,22 +117,20 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 # - \frac{1}{|S_c|} \sum_{s \in S_c} \psi_\theta(s) \Bigr\rVert^2 ,
 # $$ (eq:dc-means)
 #
-# and is computed as such:
-
-# %%
-source(mmd)
-
-# %% [markdown]
-# Both forms give the same number:
+# and is computed as such. Both forms give the same number:
 
 # %%
 x, y = (
-    torch.randn(n, 4, generator=rng.at("check", n).generator()) for n in (6, 3)
+    torch.randn(n, 4, generator=rng.at("check", n).generator()).double()
+    for n in (6, 3)
 )
-pairs = (x @ x.T).mean() + (y @ y.T).mean() - 2 * (x @ y.T).mean()
-pd.Series(
-    {"all pairs, Eq. 3": pairs.item(), "two means, Eq. 2": mmd(x, y).item()}
-).round(6).to_frame("MMD")
+pairs = (x @ x.T).mean() + (y @ y.T).mean() - 2 * (x @ y.T).mean()  # Eq. 3
+means = (x.mean(0) - y.mean(0)).square().sum()  # Eq. 2
+same(pairs, mmd(x, y))
+same(means, mmd(x, y))
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+source(mmd)
 
 # %% [markdown]
 # The sum of {eq}`eq:dc-mmd` holds at any time for a whole batch $B_c$. At every step a fresh batch may be drawn; or,
@@ -131,15 +146,12 @@ pd.Series(
 # S \leftarrow S - \eta_S \nabla_S L_\text{cond} .
 # $$ (eq:dc-step)
 #
-# This is the whole loop. It serves many clients at once; a *group* is one class of one client.
+# The loop in `core` serves many clients at once; a *group* is one class of one client.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(engine.condense)
 
-# %% [markdown]
-# We look at the images after some of the steps. `free=True` leaves out the constraint of the next section.
-
-# %%
+# %% tags=["hide-input"]
 counts = torch.full((len(classes),), images_per_class)
 group = torch.repeat_interleave(torch.arange(len(classes)), counts)
 real = engine.RealData(
@@ -151,40 +163,70 @@ real = engine.RealData(
 )
 
 
-# %%
-def condensed(model=encoder, free=False, kind="noise", watch=None, **settings):
-    """Condensed images as network inputs, and the mean loss of every step."""
-    plan = engine.Condensation(
-        **{
-            "iterations": iterations,
-            "image_lr": image_lr,
-            "estimator": "expectation",
-            **settings,
-        }
-    )
+# %% tags=["hide-input"]
+def prepared(model=encoder, free=False, kind="noise", **settings):
+    """What is condensed, and the images that it starts from."""
+    plan = {
+        "iterations": iterations,
+        "image_lr": image_lr,
+        "estimator": "expectation",
+        **settings,
+    }
     start = initial_images(
         kind, images, labels, counts, task.inputs, rng.at("start").generator()
     )
     problem = engine.Problem(
         LatentEncoder(model),
         real,
-        plan,
+        engine.Condensation(**plan),
         engine.Draws([rng], real.owner),
         task.inputs,
         task.runtime.autocast,
         free=free,
     )
+    return problem, start
+
+
+def condensed(watch=None, **how):
+    """Condensed images as network inputs, and the mean loss of every step."""
+    problem, start = prepared(**how)
     pictures, trace = engine.condense(problem, start, group, watch)
     return pictures, trace.mean(1)
 
 
+# %% [markdown]
+# Three steps of it in a few lines, compared with `core`. `way` is the momentum of gradient descent.
+
 # %%
+problem, start = prepared(iterations=3)
+target, _ = engine.REAL_SIDES["expectation"](problem)(0)
+wanted, statistics = target.features[:, 0], target.statistics
+
+S, way = start.clone(), torch.zeros_like(start)
+for _ in range(3):
+    S.requires_grad_()
+    seen, _ = problem.embed(S, torch.zeros_like(group), statistics)
+    means = [seen[group == c].mean(0) for c in range(len(classes))]
+    distance = (torch.stack(means) - wanted).square().sum()
+    (slope,) = torch.autograd.grad(distance, S)
+    way = 0.5 * way + slope
+    S = (S - image_lr * way).detach()
+
+in_core, _ = engine.condense(problem, start, group)
+gap = (S - in_core).abs().max().item()
+Markdown(f"The pixels differ by {gap:.0e} at most.")
+
+# %% [markdown]
+# What happens to the images in more steps:
+
+
+# %% tags=["hide-input"]
 def wire(pictures):
     """The images as they would be sent: one byte a pixel."""
     return to_wire(pictures, task.dataset.mean, task.dataset.std)
 
 
-def film(**settings):
+def film(**how):
     """Condense, and keep the first image of every class at some moments, dense
     at the start.
     """
@@ -198,7 +240,7 @@ def film(**settings):
         if step in moments:
             kept.append((step, wire(pictures[first])))
 
-    pictures, losses = condensed(watch=watch, **settings)
+    pictures, losses = condensed(watch=watch, **how)
     kept.append((iterations, wire(pictures[first])))
     steps = ", ".join(str(step) for step, _ in kept)
     frames = torch.cat([frame for _, frame in kept])
@@ -209,6 +251,7 @@ def film(**settings):
             classes,
             columns=len(kept),
             title=f"One image of each class after {steps} steps",
+            inches=0.4,
         )
     )
     return pictures, losses
@@ -221,25 +264,6 @@ knowledge, loss = film()
 # The result need not look like digits: it only has to look alike *to the encoder*. Strokes appear where the encoder
 # cares. What it does not see stays noise, because nothing in {eq}`eq:dc-mmd` asks for its removal.
 
-
-# %%
-def curve(values, label):
-    return pd.DataFrame(
-        {"step": range(1, len(values) + 1), "loss": values, "label": label}
-    )
-
-
-show(
-    lines(
-        curve(loss, "constrained"),
-        "step",
-        "loss",
-        log="y",
-        ylabel="mean loss per class",
-        title="Condensation loss",
-    )
-)
-
 # %% [markdown]
 # ## Does a network learn from them?
 #
@@ -247,7 +271,7 @@ show(
 # many real images, and all of them. Every network takes the same number of steps; three networks each.
 
 
-# %%
+# %% tags=["hide-input"]
 def lesson(pictures, targets):
     """Test accuracy (%) of three fresh networks, mean and standard
     deviation.
@@ -291,7 +315,7 @@ show(
     )
 )
 
-# %%
+# %% tags=["hide-input"]
 found = {name: row["accuracy (%)"] for name, row in results.items()}
 part = found["condensed"] / found["all real images"]
 behind = found["as many real images"] - found["condensed"]
@@ -322,14 +346,21 @@ Markdown(
 #
 # No loss term is added. In the code, a layer takes the statistics it is given:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(GroupwiseNorm.forward)
 
 # %% [markdown]
 # Without the constraint each condensed image is normalised by the condensed images of its client. So that is the other
 # arm of the comparison:
 
-# %%
+
+# %% tags=["hide-input"]
+def curve(values, label):
+    return pd.DataFrame(
+        {"step": range(1, len(values) + 1), "loss": values, "label": label}
+    )
+
+
 loose, loose_loss = condensed(free=True)
 show(
     lines(
@@ -349,7 +380,7 @@ show(
 # images. The constraint does not set these equal: it makes the features pay where they differ.
 
 
-# %%
+# %% tags=["hide-input"]
 def layer_gaps(pictures):
     """Mean over channels of the distance between condensed and real layer
     statistics, in real deviations.
@@ -371,7 +402,7 @@ gaps = pd.DataFrame(
 gaps.index = [f"layer {number + 1}" for number in gaps.index]
 gaps.round(2)
 
-# %%
+# %% tags=["hide-input"]
 arms = {"constrained": results["condensed"], "free": lesson(loose, group)}
 pd.DataFrame(arms).T.round(1)
 
@@ -383,7 +414,7 @@ pd.DataFrame(arms).T.round(1)
 #
 # FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(to_wire)
 
 # %% [markdown]
@@ -397,6 +428,8 @@ mean, std = (
     for v in (task.dataset.mean, task.dataset.std)
 )
 levels = 255 * (knowledge * std + mean)
+same(levels.round().clamp(0, 255).byte(), wire(knowledge))
+
 inside = (levels >= 0) & (levels <= 255)
 error = (255 * (received * std + mean) - levels).abs()
 pd.Series(
