@@ -10,6 +10,9 @@
 # clients and of rounds (Figures 3, 4 and 5), the earth mover's distance (Table 7), and an attack that reads images out
 # of gradients (Figure 6). Tables come from records. Figures of the paper have no numbers, so their claims are what can
 # be tested.
+#
+# All arms of these tables have one learning rate of the server in all rounds, and so has the full method here. The
+# [results](22_fedmk_results) have a rate that falls from round to round, so their FedMK is another row than this one.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -402,7 +405,7 @@ forgotten.groupby(["label", "clients"])["recall (%)"].agg(
 # %% [markdown]
 # A client optimises its images for its own classes, and nothing in its loss keeps the others. Here a class is kept only
 # where enough clients speak for it, so the model follows the draw of the active clients. This may be why accuracy moves
-# so much from round to round [in the chapter on FedMK](20_fedmk); its records do not hold the recall of each class.
+# so much from round to round [among the results](22_fedmk_results); its records do not hold the recall of each class.
 #
 # Here is the same question at the paper's budget, and with it another one that the paper leaves open: whether inner
 # steps start at the received model every time.
