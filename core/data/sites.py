@@ -1,7 +1,7 @@
 """Sets of several sites in one file `<name>.npz`, for tasks whose answers are pixels.
 
-The file holds, for `train` and `test` (and, optionally, `val`, images without answers that count as
-public): `<split>_images`, uint8 (N, S, S) or (N, S, S, 3); `<split>_site`, whole numbers from 0; and
+The file holds, for `train` and `test` (and, optionally, `val`, public images, whose answers no method
+looks at): `<split>_images`, uint8 (N, S, S) or (N, S, S, 3); `<split>_site`, whole numbers from 0; and
 either `<split>_instances`, whole numbers (N, S, S), 0 for background and another number for each object,
 or `<split>_masks`, uint8 (N, S, S), the class of a pixel, or `<split>_targets`, uint8 images like the
 images. All images of a split have one size, unless `<split>_shape`, whole numbers (N, 2), says height
@@ -60,7 +60,9 @@ class Sites:
                 train, test = (self._pictures(arrays, split, path) for split in ("train", "test"))
                 return nuclei(title, train, test, self.sites, size)
             made = {
-                split: self._patches(*self._split(arrays, split, path), split, size)
+                split: self._patches(
+                    *self._split(arrays, split, path), None if split == "test" else size
+                )
                 for split in ("train", "test", "val")
                 if split != "val" or "val_images" in arrays
             }
@@ -93,6 +95,7 @@ class Sites:
             images.dtype != np.uint8
             or images.ndim not in (3, 4)
             or images.shape[3:] not in ((), (3,))
+            or images.shape[1] != images.shape[2]
         ):
             raise InputError(
                 f"{where}: images must be uint8 (N, S, S) or (N, S, S, 3), not {images.dtype} "
@@ -130,10 +133,16 @@ class Sites:
         ]
 
     def _patches(
-        self, images: np.ndarray, answers: np.ndarray, site: np.ndarray, split: str, patch: int
+        self, images: np.ndarray, answers: np.ndarray, site: np.ndarray, patch: int | None
     ) -> Split:
-        """All patches of a split; masks (N, size, size), or images (N, C, size, size)."""
-        size = images.shape[1] if split == "test" else patch
+        """All patches of a split, or its whole images: masks (N, size, size), or images
+        (N, C, size, size).
+        """
+        size = patch or images.shape[1]
+        if images.shape[1] < size:
+            raise InputError(
+                f"{self.name} holds images of {images.shape[1]} pixels, smaller than a patch of {size}"
+            )
         tops, lefts = (starts(images.shape[axis], size) for axis in (1, 2))
         cut = [
             (one[:, top : top + size, left : left + size])

@@ -64,6 +64,8 @@ def test_large_images_are_cut_where_they_stand(tmp_path):
         ({"train_masks": np.full((20, 64, 64), 4, np.uint8)}, "the label 4, but the labels are 0"),
         ({"train_images": np.zeros((20, 9, 64, 64), np.uint8)}, "a volume with other axes"),
         ({"train_images": np.zeros((20, 64, 64))}, "must be uint8"),
+        ({"train_images": np.zeros((20, 64, 48), np.uint8)}, r"\(20, 64, 48\): is it a volume"),
+        (arrays("masks", 10, side=56), "images of 56 pixels, smaller than a patch of 64"),
         ({"train_site": np.full(20, 11)}, "site 11, but the sites are 0 to 9"),
     ],
 )
