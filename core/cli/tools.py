@@ -92,6 +92,10 @@ def bench(
     what: Annotated[
         str, typer.Argument(help="condensation, local-training, bilevel or run (whole runs).")
     ] = "condensation",
+    against: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(help="authors PATH: with run, their FedVCK too, from a checkout of it."),
+    ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
@@ -101,12 +105,16 @@ def bench(
     Example:
       python -m core bench condensation
       python -m core bench run
+      python -m core bench run --against authors ../FedVCK_2024
       python -m core bench clients
     """
     from core.experiments import bench as benches
     from core.federation import Runtime
 
-    print(benches.report(benches.measure(what, Runtime.choose(device, precision))))
+    whose, checkout = against or ("authors", None)
+    if whose != "authors":
+        raise InputError(f"--against takes authors and the path of their checkout, not {whose!r}")
+    print(benches.report(benches.measure(what, Runtime.choose(device, precision), checkout)))
 
 
 @app.command("gpu-check")

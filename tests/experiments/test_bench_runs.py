@@ -1,5 +1,8 @@
 """The bench of whole runs at a size that takes no time: all loops run and are compared."""
 
+import sys
+import time
+from pathlib import Path
 from unittest.mock import patch
 
 import attrs
@@ -7,8 +10,9 @@ import pytest
 import torch
 
 from core.algorithms.fediod import FedIOD
+from core.errors import InputError
 from core.experiments import bench
-from core.experiments.bench import bilevel, clients, runs
+from core.experiments.bench import authors, bilevel, clients, runs
 from core.federation import Runtime
 
 
@@ -19,14 +23,31 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     monkeypatch.setattr(runs, "ceiling", lambda runtime: 1e12)
     monkeypatch.setattr(bilevel, "REAL", 64)
     monkeypatch.setattr(bilevel, "ITERATIONS", 1)
-    found = runs.measure(Runtime(torch.device("cpu")))
-    for name in ("fedavg", "fedvck", "gddfl", "fediod", "fedmk"):
+    # the authors' code is theirs: something that takes as long as it likes stands in its place
+    monkeypatch.setattr(runs.authors, "fedvck", lambda *_: lambda: time.sleep(0.05))
+    found = runs.measure(Runtime(torch.device("cpu")), Path("checkout"))
+    for name in ("fedavg", "fedvck", "gddfl", "fediod", "fedmk", runs.AUTHORS):
         one = found["contestants"][name]
         assert 0 < one["ratio"]["lowest"] <= one["ratio"]["median"] <= one["ratio"]["highest"]
         assert one["ceiling_share"] > 0 and one["rate"] * one["seconds"] == pytest.approx(3600)
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
-    assert text.count("x plain") == 5
+    assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+
+
+def test_only_a_checkout_of_the_authors_code_is_timed(tmp_path):
+    here = Runtime(torch.device("cpu"))
+    with pytest.raises(InputError, match="is no checkout of the authors' FedVCK: it has no src"):
+        bench.measure("run", here, tmp_path)
+    with pytest.raises(InputError, match="only `bench run`"):
+        bench.measure("clients", here, tmp_path)
+    for name in authors.MODULES:
+        module = tmp_path / f"{name.replace('.', '/')}.py"
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text("import a_library_that_nobody_has")
+    with pytest.raises(InputError, match="does not load: No module named 'a_library"):
+        authors.modules(tmp_path)
+    assert str(tmp_path) not in sys.path
 
 
 def test_rounds_with_many_clients_are_timed(monkeypatch):

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from core.errors import unknown
+from core.errors import InputError, unknown
 from core.experiments.bench import bilevel, clients, condensation, local_training, runs
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
@@ -24,8 +25,9 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
 }
 
 
-def measure(what: str, runtime: Runtime) -> dict[str, Any]:
-    """Run a bench and keep its record in `book/bench`. Raises InputError for an unknown bench.
+def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[str, Any]:
+    """Run a bench and keep its record in `book/bench`; "run" also against a checkout of the authors'
+    FedVCK. Raises InputError for an unknown bench, and where there is no such checkout.
 
     Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared
     with), the ratios pair by pair (median, lowest, highest) and the share of the machine's
@@ -33,9 +35,11 @@ def measure(what: str, runtime: Runtime) -> dict[str, Any]:
     """
     if what not in BENCHES:
         raise unknown("bench", what, BENCHES)
+    if authors is not None and what != "run":
+        raise InputError(f"only `bench run` takes the authors' code, not {what!r}")
     result = {
         "bench": what,
-        **BENCHES[what](runtime),
+        **(runs.measure(runtime, authors) if authors else BENCHES[what](runtime)),
         "environment": runtime.describe(),
         "code": code_version(),
     }
@@ -56,7 +60,8 @@ def report(result: dict[str, Any]) -> str:
     for name, one in result["contestants"].items():
         ratio = one.get("ratio")
         beside = (
-            f"  {ratio['median']:5.1f} x plain ({ratio['lowest']:.1f} to {ratio['highest']:.1f})"
+            f"  {ratio['median']:5.1f} x {one.get('beside', 'plain')} "
+            f"({ratio['lowest']:.1f} to {ratio['highest']:.1f})"
             if ratio
             else ""
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from core.algorithms import create
-from core.experiments.bench import bilevel, plain
+from core.experiments.bench import authors, bilevel, plain
 from core.experiments.bench.timing import ceiling, random_task, seconds, spread
 from core.federation import Client, Ledger, Runtime, Schedule, Task
 from core.rng import Rng
@@ -24,6 +25,8 @@ PAIRS, CLIENTS, IMAGES = 3, 2, 160
 WIDTH, BATCH = 128, 64
 #: images of a class that are condensed; real ones in a step; iterations
 CONDENSED, REAL, ITERATIONS = 5, 64, 6
+#: the pair whose other side is the authors' code
+AUTHORS = "fedvck, authors' code"
 
 
 def clients_of(task: Task, number: int) -> list[Client]:
@@ -55,8 +58,10 @@ def whole_round(
     algorithm.model(algorithm.round(state, clients, ledger, Rng(0).at("round", 1)))
 
 
-def _contestants(runtime: Runtime) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """For each algorithm the plain run and ours."""
+def _contestants(
+    runtime: Runtime, checkout: Path | None = None
+) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """For each algorithm the plain run and ours; for FedVCK the authors' too, from a checkout."""
     task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
     task = attrs.evolve(task, model_options={"width": WIDTH})
     clients = clients_of(task, CLIENTS)
@@ -78,14 +83,18 @@ def _contestants(runtime: Runtime) -> dict[str, tuple[Callable[[], None], Callab
     def ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], None]:
         return lambda: whole_round(task, clients, *what)
 
-    return {
+    fedvck = ours(task, clients, "fedvck", exact, "released")
+    beside = {}
+    if checkout is not None:
+        beside[AUTHORS] = (authors.fedvck(checkout, task, clients, *numbers), fedvck)
+    return beside | {
         "fedavg": (
             lambda: plain.fedavg(task, clients, BATCH, 1),
             ours(task, clients, "fedavg", {"local_epochs": 1, "batch_size": BATCH}),
         ),
         "fedvck": (
             lambda: plain.fedvck(task, clients, *numbers),
-            ours(task, clients, "fedvck", exact, "released"),
+            fedvck,
         ),
         "gddfl": (
             lambda: plain.gddfl(task, clients, *numbers),
@@ -107,12 +116,12 @@ def _contestants(runtime: Runtime) -> dict[str, tuple[Callable[[], None], Callab
     }
 
 
-def measure(runtime: Runtime) -> dict[str, Any]:
+def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
     """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; and the share
-    of the machine's ceiling.
+    of the machine's ceiling. With a checkout of the authors' code, FedVCK beside that too.
     """
     best, found = ceiling(runtime), {}
-    for name, (slow, fast) in _contestants(runtime).items():
+    for name, (slow, fast) in _contestants(runtime, checkout).items():
         slow(), fast()  # warm-up
         pairs = [
             (seconds(slow, runtime.device), seconds(fast, runtime.device)) for _ in range(PAIRS)
@@ -121,6 +130,7 @@ def measure(runtime: Runtime) -> dict[str, Any]:
         with FlopCounterMode(display=False) as counter:
             fast()
         found[name] = {
+            "beside": "the authors' code" if name == AUTHORS else "plain",
             "rate": 3600 / took,
             "seconds": took,
             "plain_seconds": statistics.median(theirs for theirs, _ in pairs),
