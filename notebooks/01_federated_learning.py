@@ -39,9 +39,11 @@ def experiment(algorithm="fedavg", alpha=alpha, **settings):
             "algorithm": algorithm,
             "dataset": dataset,
             "partition": {"name": "dirichlet", "alpha": alpha},
+            "model_options": {"depth": 2, "width": 16},
             "clients": clients,
             "rounds": rounds,
-            "settings": {"local_steps": 10, "lr": 0.05} | settings,
+            "settings": {"local_steps": 10, "lr": 0.05, "batch_size": 32}
+            | settings,
             "seed": seed,
         },
     )

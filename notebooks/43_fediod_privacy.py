@@ -16,12 +16,12 @@ dataset = "digits"
 alpha = 0.5
 clients = 3
 rounds = 4
-steps = 32
+steps = 16
 student_steps = 4
 budgets = [3.5, 6.0, 10.0]
 voters = 20
 largest = 8000
-attacked = 6
+attacked = 4
 attack_iterations = 12
 games = 400
 seed = 0
@@ -37,7 +37,6 @@ from torch import nn
 
 from core import distillation, models
 from core.algorithms import find
-from core.algorithms.fediod import clients as local
 from core.data import partition
 from core.federation import LocalTraining, supervised, train
 from core.metrics import image_quality
@@ -71,8 +70,9 @@ from core.report import (
     table,
     table_frame,
 )
-from core.report.lesson import SMALL, TaughtLesson, victim
+from core.report.lesson import SMALL, victim
 from core.report.results import filled, table_runs
+from core.report.taught import TaughtLesson
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -112,7 +112,7 @@ train_set, test, classes = (
     task.dataset.classes,
 )
 first = lesson.run()
-algorithm, members = first.experiment.new_algorithm(), first.clients
+algorithm, members = lesson.method, first.clients
 record, final = first.record, first.state
 f"accuracy of the student: {first.accuracy:.1f}%"
 
@@ -438,7 +438,7 @@ for k, part in enumerate(groups):
         train_set.images[part],
         train_set.labels[part],
         LocalTraining(lr=0.05, batch_size=32),
-        30,
+        20,
         supervised(task),
         Rng(seed).at("vote", k),
     )
@@ -534,7 +534,7 @@ source(image_quality.exponential_score)
 # data:
 
 # %%
-teachers = nn.ModuleList(local.teachers(members, algorithm.settings))
+teachers = lesson.teachers
 judge = task.new_model(Rng(seed).at("judge"))
 train(
     judge,
@@ -554,11 +554,7 @@ def probabilities(network, x):
     return network(task.dataset.standardise(x)).float().softmax(1)
 
 
-def pictures(state, count=300):
-    return algorithm.synthetic(state, count, Rng(seed).at("look"))
-
-
-begin = algorithm.initialise(task, Rng(seed).at("initialise"))
+begin = lesson.start()
 real = test.images[:300].float() / 255
 noise = torch.rand(real.shape, generator=Rng(seed).at("uniform").generator())
 sets = {
@@ -566,8 +562,8 @@ sets = {
     "one real image, repeated": real[:1].expand_as(real),
     "pairs of real images, averaged": (real + real.flip(0)) / 2,
     "uniform noise": noise,
-    "generator, untrained": pictures(begin),
-    "generator, trained": pictures(final),
+    "generator, untrained": lesson.pictures(begin, 300),
+    "generator, trained": lesson.pictures(final, 300),
 }
 pd.DataFrame(
     {
@@ -640,8 +636,8 @@ for client in members:
             "its own other images": rest,
             "another client's images": neighbour,
             "test images": test.images[:size],
-            "generator, trained": pictures(final, size),
-            "generator, untrained": pictures(begin, size),
+            "generator, trained": lesson.pictures(final, size),
+            "generator, untrained": lesson.pictures(begin, size),
             "uniform noise": noise[:size],
         }.items()
     }
@@ -691,7 +687,7 @@ restored = torch.cat(
 ).clamp(0, 1)
 show(
     condensed_images(
-        torch.cat([secret, restored, pictures(final, attacked)]),
+        torch.cat([secret, restored, lesson.pictures(final, attacked)]),
         torch.arange(3).repeat_interleave(attacked),
         ["private", "restored", "generated"],
         title="From a gradient, and from the generator",
@@ -713,7 +709,7 @@ many = min(len(reference), len(control))
 nearness = {}
 for name, x in {
     "restored from gradients": restored,
-    "generator, trained": pictures(final, attacked),
+    "generator, trained": lesson.pictures(final, attacked),
     "uniform noise": noise[:attacked],
     "test images": unseen,
 }.items():
@@ -965,4 +961,34 @@ pd.DataFrame(prices).T.round(2)
 #
 # More than a thousand images. But a round of FedAvg is many local steps for one exchange, while FedIOD pays for each
 # step.
+# ````
+#
+# ```{exercise} The price of a question
+# :label: ex-iod-bytes
+#
+# *Medium, 25 minutes.*
+#
+# How many bytes does FedIOD send on CIFAR-10 in the paper's setting: 20 clients, batches of 64, 300 epochs, one step of
+# the student? Let the largest client have 8,000 images. How many rounds of FedAvg with a ResNet-8 are that?
+# ```
+#
+# ````{solution} ex-iod-bytes
+# :class: dropdown
+#
+# ```python
+# from core import models
+#
+# network = models.build("resnet8", 3, 32, 10, Rng(0))
+# model = 4 * sum(value.numel() for value in network.state_dict().values())
+# batch, people, largest = 64, 20, 8_000
+# image, answer = 4 * 3 * 32 * 32, 4 * 10
+# down = batch * (image + answer + 4)          # images; gradients of logits and of D_k(x)
+# up = batch * (answer + 4 + image) + 4        # logits, D_k(x), gradients of images; mean D_k on real images
+# steps_taken = 300 * -(-largest // batch)
+# total = people * steps_taken * (down + up)
+# total / 1e9, total / (2 * people * model)
+# ```
+#
+# An epoch is taken as one pass over the data of the largest client; the paper does not say. It is far more than 100
+# rounds. Networks are large but travel rarely; images travel in each step.
 # ````

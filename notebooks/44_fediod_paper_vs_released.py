@@ -15,7 +15,7 @@ dataset = "digits"
 alpha = 0.3
 clients = 3
 rounds = 3
-steps = 15
+steps = 6
 seed = 0
 profile = "quick"
 shown = "best"
@@ -29,17 +29,16 @@ from torch.nn import functional
 
 from core import distillation
 from core.algorithms import find
-from core.algorithms.fediod import clients as local
 from core.experiments import records
 from core.models import Stacked
 from core.report import lines, metrics_frame, show, source, table, table_frame
 from core.report.lesson import (
     SMALL,
-    TaughtLesson,
     answers,
     switch_table,
     switches,
 )
+from core.report.taught import TaughtLesson
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -164,7 +163,7 @@ lesson = TaughtLesson(
     },
 )
 task = lesson.task
-algorithm = lesson.experiment().new_algorithm()
+algorithm = lesson.method
 test, classes = task.dataset.test, task.dataset.classes
 together = {
     "student_optimiser": (
@@ -205,13 +204,8 @@ def says(run):
     return task.outputs(algorithm.model(run.state), test.images)
 
 
-def pictures(state, count=200):
-    """Images of the generator, the same noise for every state."""
-    return algorithm.synthetic(state, count, Rng(seed).at("look"))
-
-
 usual = says(runs["as printed"])
-looks = pictures(runs["as printed"].state)
+looks = lesson.pictures(runs["as printed"].state)
 keys = {
     "teacher_entropy": "entropy",
     "teacher_jsd": "JSD",
@@ -219,7 +213,7 @@ keys = {
 }
 ended = {}
 for name, one in runs.items():
-    logits, images = says(one), pictures(one.state)
+    logits, images = says(one), lesson.pictures(one.state)
     ended[name] = {
         "accuracy (%)": one.accuracy,
         "logits moved (%)": 100
@@ -286,30 +280,19 @@ pd.DataFrame(losses).T.round(3)
 
 # %%
 members = runs["as printed"].clients
-teachers = local.teachers(members, algorithm.settings)
-counts = torch.stack([client.class_counts for client in members])
-pi = counts.sum(1) / counts.sum()
-
-
+teachers, counts, pi = lesson.teachers, lesson.counts, lesson.shares
 alone = {"mimic": 0, "confidence": 0}
-path = []
-for label, how in {
+signs = {
     "printed sign": {},
     "released form": {"uniqueness_form": "released"},
     "without": {"uniqueness": 0},
-}.items():
-    for state in lesson.run(**alone, **({"uniqueness": 5} | how)).states:
-        q = answers(
-            teachers, task.dataset.standardise(pictures(state))
-        ).softmax(-1)
-        path.append(
-            {
-                "step": state.meta["step"],
-                "label": label,
-                "JSD": distillation.jensen_shannon(q, pi).mean().item(),
-            }
-        )
-path = pd.DataFrame(path)
+}
+path = lesson.opinions(
+    {
+        name: lesson.run(**alone, **({"uniqueness": 5} | how)).states
+        for name, how in signs.items()
+    }
+)
 show(
     lines(
         path,
@@ -339,7 +322,7 @@ Markdown(
 # %%
 q = answers(
     teachers,
-    task.dataset.standardise(pictures(runs["as released"].state)),
+    task.dataset.standardise(lesson.pictures(runs["as released"].state)),
 ).softmax(-1)
 cut = ((q < 0.01) | (q > 0.99)).float().mean()
 real_q = answers(teachers, task.inputs(test.images)).softmax(-1)
@@ -369,7 +352,7 @@ source(distillation.balance_loss)
 # all classes over the batch. Its weight is 10. How the weighted terms pull at the images of the run as printed:
 
 # %%
-shown_images = pictures(runs["as printed"].state, 64)
+shown_images = lesson.pictures(runs["as printed"].state, 64)
 
 
 def length(loss):
@@ -380,7 +363,7 @@ def length(loss):
     return len(leaf) * g.flatten(1).norm(dim=1).mean().item()
 
 
-share = pi.float()
+share = pi
 forms = {
     "confidence": lambda q: distillation.confidence_loss(q, share),
     "uniqueness, printed": lambda q: (
@@ -459,7 +442,7 @@ show(
 
 # %% [markdown]
 # With the linear loss the generator learns least where the discriminator is sure that an image is generated, which is
-# how every run begins. How a run of Table 1 ends, [the records of FedIOD](41_fediod) say.
+# how every run begins. How a run of Table 1 ends, [the records](46_fediod_results) say.
 #
 # ## Eq. 7 and 8: which way the input ratio points
 #
@@ -528,14 +511,7 @@ show(
 # %%
 judges = algorithm.sides(runs["as printed"].state, members, Rng(seed))[1].judges
 judged = distillation.generated(answers(judges, task.inputs(test.images)))
-own = torch.stack(
-    [
-        distillation.generated(
-            answers([judge], task.inputs(client.images))
-        ).mean()
-        for judge, client in zip(judges, members, strict=True)
-    ]
-)
+own = lesson.judged(judges)
 much = counts[:, test.labels] > counts.sum(1, keepdim=True) / len(classes)
 factor = {
     "generated (as printed)": judged / own[:, None],

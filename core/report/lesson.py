@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from core import experiments, models
-from core.algorithms.fediod.clients import train_teacher
 from core.condensation import LatentEncoder, engine, initial_images
 from core.experiments import Experiment, Record
 from core.experiments.profiles import apply
@@ -178,41 +177,6 @@ class Lesson:
         labels = torch.cat([client.labels for client in everyone]).cpu()
         parts = torch.arange(len(labels)).split([len(client) for client in everyone])
         return partition_plot(labels, parts, self.task.dataset.classes, title=self.title)
-
-
-class TaughtLesson(Lesson):
-    """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
-
-    @cached_property
-    def taught(self) -> dict[int, dict[str, torch.Tensor]]:
-        """The memory of each client after stage one, by its number."""
-        return {}
-
-    def members(self) -> list[Client]:
-        """The clients that have data, each with its teacher in its memory."""
-        plan = self.experiment()
-        settings: Any = plan.new_algorithm().settings
-        members = super().members()
-        for client in members:
-            if client.id not in self.taught:
-                rng = Rng(plan.seed, ("fediod",)).at("client", client.id)
-                train_teacher(client, settings, rng)
-                self.taught[client.id] = dict(client.memory)
-            client.memory = dict(self.taught[client.id])
-        return members
-
-    def run(
-        self,
-        algorithm: str | None = None,
-        clients: Sequence[Client] | None = None,
-        **settings: Any,
-    ) -> Run:
-        """Run FedIOD with the shared teachers; `settings` must not be about stage one. Another
-        algorithm runs as in any lesson.
-        """
-        if clients is None and algorithm in (None, self.algorithm):
-            clients = self.members()
-        return super().run(algorithm, clients, **settings)
 
 
 class Smooth(nn.Module):

@@ -12,9 +12,7 @@ from core.condensation import LatentEncoder
 from core.experiments.profiles import apply
 from core.federation import Ledger
 from core.report.lesson import (
-    SMALL,
     Lesson,
-    TaughtLesson,
     answers,
     condensed,
     pooled,
@@ -167,22 +165,6 @@ def test_condensation_starts_at_the_distance_of_mean_features(lesson):
         (real[client.labels == c].mean(0) - made[labels == c].mean(0)).square().sum() for c in held
     ]
     assert losses[0].item() == pytest.approx(torch.stack(gaps).mean().item(), rel=0.02)
-
-
-def test_runs_that_share_teachers_are_those_that_train_their_own(lesson):
-    fields = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
-    settings = {**SMALL["fediod"], "local_steps": 2, "distill_steps": 2, "scored_images": 0}
-    shared, own = (
-        kind("quick", "fediod", own={"fediod": settings}, **fields)
-        for kind in (TaughtLesson, Lesson)
-    )
-    shared.run(uniqueness=0)
-    again, alone = shared.run(), own.run()
-    for name, value in alone.state.tensors.items():
-        assert torch.equal(again.state.tensors[name], value), name
-    teachers = [client.memory for client in shared.members()]
-    assert len(shared.taught) == len(teachers) == 2
-    assert shared.run("fedavg", local_steps=1, lr=0.1).experiment.algorithm == "fedavg"
 
 
 def test_a_network_under_attack_bends(lesson):

@@ -1,0 +1,113 @@
+"""Lessons on FedIOD: runs that share their teachers, and what these say of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from core import distillation
+from core.algorithms.fediod import clients as local
+from core.federation import Client, State
+from core.report.lesson import Lesson, Run, answers
+from core.rng import Rng
+
+
+class TaughtLesson(Lesson):
+    """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
+
+    @cached_property
+    def taught(self) -> dict[int, dict[str, torch.Tensor]]:
+        """The memory of each client after stage one, by its number."""
+        return {}
+
+    def members(self) -> list[Client]:
+        """The clients that have data, each with its teacher in its memory."""
+        members = super().members()
+        for client in members:
+            if client.id not in self.taught:
+                rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
+                local.train_teacher(client, self.method.settings, rng)
+                self.taught[client.id] = dict(client.memory)
+            client.memory = dict(self.taught[client.id])
+        return members
+
+    def run(
+        self,
+        algorithm: str | None = None,
+        clients: Sequence[Client] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Run FedIOD with the shared teachers; `settings` must not be about stage one. Another
+        algorithm runs as in any lesson.
+        """
+        if clients is None and algorithm in (None, self.algorithm):
+            clients = self.members()
+        return super().run(algorithm, clients, **settings)
+
+    @cached_property
+    def method(self) -> Any:
+        """FedIOD with the settings of this page."""
+        return self.experiment().new_algorithm()
+
+    @cached_property
+    def teachers(self) -> list[nn.Module]:
+        """The teacher of each client that has data, frozen."""
+        return local.teachers(self.members(), self.method.settings)
+
+    @cached_property
+    def counts(self) -> torch.Tensor:
+        """n_{k,c}, (K, C): images of a class at each client that has data."""
+        return torch.stack([client.class_counts for client in self.members()])
+
+    @property
+    def shares(self) -> torch.Tensor:
+        """pi_k, (K,): each client's share of all images."""
+        return (self.counts.sum(1) / self.counts.sum()).float()
+
+    def pictures(self, state: State, count: int = 200) -> torch.Tensor:
+        """Images of a state's generator, (count, C, S, S) in [0, 1]: of the same noise for every
+        state.
+        """
+        images: torch.Tensor = self.method.synthetic(
+            state, count, Rng(self.experiment().seed).at("look")
+        )
+        return images
+
+    def opinion(self, inputs: torch.Tensor) -> dict[str, float]:
+        """What the teachers say of images in the form of network inputs: their mean `entropy`
+        (Eq. 3) and divergence `JSD` (Eq. 4) in nats, and to how many `classes` the images look, the
+        exponential of the entropy of the mean answer.
+        """
+        q = answers(self.teachers, inputs).softmax(-1)
+        mean = torch.einsum("k,knc->nc", self.shares, q).mean(0)
+        return {
+            "entropy": distillation.confidence_loss(q, self.shares).item(),
+            "JSD": distillation.jensen_shannon(q, self.shares).mean().item(),
+            "classes": distillation.entropy(mean).exp().item(),
+        }
+
+    def opinions(self, runs: Mapping[str, Sequence[State]]) -> pd.DataFrame:
+        """`opinion` of the images of named runs' states: `step`, `label` and what it returns."""
+        rows = [
+            {
+                "step": state.meta.get("step", 0),
+                "label": label,
+                **self.opinion(self.task.dataset.standardise(self.pictures(state))),
+            }
+            for label, states in runs.items()
+            for state in states
+        ]
+        return pd.DataFrame(rows)
+
+    def judged(self, judges: Sequence[nn.Module]) -> torch.Tensor:
+        """E D_k(x'_k), (K,): how generated each client's own images look to its discriminator."""
+        own = [
+            distillation.generated(answers([judge], self.task.inputs(client.images))).mean()
+            for judge, client in zip(judges, self.members(), strict=True)
+        ]
+        return torch.stack(own)

@@ -1,0 +1,74 @@
+"""Lessons on FedIOD: what their runs share, and what teachers say of images."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from core.report.lesson import SMALL, Lesson
+from core.report.taught import TaughtLesson
+
+FIELDS = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
+FEDIOD = {**SMALL["fediod"], "local_steps": 2, "distill_steps": 2, "scored_images": 0}
+
+
+@pytest.fixture
+def lesson():
+    return TaughtLesson("quick", "fediod", own={"fediod": FEDIOD}, **FIELDS)
+
+
+class Sure(nn.Module):
+    """Says one class, or one value, whatever the image."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, x):
+        return self.logits.expand(len(x), *self.logits.shape)
+
+
+def test_runs_that_share_teachers_are_those_that_train_their_own(lesson):
+    own = Lesson("quick", "fediod", own={"fediod": FEDIOD}, **FIELDS)
+    lesson.run(uniqueness=0)
+    again, alone = lesson.run(), own.run()
+    for name, value in alone.state.tensors.items():
+        assert torch.equal(again.state.tensors[name], value), name
+    assert len(lesson.taught) == len(lesson.members()) == len(lesson.teachers) == 2
+    assert lesson.run("fedavg", local_steps=1, lr=0.1).experiment.algorithm == "fedavg"
+
+
+def test_shares_are_those_of_all_images(lesson):
+    sizes = [len(client) for client in lesson.members()]
+    assert lesson.counts.sum(1).tolist() == sizes
+    assert lesson.shares.tolist() == pytest.approx([n / sum(sizes) for n in sizes])
+
+
+def test_two_sure_teachers_apart_and_one_unsure(lesson):
+    inputs = lesson.task.inputs(lesson.task.dataset.test.images[:3])
+    lesson.counts = torch.tensor([[3, 0], [0, 1]])
+    lesson.teachers = [Sure([50.0, 0.0]), Sure([0.0, 50.0])]
+    apart = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    said = lesson.opinion(inputs)
+    assert said["entropy"] == pytest.approx(0, abs=1e-6)
+    assert said["JSD"] == pytest.approx(apart, rel=1e-5)
+    assert said["classes"] == pytest.approx(math.exp(apart), rel=1e-5)
+    lesson.teachers = [Sure([0.0, 0.0]), Sure([0.0, 0.0])]
+    said = lesson.opinion(inputs)
+    assert said["entropy"] == pytest.approx(math.log(2)) and abs(said["JSD"]) < 1e-6
+
+
+def test_opinions_follow_the_states_of_runs_on_the_same_noise(lesson):
+    begin, run = lesson.start(), lesson.run()
+    found = lesson.opinions({"a": [begin, run.state], "b": [begin]})
+    assert found["label"].tolist() == ["a", "a", "b"] and found["step"].tolist() == [0, 2, 0]
+    assert found.iloc[0, 2:].tolist() == found.iloc[2, 2:].tolist() != found.iloc[1, 2:].tolist()
+    assert not torch.equal(lesson.pictures(begin, 3), lesson.pictures(run.state, 3))
+
+
+def test_a_discriminator_that_says_one_thing_is_heard(lesson):
+    real = lesson.judged([Sure(torch.full((1, 2, 2), v).tolist()) for v in (0.0, math.log(3))])
+    assert real.tolist() == pytest.approx([0.5, 0.25])
