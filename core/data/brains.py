@@ -1,6 +1,6 @@
 """Slices through heads from the folders in which their makers give them out: BraTS 2018 and 2020, fastMRI
 and IXI as volumes; and, as a stand-in for what is not at hand, 2D images of brain tumours (Cheng et al.
-2015, doi:10.6084/m9.figshare.1512427, CC BY 4.0) in a checkout of marzun9620/QNN.
+2015, doi:10.6084/m9.figshare.1512427) in a checkout of marzun9620/QNN.
 
 All is 8 bits a pixel. Where the paper is silent, this is the reading here: cases are split in the order
 of their names; a test case belongs to the node whose tumours are of its size; every volume has a random

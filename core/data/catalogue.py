@@ -169,7 +169,7 @@ def _sites(kind: sites.Sites) -> Source:
         name=kind.name,
         sizes=kind.sizes,
         origin=kind.origin,
-        licence=kind.licence,
+        licence="see the sources",
         layouts=lambda size: ((f"{kind.name}.npz",),),
         read=kind.load,
         by_hand=kind.how(),

@@ -41,7 +41,6 @@ class Sites:
     origin: str
     #: what a person puts into one folder; `core.data.conversion` says more
     folder: str
-    licence: str = "see the sources"
 
     def how(self) -> str:
         """What a person does to have it."""
@@ -218,7 +217,6 @@ TUMOURS_STAND_IN = Sites(
     (128, 64),
     "a stand-in: 2D images of brain tumours (Cheng et al. 2015), in ten nodes by tumour size",
     QNN,
-    "CC BY 4.0",
 )
 HEADS = tuple(
     Sites(
@@ -240,6 +238,5 @@ HEADS_STAND_IN = Sites(
     (128, 64),
     "a stand-in: the images of tumours_stand_in, undersampled by a kind of Fourier mask for each site",
     QNN,
-    "CC BY 4.0",
 )
 ALL = (NUCLEI, NUCLEI_STAND_IN, TUMOURS, TUMOURS_STAND_IN, *HEADS, HEADS_STAND_IN)
