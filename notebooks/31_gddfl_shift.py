@@ -11,7 +11,7 @@
 # at the table that compares them, and ends with a gallery in the manner of the paper's Figure 2.
 #
 # All clients have the same mix of classes here, so that any difference comes from the shift. The numbers of the run are
-# those of [the page before](30_gddfl). `shown` is the profile that the table shows.
+# those of [the lesson](30_gddfl). `shown` is the profile that the table shows.
 
 # %% tags=["parameters"]
 dataset = "digits"

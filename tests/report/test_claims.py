@@ -117,7 +117,7 @@ def test_every_verdict_is_counted_once_and_drawn():
 
 def test_a_table_shows_its_claims_with_links():
     html = claims_table("gddfl", main=True).to_html()
-    assert html.count('<a href="30_gddfl.html">') == 3 and "<script" not in html
+    assert html.count('<a href="32_gddfl_results.html">') == 3 and "<script" not in html
 
 
 @pytest.mark.parametrize(
