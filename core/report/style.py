@@ -17,8 +17,7 @@ PALETTE = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "h")
 DASHES: tuple[Any, ...] = ("", (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (2, 2, 4, 2))
 
-#: drawn with these; on a dark page the same drawing has `DARK` in their place (see
-#: core.report.figures.to_html)
+#: drawn with these; on a dark page the same drawing has `DARK` in their place, see `variable`
 INK, RULE = "#2b2b2b", "#c9c9c8"
 DARK = {INK: "#dcdcdc", RULE: "#4a4a4b", "#0072b2": "#4aa8e0", "#009e73": "#2fc39a"}
 
@@ -102,9 +101,17 @@ def rc() -> dict[str, Any]:
     }
 
 
-#: The book's theme puts a light plate behind pictures and HTML of a dark page; these lines take it
-#: away and choose the drawing that fits the page, in the book, JupyterLab, Visual Studio Code and
-#: Colab.
+def variable(colour: str) -> str:
+    """A colour of `DARK` in a drawing: itself, unless the page says otherwise."""
+    return f"var({_name(colour)},{colour})"
+
+
+def _name(colour: str) -> str:
+    return f"--core-{colour[1:]}"
+
+
+#: The book's theme puts a light plate behind HTML of a dark page; these lines take it away and give
+#: drawings the inks of the page: in the book, JupyterLab, Visual Studio Code and Colab.
 _DARK_PAGES = (
     "html[data-theme=dark]",
     "body[data-jp-theme-light=false]",
@@ -114,11 +121,10 @@ _DARK_PAGES = (
 FIGURE_CSS = "".join(
     [
         ".core-figure{margin:0}",
-        ".core-figure "
-        "img{background:none!important;padding:0!important;filter:none!important;max-width:100%;height:auto}",
-        ".core-figure .only-dark{display:none}",
-        ",".join(f"{page} .core-figure .only-dark" for page in _DARK_PAGES) + "{display:inline}",
-        ",".join(f"{page} .core-figure .only-light" for page in _DARK_PAGES) + "{display:none}",
+        ".core-figure svg{max-width:100%;height:auto}",
+        ".core-figure svg *{stroke-linejoin:round;stroke-linecap:butt}",
+        ",".join(f"{page} .core-figure" for page in _DARK_PAGES),
+        f"{{{';'.join(f'{_name(light)}:{dark}' for light, dark in DARK.items())}}}",
         "html[data-theme=dark] .bd-content div.cell_output .text_html:has(.core-figure)"
         "{background:none!important;color:inherit!important;padding:0!important}",
     ]

@@ -52,6 +52,15 @@ def test_an_image_without_a_description_is_found(tmp_path, image):
     assert "alt text" in problem
 
 
+@pytest.mark.parametrize(
+    ("label", "problems"), [("", 1), (" aria-label=' '", 1), (" aria-label='Up'", 0)]
+)
+def test_a_drawing_has_a_label(tmp_path, label, problems):
+    drawing = f"<figure class='core-figure'><svg role='img'{label}><g/></svg></figure>"
+    found = static.alt_problems(tiny.site(tmp_path, one=drawing), "one")
+    assert len(found) == problems
+
+
 def test_a_decorative_image_needs_none(tmp_path):
     assert (
         static.alt_problems(

@@ -1,9 +1,9 @@
-"""Figures: the numbers they draw, their words, and both drawings for light and dark pages."""
+"""Figures: the numbers they draw, their words, and their inks on light and dark pages."""
 
 from __future__ import annotations
 
-import base64
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -175,21 +175,32 @@ def test_images_of_another_shape_are_refused(images):
         condensed_images(np.zeros((2, 1, 4, 4)), [0])
 
 
-def drawings(html):
-    return [
-        base64.b64decode(data).decode()
-        for data in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", html)
-    ]
-
-
-def test_both_drawings_have_words_and_no_background():
+def test_one_drawing_has_words_no_background_and_the_inks_of_its_page():
     html = to_html(curves(record(), title="A & B"))
-    alts = re.findall(r'alt="([^"]*)"', html)
-    assert len(alts) == 2 and alts[0] == alts[1] and alts[0].startswith("A &amp; B.")
-    light, dark = drawings(html)
-    assert style.INK in light and style.INK not in dark and style.DARK[style.INK] in dark
-    assert "#ffffff" not in light and "#ffffff" not in dark
+    assert html.count("<svg") == 1 and 'aria-label="A &amp; B.' in html
+    for light, dark in style.DARK.items():
+        name = f"--core-{light[1:]}"
+        assert f"{name}:{dark}" in html
+        uses = len(re.findall(rf"(?:fill|stroke): var\({name},{light}\)", html))
+        assert uses == html.count(light), "a colour that no page can change"
+    assert html.count(f"var(--core-{style.INK[1:]},") > 5
+    assert "#ffffff" not in html and "\n" not in html
     assert to_html(curves(record(), title="A & B")) == html  # the same bytes every time
+
+
+def test_drawings_on_one_page_do_not_share_names():
+    """What a drawing refers to is its own, and all of it is there: it is a part of the page."""
+    pixels = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4)
+    seen = set()
+    for figure in (curves(record(), title="A"), condensed_images(pixels, [0, 1], title="A")):
+        drawing = ElementTree.fromstring(re.search(r"<svg.*</svg>", to_html(figure))[0])
+        names = [tag.get("id") for tag in drawing.iter() if tag.get("id")]
+        text = ElementTree.tostring(drawing, encoding="unicode")
+        used = {name.strip("()") for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text)}
+        assert used and used <= set(names) and len(set(names)) == len(names)
+        assert not seen & set(names)
+        seen |= set(names)
+    assert text.count("data:image/png;base64,iVBOR") == 1
 
 
 def luminance(colour):
@@ -220,7 +231,7 @@ def test_a_figure_without_words_is_refused():
     figure.set_label("")
     with pytest.raises(InputError, match="description"):
         to_html(figure)
-    assert 'alt="two &lt; three"' in to_html(figure, alt="two < three")
+    assert 'aria-label="two &lt; three"' in to_html(figure, alt="two < three")
 
 
 def test_show_gives_html_and_words(monkeypatch):
@@ -228,7 +239,7 @@ def test_show_gives_html_and_words(monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda data, raw: given.append(data))
     show(curves(record()))
     assert (
-        given[0]["text/html"].count("<img") == 2 and "FedAvg ends at 50.0" in given[0]["text/plain"]
+        given[0]["text/html"].count("<svg") == 1 and "FedAvg ends at 50.0" in given[0]["text/plain"]
     )
 
 

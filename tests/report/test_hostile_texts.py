@@ -118,10 +118,12 @@ def shown(page: str) -> str:
     for tag in soup.find_all(True):
         assert not [name for name in tag.attrs if name.startswith("on")], tag
         for link in ("src", "href"):
-            assert re.match(r"data:image/svg|[\w./-]*$", tag.get(link, "")), tag
+            assert re.match(r"[\w./-]*$", tag.get(link, "")), tag
+        assert re.match(r"data:image/png|#?[\w-]*$", tag.get("xlink:href", "")), tag
     titles = " ".join(tag["title"] for tag in soup.find_all(title=True))
     alts = " ".join(tag["alt"] for tag in soup.find_all(alt=True))
-    return f"{soup.get_text()} {titles} {alts}"
+    labels = " ".join(tag["aria-label"] for tag in soup.find_all(attrs={"aria-label": True}))
+    return f"{soup.get_text()} {titles} {alts} {labels}"
 
 
 def measured(spec: TableSpec) -> dict[str, Record]:

@@ -85,11 +85,14 @@ def _file(html: Path, page: str) -> Path:
 
 
 def alt_problems(html: Path, page: str) -> list[str]:
-    """Images without a description. A file name, which Sphinx puts where none was given, does not
-    count as one.
+    """Images and drawings without a description. A file name, which Sphinx puts where none was given,
+    does not count as one.
     """
-    found = []
-    for image in _soup(_file(html, page)).find_all("img"):
+    found, soup = [], _soup(_file(html, page))
+    for drawing in soup.select(".core-figure svg"):
+        if not (drawing.get("aria-label") or "").strip():
+            found.append(f"{page}: a drawing has no aria-label")
+    for image in soup.find_all("img"):
         alt = (image.get("alt") or "").strip()
         decorative = image.get("role") == "presentation" or image.get("aria-hidden") == "true"
         if not decorative and (not alt or re.fullmatch(r"\S+\.(png|jpe?g|svg|gif|webp)", alt)):
