@@ -8,7 +8,7 @@
 # *generator* invents images, and a *student* learns to answer them as the teachers do. What makes an image a good
 # question? It should look real to the clients' *discriminators*, each teacher should be sure about it, the teachers
 # should disagree, and the student should not know the answer yet. The teachers' answers are mixed with weights by
-# class and image. [Knowledge distillation](40_knowledge_distillation) explains why a plain average would fail.
+# class and image. [Many teachers](47_many_teachers) explains why a plain average would fail.
 #
 # ```{figure} ../book/_static/fediod.svg
 # :alt: A server above, clients below. In each step generated images go down, then gradients of the answers. Answers, gradients of the images and the mean of the discriminator on real images go up. Real images, teacher and discriminator stay with the client. The server has a generator and a student.
@@ -405,7 +405,7 @@ Markdown(
 # %% [markdown]
 # One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
 # *more* than it should client $k$ believes in $y$, not how far it should be believed. With perfect teachers [the
-# chapter before](40_knowledge_distillation) measures both directions. The setting is `input_ratio`; the rows with * in Tables 6 and 7
+# chapter before](47_many_teachers) measures both directions. The setting is `input_ratio`; the rows with * in Tables 6 and 7
 # are without this factor.
 #
 # ## Take away

@@ -531,7 +531,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # A factor that hardly leaves 1 changes nothing, whichever way it points: then the discriminators have not learned yet,
-# or call everything generated. [The chapter on distillation](40_knowledge_distillation) measures both readings with
+# or call everything generated. [The chapter on many teachers](47_many_teachers) measures both readings with
 # perfect teachers, [FedIOD](41_fediod) with trained ones.
 #
 # ### Counts or shares

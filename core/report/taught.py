@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import nn
 
 from core import distillation
 from core.algorithms.fediod import clients as local
-from core.federation import Client, State
+from core.federation import Client, LocalTraining, State, Task, train
+from core.models import Classifier
 from core.report.lesson import Lesson, Run, answers
 from core.rng import Rng
 
@@ -111,3 +112,30 @@ class TaughtLesson(Lesson):
             for judge, client in zip(judges, self.members(), strict=True)
         ]
         return torch.stack(own)
+
+
+def distilled(
+    task: Task,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    steps: int,
+    rng: Rng,
+) -> Classifier:
+    """A fresh network after some steps of Adam on answers (N, C) to images in the form of network
+    inputs; `loss` takes its logits and the answers of a batch.
+    """
+    student = task.new_model(rng)
+    adam = torch.optim.Adam(student.parameters(), lr=0.01)
+    plan = LocalTraining(batch_size=32)
+    train(
+        student,
+        inputs,
+        targets,
+        plan,
+        steps,
+        lambda network, x, wanted: loss(network(x), wanted),
+        rng.at("learn"),
+        [adam],
+    )
+    return student

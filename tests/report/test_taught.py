@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from core.report.lesson import SMALL, Lesson
-from core.report.taught import TaughtLesson
+from core.report.taught import TaughtLesson, distilled
+from core.rng import Rng
 
 FIELDS = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
 FEDIOD = {**SMALL["fediod"], "local_steps": 2, "distill_steps": 2, "scored_images": 0}
@@ -72,3 +73,18 @@ def test_opinions_follow_the_states_of_runs_on_the_same_noise(lesson):
 def test_a_discriminator_that_says_one_thing_is_heard(lesson):
     real = lesson.judged([Sure(torch.full((1, 2, 2), v).tolist()) for v in (0.0, math.log(3))])
     assert real.tolist() == pytest.approx([0.5, 0.25])
+
+
+def test_a_student_comes_to_the_answers_it_is_given(lesson):
+    task = lesson.task
+    inputs = task.inputs(task.dataset.train.images[:64])
+    targets = torch.nn.functional.one_hot(task.dataset.train.labels[:64], 10).float()
+
+    def loss(scores, wanted):
+        return (scores - wanted).square().mean()
+
+    errors = [
+        loss(distilled(task, inputs, targets, loss, steps, Rng(3)).eval()(inputs), targets).item()
+        for steps in (1, 40)
+    ]
+    assert errors[1] < 0.3 * errors[0]
