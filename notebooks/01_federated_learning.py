@@ -55,11 +55,11 @@ task.dataset.classes
 # %% [markdown]
 # ## The goal
 #
-# Client $k$ holds $n_k$ of all $n$ samples. With its mean loss $F_k$, the goal is
+# Client $k$ holds $n_k$ of all $N$ samples. With its mean loss $F_k$, the goal is
 #
 # $$
 # \begin{aligned}
-# &\min_w F(w), \qquad F(w) = \sum_{k=1}^{K} \frac{n_k}{n} F_k(w), \\
+# &\min_w F(w), \qquad F(w) = \sum_{k=1}^{K} \frac{n_k}{N} F_k(w), \\
 # &F_k(w) = \frac{1}{n_k} \sum_{(x, y) \in \mathcal{T}_k} \ell\bigl(f_w(x), y\bigr).
 # \end{aligned}
 # $$ (eq:fl-goal)
@@ -123,7 +123,7 @@ source(algorithms.find("fedavg").client_update)
 # The server averages what comes back, weighted by numbers of samples:
 #
 # $$
-# w_{t+1} = \sum_{k=1}^{K} \frac{n_k}{n} \, w^k_{t+1}.
+# w_{t+1} = \sum_{k=1}^{K} \frac{n_k}{N} \, w^k_{t+1}.
 # $$ (eq:fl-average)
 
 # %%
@@ -252,11 +252,11 @@ source(algorithms.find("scaffold").objective)
 
 # %% [markdown]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
-# \sum_k \frac{n_k}{n} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
-# cancels:
+# \sum_k \frac{n_k}{N} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
+# cancels (the paper writes $\beta$ for $m$):
 #
 # $$
-# v_{t+1} = \beta v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.
+# v_{t+1} = m \, v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.
 # $$ (eq:fl-momentum)
 
 # %%
@@ -336,7 +336,7 @@ show(
 # ```{solution} ex-fl-one-step
 # :class: dropdown
 #
-# $w^k = w_t - \eta \nabla F_k(w_t)$, so $\sum_k \frac{n_k}{n} w^k = w_t - \eta \sum_k \frac{n_k}{n} \nabla F_k(w_t) =
+# $w^k = w_t - \eta \nabla F_k(w_t)$, so $\sum_k \frac{n_k}{N} w^k = w_t - \eta \sum_k \frac{n_k}{N} \nabla F_k(w_t) =
 # w_t - \eta \nabla F(w_t)$. For the second step each client's gradient is taken at its own $w^k$, no longer at a
 # common point. The average of gradients at different points is not a gradient of $F$.
 # ```

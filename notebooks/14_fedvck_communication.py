@@ -271,7 +271,7 @@ Markdown(
 )
 
 # %% [markdown]
-# The splits are those at $\beta = 0.05$, which the paper does not state for these tables. A run that leaves out the
+# The splits are those at $\alpha = 0.05$ (the paper writes $\beta$), which it does not state for these tables. A run that leaves out the
 # same images has `{"name": "file", "file": ..., "listed_classes_only": true}` as its partition.
 #
 # ## STL10

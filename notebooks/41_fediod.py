@@ -111,7 +111,7 @@ run.per_round().assign(
 ).T.round(1)
 
 # %% [markdown]
-# Algorithm 1 of the paper, as a conversation. The server sends images $x = G(w)$, the clients answer, the server sends
+# Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes $w$), the clients answer, the server sends
 # back how its losses depend on the answers, and each client completes the chain rule through its own networks.
 # "One-way" means that no network is sent. It does not mean that the clients speak once: all this crosses the network
 # in *each* step, for each client.
@@ -156,7 +156,7 @@ crossing.groupby(
 #
 # $$
 # \max_G \min_{D_k} L_\text{gan}^k = \mathbb{E}_{x'_k}\bigl[\pi_k D_k(x'_k)\bigr]
-# + \mathbb{E}_{w}\bigl[1 - D_k(G(w))\bigr] .
+# + \mathbb{E}_{\xi}\bigl[1 - D_k(G(\xi))\bigr] .
 # $$ (eq:iod-gan)
 #
 # $D_k$ makes this small: low values on real images, high ones on generated images. So $D_k(x)$ says how *generated*
@@ -207,12 +207,12 @@ pd.DataFrame(
 # not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
 #
 # $$
-# L_\text{conf} = \mathbb{E}_{w} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .
+# L_\text{conf} = \mathbb{E}_{\xi} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .
 # $$ (eq:iod-confidence)
 #
 # $$
 # \mathrm{JSD}(q_1, \dots, q_K) = H(\bar q) - \sum_k \pi_k H(q_k), \qquad \bar q = \sum_k \pi_k q_k, \qquad
-# L_\text{unique} = \mathbb{E}_{w}[-\mathrm{JSD}] .
+# L_\text{unique} = \mathbb{E}_{\xi}[-\mathrm{JSD}] .
 # $$ (eq:iod-unique)
 
 # %%
@@ -235,7 +235,7 @@ same(L_conf + L_unique, (2 * each - H(q_bar)).mean())
 # The divergence lies between 0 and $H(\pi) \le \log K$. Both terms together are
 #
 # $$
-# L_\text{conf} + L_\text{unique} = \mathbb{E}_{w} \Bigl[ 2 \sum_k \pi_k H(q_k) - H(\bar q) \Bigr] :
+# L_\text{conf} + L_\text{unique} = \mathbb{E}_{\xi} \Bigl[ 2 \sum_k \pi_k H(q_k) - H(\bar q) \Bigr] :
 # $$ (eq:iod-together)
 #
 # each teacher sure, their mixture unsure. How both go along in the run, on images of the same noise:
@@ -323,7 +323,7 @@ show(
 #
 # $$
 # \max_G \min_S L_\text{mimic}, \qquad
-# L_\text{mimic} = \mathbb{E}_{w} \bigl\lVert S(G(w)) - A\bigl(T_1(G(w)), \dots, T_K(G(w))\bigr) \bigr\rVert^2 .
+# L_\text{mimic} = \mathbb{E}_{\xi} \bigl\lVert S(G(\xi)) - A\bigl(T_1(G(\xi)), \dots, T_K(G(\xi))\bigr) \bigr\rVert^2 .
 # $$ (eq:iod-mimic)
 #
 # ### Whom to believe

@@ -21,7 +21,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 
@@ -39,7 +39,7 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import SMALL, answers, share_right
-from core.report.results import filled
+from core.report.results import beside_chance, filled
 from core.report.taught import TaughtLesson
 from core.report.texts import Markdown
 from core.rng import Rng
@@ -53,13 +53,13 @@ best = None if shown == "best" else shown
 # few. The placing below is the only one in which the last column is the full method; the cells that could change
 # places are marked *uncertain*. `*` means weights by class only, which other methods have too.
 
-# %%
+# %% tags=["hide-input"]
 table("fediod", 6, best)
 
 # %% [markdown]
 # What does a row switch? These are the settings of its runs; an empty cell is the value of the full method.
 
-# %%
+# %% tags=["hide-input"]
 arms = {
     line.name: line.fields.get("settings", {})
     for line in TableSpec.find("fediod", "6").rows
@@ -83,7 +83,7 @@ pd.DataFrame(
 # ($L_\text{mimic}$; at $\tau = 1$ it is another quantity), how many classes the batch shows, and the score of Table 7.
 # Means over seeds:
 
-# %%
+# %% tags=["hide-input"]
 seen = {
     "accuracy": "accuracy (%)",
     "judged_generated": "D_k, generated",
@@ -117,7 +117,7 @@ ended.groupby(level=[0, 1], sort=False).mean().round(2)
 # is the deviation that Table 1 prints for FedIOD on the same data. Measured steps are means over the seeds that both
 # rows have, so two rows are compared with the same split and the same teachers.
 
-# %%
+# %% tags=["hide-input"]
 doubtful = ("+ mimic tau 1, *", "+ mimic tau 1, Eq. 8")
 frame = table_frame("fediod", 6, best)
 printed = frame.dropna(subset="printed").set_index("row")["printed"]
@@ -155,7 +155,7 @@ for column, found in measured.items():
     ]
 filled(effects, "{:+.2f}")
 
-# %%
+# %% tags=["hide-input"]
 one = table_frame("fediod", 1, best)
 ours = one[(one["row"] == "FedIOD") & one["printed"].notna()].set_index(
     "column"
@@ -209,7 +209,7 @@ Markdown("\n\n".join(sentences))
 # The same settings on digits. All arms share the teachers, which do not depend on stage two.
 
 
-# %%
+# %% tags=["hide-input"]
 lesson = TaughtLesson(
     profile,
     "fediod",
@@ -235,22 +235,26 @@ show(lesson.partition_plot())
 
 # %%
 runs = {name: lesson.run(**arm) for name, arm in arms.items()}
-named(
+small = named(
     pd.DataFrame({name: one.record.metrics for name, one in runs.items()}).T
-).round(2)
+)
+small.drop(columns="accuracy (%)").round(2)
+
+# %%
+Markdown(beside_chance(small["accuracy (%)"], task.dataset.num_classes))
 
 # %% [markdown]
-# Accuracy of a student that has learned for seconds is no evidence for an order of arms.
+# A student that has learned for seconds is no evidence for an order of arms; what the teachers say of the images is.
 #
 # ## One term at a time
 #
 # Each term of the generator's loss that the teachers' answers decide is a line with a factor of its own, and so is the
 # temperature of $L_\text{mimic}$:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show shaping in core"}
 source(Centre.shaping)
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show mimic in core"}
 source(Centre.mimic)
 
 # %% [markdown]
@@ -259,7 +263,7 @@ source(Centre.mimic)
 # steps of one length down its own gradient. In the generator these four pulls are added up. The ensemble of
 # $L_\text{mimic}$ has weights by class here, so that no term reaches into another.
 
-# %%
+# %% tags=["hide-input"]
 teachers, pi = lesson.teachers, lesson.shares
 whole = runs["FedIOD"]
 young, people = whole.states[0], whole.clients
@@ -313,7 +317,7 @@ def moved(x, loss, count=20, length=0.3):
     return x
 
 
-# %%
+# %% tags=["hide-input"]
 start = lesson.pictures(young, 100)
 ends = {"at the start": start} | {
     f"down {name}": moved(start, loss) for name, loss in terms.items()
@@ -353,7 +357,7 @@ pd.DataFrame(
 # The length of a term's gradient says who decides about an image, as all weights are 1 in print. The cosine between
 # two gradients says whether they help each other ($+1$) or fight ($-1$); means over images.
 
-# %%
+# %% tags=["hide-input"]
 pulls = {
     name: slope(start, loss).flatten(1) * len(start)
     for name, loss in terms.items()
@@ -389,15 +393,15 @@ Markdown(
 # $L_\text{conf}$ and $L_\text{unique}$ share a part, because
 #
 # $$
-# L_\text{unique} = \mathbb{E}_w \Bigl[ \sum_k \pi_k H(q_k) \Bigr] - \mathbb{E}_w \bigl[ H(\bar q) \bigr]
-# = L_\text{conf} - \mathbb{E}_w \bigl[ H(\bar q) \bigr] .
+# L_\text{unique} = \mathbb{E}_\xi \Bigl[ \sum_k \pi_k H(q_k) \Bigr] - \mathbb{E}_\xi \bigl[ H(\bar q) \bigr]
+# = L_\text{conf} - \mathbb{E}_\xi \bigl[ H(\bar q) \bigr] .
 # $$ (eq:ioa-share)
 #
 # Uniqueness alone already makes each teacher sure. So the two rows "+ confidence" and "+ uniqueness" of Table 6 switch
 # on overlapping losses, and one cannot expect their gains to add up. Here they are in a run, without the game
 # against the student so that nothing drowns them:
 
-# %%
+# %% tags=["hide-input"]
 square = {
     "neither": runs["GAN, Eq. 2"],
     "confidence": lesson.run(mimic=0, uniqueness=0),
@@ -416,7 +420,7 @@ show(
     )
 )
 
-# %%
+# %% tags=["hide-input"]
 show(
     lines(
         path,
@@ -435,7 +439,7 @@ show(
 # what the ensemble says about them. Three sets of images: from the end of the full run, from the run with the
 # adversarial loss only, and real training images, which nobody has in FedIOD.
 
-# %%
+# %% tags=["hide-input"]
 last = whole.state
 centre, locals_ = algorithm.sides(last, people, Rng(seed))
 
@@ -504,7 +508,7 @@ grid = pd.DataFrame(
 ).T
 grid.rename_axis(["images", "weights"]).round(1)
 
-# %%
+# %% tags=["hide-input"]
 own = {
     name: share_right(targets, test.labels)
     for name, targets in mixtures(task.inputs(test.images)).items()
@@ -529,7 +533,7 @@ Markdown(
 # [Knowledge distillation](40_knowledge_distillation) says what to look for in $\tau$: at $\tau = 1$ a sure ensemble
 # tells its class and little else. How sure is it here, and how much of the student's gradient is left?
 
-# %%
+# %% tags=["hide-input"]
 facts = {}
 for images, inputs in held.items():
     targets = mixtures(inputs)["class ratio (*)"]
@@ -557,7 +561,7 @@ pd.DataFrame(facts).T.rename_axis("images").round(2)
 # variance of $\log (D_k(x) / \mathbb{E} D_k)$ into a part between clients, which is a constant factor for each of them,
 # and a part within clients, from image to image.
 
-# %%
+# %% tags=["hide-input"]
 fake = distillation.generated(answers(locals_.judges, held["full run"]))
 log = (fake / real[:, None]).clamp_min(1e-12).log()
 within, between = log.var(1, correction=0).mean(), log.mean(1).var(correction=0)
@@ -600,10 +604,10 @@ Markdown(
 # Inception score needs the weights of a network trained on ImageNet, which are not part of this book; without them its
 # cells stay pending.
 
-# %%
+# %% tags=["hide-input"]
 table("fediod", 7, best)
 
-# %%
+# %% tags=["hide-input"]
 score = table_frame("fediod", 7, best)
 score = score[score["printed"].notna()].pivot(
     index="row", columns="metric", values="printed"
@@ -623,7 +627,7 @@ filled(differences, "{:+.2f}")
 # The column "adapted score" of the small runs above is the same measure. Most rows are those of Table 6, and then they
 # are the same runs:
 
-# %%
+# %% tags=["hide-input"]
 known = {
     run.id: cell.row
     for cell in TableSpec.find("fediod", "6").cells("paper")

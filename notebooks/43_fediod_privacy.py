@@ -28,7 +28,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import math
 
 import pandas as pd
@@ -81,7 +81,7 @@ Settings = find("fediod").Settings
 delta = Settings().delta
 
 
-# %%
+# %% tags=["hide-input"]
 lesson = TaughtLesson(
     profile,
     "fediod",
@@ -122,7 +122,7 @@ f"accuracy of the student: {first.accuracy:.1f}%"
 # The uploads of one step, for one client, and what protects them in a private run. A private client does not say what
 # its discriminator thinks, so the weights must be class ratios (`importance`).
 
-# %%
+# %% tags=["hide-input"]
 guards = {
     "logits": "clipped to logit_norm and noised",
     "gradients/images": "clipped to clip_norm and noised",
@@ -156,11 +156,11 @@ pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename(
 #
 # ## The promise
 #
-# A mechanism $M$ is $(\varepsilon, \delta)$-differentially private {cite:p}`dp` if for all neighbouring data sets $D$,
-# $D'$ and all sets $A$ of outputs
+# A mechanism $M$ is $(\varepsilon, \delta)$-differentially private {cite:p}`dp` if for all neighbouring data sets $X$,
+# $X'$ and all sets $Y$ of outputs
 #
 # $$
-# P(M(D) \in A) \le e^\varepsilon \, P(M(D') \in A) + \delta .
+# P(M(X) \in Y) \le e^\varepsilon \, P(M(X') \in Y) + \delta .
 # $$ (eq:iop-dp)
 #
 # So nobody can tell well from the output which of the two it was. All hangs on the word *neighbouring*. The paper does
@@ -177,10 +177,10 @@ pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename(
 # \Delta = 2 B \sqrt{N} .
 # $$ (eq:iop-noise)
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show clip_and_noise in core"}
 source(clip_and_noise)
 
-# %%
+# %% tags=["hide-input"]
 steep = torch.randn(32, 100, generator=Rng(seed).at("steep").generator())
 clipped = clip_and_noise(steep, 1.0, 0.0, Rng(seed).generator())
 noised = clip_and_noise(steep, 1.0, 0.5, Rng(seed).at("drawn").generator())
@@ -208,19 +208,19 @@ pd.Series(
 # The book takes the accountant of the library Opacus, which turns the same divergence into $\varepsilon$ a little more
 # tightly:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show spent_epsilon in core"}
 source(spent_epsilon)
 
 # %% [markdown]
 # Without sampling the truth is known: $T$ releases with $\sigma$ are one release with $\sigma / \sqrt T$, for which
 #
 # $$
-# \delta(\varepsilon) = \Phi\Bigl(\frac{\mu}{2} - \frac{\varepsilon}{\mu}\Bigr)
-# - e^\varepsilon \, \Phi\Bigl(- \frac{\mu}{2} - \frac{\varepsilon}{\mu}\Bigr), \qquad \mu = \sqrt T / \sigma .
+# \delta(\varepsilon) = \Phi\Bigl(\frac{\nu}{2} - \frac{\varepsilon}{\nu}\Bigr)
+# - e^\varepsilon \, \Phi\Bigl(- \frac{\nu}{2} - \frac{\varepsilon}{\nu}\Bigr), \qquad \nu = \sqrt T / \sigma .
 # $$ (eq:iop-exact)
 
 
-# %%
+# %% tags=["hide-input"]
 def simple(sigma, count):
     return (
         count / (2 * sigma**2)
@@ -249,13 +249,13 @@ pd.DataFrame(
 # The accountant proves a bound about a mechanism. Is the program that mechanism? An audit {cite:p}`tightaudit` plays the
 # game that the definition is about: two data sets whose answers differ as much as they may, and an attacker who sees the
 # noisy answers and guesses whose they are. From the numbers of wrong guesses, with their exact binomial intervals, follows
-# the least $\mu$, and by {eq}`eq:iop-exact` the least $\varepsilon$, with 95% confidence. It must not exceed what is
+# the least $\nu$, and by {eq}`eq:iop-exact` the least $\varepsilon$, with 95% confidence. It must not exceed what is
 # claimed. Three faults show what it sees.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show audited_epsilon in core"}
 source(audited_epsilon)
 
-# %%
+# %% tags=["hide-input"]
 row = torch.randn(4, 6, generator=Rng(seed).at("canary").generator())
 canaries = 50 * row, -50 * row  # far beyond the bound on both sides
 claim, releases, bound = budgets[0], 3, 1.0
@@ -283,7 +283,7 @@ pd.DataFrame(
 # %% [markdown]
 # More noise buys a smaller $\varepsilon$; more steps cost.
 
-# %%
+# %% tags=["hide-input"]
 sigmas = [2.0**power for power in range(-1, 10)]
 by_noise = pd.DataFrame(
     [
@@ -308,7 +308,7 @@ show(
     )
 )
 
-# %%
+# %% tags=["hide-input"]
 counts_of = [4**power for power in range(9)]
 by_steps = pd.DataFrame(
     [
@@ -353,7 +353,7 @@ pd.Series(
 # The paper's setting: batches of 64, 300 epochs, `largest` images at the largest client, $\varepsilon = 10$ for all of
 # it. How much noise is that, and which part of the training does a smaller budget pay?
 
-# %%
+# %% tags=["hide-input"]
 whole = Settings(private=True, importance="class_ratio")
 all_steps = whole.all_steps([largest])
 releases = whole.releases(all_steps)
@@ -366,7 +366,7 @@ parts_paid = {
 }
 pd.Series(parts_paid).round(1).to_frame(f"steps paid, of {all_steps:,} (%)")
 
-# %%
+# %% tags=["hide-input"]
 deviation = sigma * 2 * whole.clip_norm * math.sqrt(whole.distill_batch)
 pixels = 3 * 32 * 32
 pd.Series(
@@ -386,7 +386,7 @@ pd.Series(
 #
 # The same in small, with far fewer steps. Teachers and draws are the same in all runs.
 
-# %%
+# %% tags=["hide-input"]
 pairs = {}
 for epsilon in budgets:
     for private in (True, False):
@@ -415,7 +415,7 @@ small.round(2)
 # + \mathcal{N}(0, \sigma_v^2) \Bigr\} .
 # $$ (eq:iop-votes)
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show noisy_votes in core"}
 source(noisy_votes)
 
 # %% [markdown]
@@ -424,7 +424,7 @@ source(noisy_votes)
 # answer is paid for, so the number of questions decides. `voters` teachers answer the test images, and the noise is
 # that which lets $n$ questions pass for $\varepsilon = 10$:
 
-# %%
+# %% tags=["hide-input"]
 groups = [
     torch.as_tensor(part)
     for part in partition.dirichlet(train_set.labels, voters, 1.0, seed)
@@ -478,10 +478,10 @@ pd.DataFrame(rows).T.rename_axis("questions").round(1)
 # Both methods under four budgets, on CIFAR-10. Ours: the whole training spends $\varepsilon = 10$, and a smaller
 # budget stops it earlier.
 
-# %%
+# %% tags=["hide-input"]
 table("fediod", 5, best)
 
-# %%
+# %% tags=["hide-input"]
 frame = table_frame("fediod", 5, best)
 wide = {
     kind: frame.pivot(index="column", columns="row", values=kind).reindex(
@@ -501,7 +501,7 @@ for kind, of in wide.items():
     }
 filled(pd.DataFrame(answers).T, "{:+.2f}")
 
-# %%
+# %% tags=["hide-input"]
 lead = (
     wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]
 ).dropna()
@@ -525,7 +525,7 @@ Markdown(
 # It lies between 1 and $C$. The right side is the divergence {eq}`eq:iod-unique` once more: there between teachers, for
 # one image; here between images, for one classifier.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show exponential_score in core"}
 source(image_quality.exponential_score)
 
 # %% [markdown]
@@ -533,7 +533,7 @@ source(image_quality.exponential_score)
 # the mean of their scores (Table 7). Some sets of images; in place of Inception a network that has learned from all
 # data:
 
-# %%
+# %% tags=["hide-input"]
 teachers = lesson.teachers
 judge = task.new_model(Rng(seed).at("judge"))
 train(
@@ -581,7 +581,7 @@ pd.DataFrame(
 # A teacher that has seen few classes cannot score high, whatever the images: its score is at most about the number of
 # classes it knows. So adapted scores can be compared within one partition only.
 
-# %%
+# %% tags=["hide-input"]
 pd.DataFrame(
     {
         f"client {client.id}": {
@@ -613,10 +613,10 @@ pd.DataFrame(
 # distance is read as more privacy. The features are Inception's in print; here they come from a network with random
 # weights, which needs no download. Numbers of two networks cannot be compared, their order can.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show frechet_distance in core"}
 source(image_quality.frechet_distance)
 
-# %%
+# %% tags=["hide-input"]
 features = RandomFeatures(task.dataset.channels)
 size = min(100, *(len(client) // 2 for client in members))
 distances = {}
@@ -664,10 +664,10 @@ Markdown(
 # one small batch; FedAvg sends the sum of many steps. So this is the best case for the attacker: one image at a time.
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show victim in core"}
 source(victim)
 
-# %%
+# %% tags=["hide-input"]
 network = victim(task, Rng(seed).at("victim"))
 client = members[0]
 secret, marks = client.images[:attacked].float() / 255, client.labels[:attacked]
@@ -702,7 +702,7 @@ show(
 # private image of this client (peak signal-to-noise ratio, in decibels)? And does it come nearer to private images
 # than to as many test images, which played no part?
 
-# %%
+# %% tags=["hide-input"]
 reference, control = client.images.float() / 255, test.images.float() / 255
 control, unseen = control[:-attacked], control[-attacked:]
 many = min(len(reference), len(control))
@@ -744,7 +744,7 @@ pd.DataFrame(nearness).T.round(2)
 # + s \underbrace{(P + C)}_\text{images down, logits up} \bigr] + \text{once: counts, } \pi_k .
 # $$ (eq:iop-bytes)
 
-# %%
+# %% tags=["hide-input"]
 batch, numbers = (
     algorithm.settings.distill_batch,
     task.dataset.channels * task.dataset.size**2,
@@ -791,7 +791,7 @@ show(
 # target is the best test accuracy of the weaker method. A record that was tested rarely says it coarsely.
 
 
-# %%
+# %% tags=["hide-input"]
 def megabytes_to(one, target):
     """MB sent, both ways, until the first test at which the accuracy (%) is
     reached; missing if never.
@@ -835,7 +835,7 @@ pd.DataFrame(rows).round(2)
 # A step of FedIOD has a fixed price, a round of FedAvg as well. In the paper's setting, how many steps cost as much as
 # one round?
 
-# %%
+# %% tags=["hide-input"]
 network = models.build("resnet8", 3, 32, 10, Rng(0))
 model = 4 * sum(value.numel() for value in network.state_dict().values())
 prices = {}

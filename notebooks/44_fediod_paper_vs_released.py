@@ -20,7 +20,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import math
 
 import pandas as pd
@@ -38,6 +38,7 @@ from core.report.lesson import (
     switch_table,
     switches,
 )
+from core.report.results import beside_chance
 from core.report.taught import TaughtLesson
 from core.report.texts import Markdown
 from core.rng import Rng
@@ -52,7 +53,7 @@ printed, released = Settings(), Settings.released()
 #
 # Read off the two sets of values. The last column tells what is in print.
 
-# %%
+# %% tags=["hide-input"]
 meaning = {
     "distill_epochs": "300 (appendix)",
     "gan_lr": "Adam, 0.001 to 0 (appendix)",
@@ -93,14 +94,14 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 #
 # Each switch alone, 20 clients with a ResNet-8, one seed.
 
-# %%
+# %% tags=["hide-input"]
 table("fediod", "released", best)
 
 # %% [markdown]
 # As printed the student learns little in so few steps. Which reading of the losses is the best was asked of held-out
 # images:
 
-# %%
+# %% tags=["hide-input"]
 table("fediod", "readings", best)
 
 # %% [markdown]
@@ -108,7 +109,7 @@ table("fediod", "readings", best)
 # prefers few classes. The other columns are the teachers' entropy and divergence on the last batch of generated
 # images, and how many classes it shows.
 
-# %%
+# %% tags=["hide-input"]
 named = {
     "auc_macro": "AUC (%)",
     "teacher_entropy": "entropy",
@@ -120,7 +121,7 @@ ended = ended.reindex(columns=list(named)).astype(float)
 ended["auc_macro"] *= 100
 ended.rename(columns=named).round(2)
 
-# %%
+# %% tags=["hide-input"]
 scores = table_frame("fediod", "released", best).pivot(
     index="column", columns="row", values="measured"
 )
@@ -143,7 +144,7 @@ Markdown("\n".join(sentences) or "Nothing is measured yet.")
 # released values are taken.
 
 
-# %%
+# %% tags=["hide-input"]
 lesson = TaughtLesson(
     profile,
     "fediod",
@@ -198,7 +199,7 @@ runs = {
 }
 
 
-# %%
+# %% tags=["hide-input"]
 def says(run):
     """The student's logits for the test images."""
     return task.outputs(algorithm.model(run.state), test.images)
@@ -222,7 +223,11 @@ for name, one in runs.items():
         **{text: one.record.metrics[key] for key, text in keys.items()},
         "MB sent": one.per_round()[["up (MB)", "down (MB)"]].sum().sum(),
     }
-pd.DataFrame(ended).T.round(2)
+small = pd.DataFrame(ended).T
+small.drop(columns="accuracy (%)").round(2)
+
+# %%
+Markdown(beside_chance(small["accuracy (%)"], len(classes)))
 
 # %% [markdown]
 # "Logits moved" compares the student's answers to test images with those of the run as printed, "pixels moved" the
@@ -236,27 +241,27 @@ pd.DataFrame(ended).T.round(2)
 # In print the generator looks for images on which the teachers *differ*. With $\bar q = \sum_k \pi_k q_k$,
 #
 # $$
-# L_\text{unique} = - \mathbb{E}_w \bigl[ \mathrm{JSD} \bigr], \qquad
+# L_\text{unique} = - \mathbb{E}_\xi \bigl[ \mathrm{JSD} \bigr], \qquad
 # \mathrm{JSD} = \sum_k \pi_k \, \mathrm{KL}(q_k \,\Vert\, \bar q) .
 # $$ (eq:ior-printed)
 #
 # (This is the same as the difference of entropies in {eq}`eq:iod-unique`.) The released code has
 #
 # $$
-# L_\text{unique}^\text{released} = + \mathbb{E}_w \Bigl[ \frac{1}{K} \sum_k \mathrm{KL}(\bar q \,\Vert\, q_k) \Bigr],
+# L_\text{unique}^\text{released} = + \mathbb{E}_\xi \Bigl[ \frac{1}{K} \sum_k \mathrm{KL}(\bar q \,\Vert\, q_k) \Bigr],
 # \qquad \bar q = \frac{1}{K} \sum_k q_k ,
 # $$ (eq:ior-released)
 #
 # with all probabilities cut off below 0.01 and above 0.99. Three things are different: weights, the order of the two
 # distributions, and the sign. A generator that minimises it looks for images on which the teachers *agree*.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show reversed_divergence in core"}
 source(distillation.reversed_divergence)
 
 # %% [markdown]
 # Both divergences on the answers of two teachers that agree, that differ a little, and that are sure of two classes:
 
-# %%
+# %% tags=["hide-input"]
 said = {
     "agree": ([0.8, 0.1, 0.1], [0.8, 0.1, 0.1]),
     "differ a little": ([0.8, 0.1, 0.1], [0.6, 0.2, 0.2]),
@@ -278,7 +283,7 @@ pd.DataFrame(losses).T.round(3)
 # with no other term than the adversarial one; the divergence {eq}`eq:ior-printed` on images of the same noise:
 
 
-# %%
+# %% tags=["hide-input"]
 members = runs["as printed"].clients
 teachers, counts, pi = lesson.teachers, lesson.counts, lesson.shares
 alone = {"mimic": 0, "confidence": 0}
@@ -319,7 +324,7 @@ Markdown(
 #
 # The cut at 0.01 also stops gradients. How many of the probabilities move nothing in the released form?
 
-# %%
+# %% tags=["hide-input"]
 q = answers(
     teachers,
     task.dataset.standardise(lesson.pictures(runs["as released"].state)),
@@ -344,14 +349,14 @@ pd.Series(
 # L_\text{balance} = \sum_k \pi_k \sum_c \bar q_k^c \log_2 \bar q_k^c .
 # $$ (eq:ior-balance)
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show balance_loss in core"}
 source(distillation.balance_loss)
 
 # %% [markdown]
 # With it the sum holds, for each teacher, both halves of an inception score {eq}`eq:iop-inception`: sure of each image,
 # all classes over the batch. Its weight is 10. How the weighted terms pull at the images of the run as printed:
 
-# %%
+# %% tags=["hide-input"]
 shown_images = lesson.pictures(runs["as printed"].state, 64)
 
 
@@ -411,10 +416,10 @@ pd.DataFrame(
 # nearer than that, $D_k = 1$ everywhere is the best answer, and a sigmoid that is sure has no slope left for the
 # generator. With $\pi_k$ before the generator's loss the bound is $P_g > P_k$.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show gan_losses in core"}
 source(distillation.gan_losses)
 
-# %%
+# %% tags=["hide-input"]
 logit = torch.linspace(-6, 6, 25, requires_grad=True)
 probability = torch.sigmoid(-logit)  # D_k(x): generated
 slopes = {
@@ -462,7 +467,7 @@ show(
 # Take two clients on a line, with normal densities at $-1$ and $+1$, and perfect discriminators
 # $D_k(x) = P(x) / (P(x) + P_k(x))$:
 
-# %%
+# %% tags=["hide-input"]
 x = torch.linspace(-3, 3, 25)
 density = torch.stack(
     [
@@ -508,7 +513,7 @@ show(
 # As printed, a client is believed *less* near its own data. On real test images, with the discriminators of the run as
 # printed: the mean factor where the image's class is one that the client has much of, or little of.
 
-# %%
+# %% tags=["hide-input"]
 judges = algorithm.sides(runs["as printed"].state, members, Rng(seed))[1].judges
 judged = distillation.generated(answers(judges, task.inputs(test.images)))
 own = lesson.judged(judges)
@@ -539,7 +544,7 @@ pd.DataFrame(
 # The first factor of Eq. 8 is an *expectation*, $\mathbb{E}_{y'_k} |y'_k = c|$, a share of the client's data. The
 # sentence below it says "the number of samples". Two clients, one with a thousand images and one with ten:
 
-# %%
+# %% tags=["hide-input"]
 two = torch.tensor([[500, 500], [0, 10]])
 pd.DataFrame(
     {
@@ -563,7 +568,7 @@ pd.DataFrame(
 # logits: a smaller loss, which does not see the mean over classes. Against the other weights it shrinks the student's
 # part in the generator's loss:
 
-# %%
+# %% tags=["hide-input"]
 z, z_hat = (
     4
     * torch.randn(
@@ -594,7 +599,7 @@ pd.Series(
     }
 ).round(3).to_frame("loss")
 
-# %%
+# %% tags=["hide-input"]
 pull = (
     printed.mimic * square.item(),
     released.mimic * distillation.mimic_loss(z_hat, z, released.tau).item(),
@@ -610,7 +615,7 @@ Markdown(
 # As printed, generator and student take a step each, on the same images. The released student takes five, each on
 # fresh noise. Every one is a batch down and answers up for each client: see "MB sent" in the table above.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show step in core"}
 source(find("fediod").step)
 
 # %% [markdown]
@@ -618,7 +623,7 @@ source(find("fediod").step)
 #
 # The rates of the student and of generator and discriminators over stage two:
 
-# %%
+# %% tags=["hide-input"]
 done = [part / 20 for part in range(21)]
 rates = pd.concat(
     [
@@ -678,7 +683,7 @@ show(
 # only raise the number. By how much? Nothing here chooses so, but the records of this book, of all methods and papers,
 # hold every test:
 
-# %%
+# %% tags=["hide-input"]
 choice = {}
 for one in records().values():
     scores = [

@@ -133,6 +133,19 @@ def verdict_counts(frame: pd.DataFrame) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
+def beside_chance(scores: pd.Series, classes: int) -> str:
+    """The accuracies (%) of arms, beside that of a guess among so many classes, in a sentence.
+
+    Where no arm is twice as good as a guess it says that they have no order.
+    """
+    low, high, guess = scores.min(), scores.max(), 100 / classes
+    said = (
+        f"The accuracies of these {len(scores)} arms lie between {low:.1f} and {high:.1f}%; a guess "
+        f"has {guess:.1f}%."
+    )
+    return said + (" Nothing follows about their order." if high < 2 * guess else "")
+
+
 def filled(frame: pd.DataFrame, form: str = "{:.2f}", missing: str = "pending") -> pd.DataFrame:
     """Numbers as a page shows them, with a word where there is none."""
     return frame.map(lambda value: missing if pd.isna(value) else form.format(value))

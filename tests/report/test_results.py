@@ -7,6 +7,7 @@ import pytest
 
 from core.experiments import Record, TableSpec
 from core.report.results import (
+    beside_chance,
     bytes_by_kind,
     column_curves,
     core_hours,
@@ -136,3 +137,9 @@ def test_bytes_are_those_of_the_ledger():
     assert found.loc[("up", "images"), "two"] == 2 and found["two"].sum() == 2
     whole = bytes_by_kind({"one": record(run, **sent)}, each_round=False)
     assert whole.loc[("up", "labels"), "one"] == 3
+
+
+def test_arms_at_chance_have_no_order():
+    low = beside_chance(pd.Series([9.0, 12.3, 19.9]), 10)
+    assert "3 arms lie between 9.0 and 19.9%; a guess has 10.0%" in low and low.endswith("order.")
+    assert "order" not in beside_chance(pd.Series([9.0, 20.1]), 10)
