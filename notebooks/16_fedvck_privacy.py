@@ -4,7 +4,7 @@
 # *Question:* can an attacker tell from what a client uploads whether an image was in its data, is that harder from
 # FedVCK's condensed images {cite:p}`fedvck` than from FedAvg's models, are the condensed images copies, and what do the
 # paper's own numbers say?\
-# *Time:* about a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
+# *Time:* half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
 # The paper attacks both methods with LiRA {cite:p}`lira` (Tables 6 and 12) and concludes that condensed images preserve
 # privacy better. The attack was not released, and the paper states neither the number of shadow models nor the round.
@@ -17,7 +17,7 @@ dataset = "digits"
 alpha = 0.5
 clients = 3
 fraction = 0.2
-local_epochs = 20
+local_epochs = 15
 iterations = 20
 shadows = 8
 attacked = 2
