@@ -93,10 +93,11 @@ vck.per_round().round(1)
 # ### Errors of two models
 #
 # The client receives $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of both, blended
-# (Eq. 6 is the case $\alpha = 1$, Eq. 7 the general one). $M(x)$ has its softmax, so probabilities are blended:
+# (Eq. 6 is the case $\lambda = 1$, Eq. 7 the general one; the paper writes $\alpha$). $M(x)$ has its softmax, so
+# probabilities are blended:
 #
 # $$
-# \mathrm{err}_t(x_i) = L_\text{ce}\bigl(y_i, \; \alpha M_t(x_i) + (1 - \alpha) M_{t-1}(x_i)\bigr) .
+# \mathrm{err}_t(x_i) = L_\text{ce}\bigl(y_i, \; \lambda M_t(x_i) + (1 - \lambda) M_{t-1}(x_i)\bigr) .
 # $$ (eq:vck-error)
 
 # %%

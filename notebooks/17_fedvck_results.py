@@ -93,8 +93,8 @@ Markdown(cost_in_words("fedvck"))
 # %% [markdown]
 # ## Medical data
 #
-# Table 2 gives the methods 100 rounds, Table 3 ten. $\beta$ in the columns is the Dirichlet concentration ($\alpha$
-# elsewhere in this book). The question behind both: does FedVCK lead in every column, and does it lose less than the
+# Table 2 gives the methods 100 rounds, Table 3 ten. The paper writes $\beta$ for the Dirichlet concentration
+# $\alpha$. The question behind both: does FedVCK lead in every column, and does it lose less than the
 # others when rounds are few?
 
 # %% tags=["hide-input"]

@@ -209,15 +209,15 @@ show(
 #
 # $$
 # \begin{aligned}
-# L_{gen} &= \mathrm{CE}\Bigl(\sum_i \tau_{i,y} f_i(s), y\Bigr) + \beta_{tran} L_{tran} + \beta_{div} L_{div}, \\
-# L_{md} &= \mathrm{KL}\Bigl(f(s), \sum_i \tau_{i,y} f_i(s)\Bigr)
-# + \alpha \, \mathrm{KL}\Bigl(f(\tilde s), \sum_i \tau_{i,\tilde y} f_i(\tilde s)\Bigr) .
+# L_{gen} &= \mathrm{CE}\Bigl(\sum_i \pi_i^y f_i(s), y\Bigr) + \beta_{tran} L_{tran} + \beta_{div} L_{div}, \\
+# L_{md} &= \mathrm{KL}\Bigl(f(s), \sum_i \pi_i^y f_i(s)\Bigr)
+# + \beta_{old} \, \mathrm{KL}\Bigl(f(\tilde s), \sum_i \pi_i^{\tilde y} f_i(\tilde s)\Bigr) .
 # \end{aligned}
 # $$ (eq:base-dfrd)
 #
-# $\tau_{i,y}$ is the share of client $i$ in the samples of class $y$, and $\tilde s$ comes from a moving average of
-# the generator, so that old lessons are not forgotten. $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in the
-# authors' code: the student learns from the ensemble.
+# $\pi_i^y$ is the share of client $i$ in the samples of class $y$ (the paper writes $\tau_{i,y}$, and $\alpha$ for
+# $\beta_{old}$), and $\tilde s$ comes from a moving average of the generator, so that old lessons are not forgotten.
+# $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in the authors' code: the student learns from the ensemble.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(dfrd.DFRD.generator_loss)

@@ -158,11 +158,12 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 #
 # $$
 # \hat{\mathcal{D}}^c \leftarrow \hat{\mathcal{D}}^c
-# - \alpha \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
+# - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
 #
-# The real data do not contain $\hat{\mathcal{D}}^c$: it acts on this loss only through $\mathbf{w}^*$. So the gradient
-# goes back through the step {eq}`eq:mk-inner`. By the chain rule it is
+# (The paper writes $\alpha$ for the rate $\eta_S$.) The real data do not contain $\hat{\mathcal{D}}^c$: it acts on
+# this loss only through $\mathbf{w}^*$. So the gradient goes back through the step {eq}`eq:mk-inner`. By the chain rule
+# it is
 #
 # $$
 # \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)

@@ -70,7 +70,7 @@ class Settings(fedavg.Settings):
     distance: str = attrs.field(
         default="mean_square", validator=one_of("distance", "mean_square", "norm")
     )
-    #: alpha: weight of images of the averaged generator
+    #: alpha, beta_old in the book: weight of images of the averaged generator
     alpha: float = attrs.field(default=0.5, validator=number(0))
     #: lambda: what the averaged generator keeps of itself in a round
     ema: float = attrs.field(default=0.5, validator=number(0, 1))

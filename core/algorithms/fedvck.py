@@ -54,7 +54,7 @@ class Settings(condensing.ServerSide, Condensation):
 
     #: b of Eq. 5
     b: float = attrs.field(default=0.3, validator=number(-100))
-    #: alpha of Eq. 7
+    #: alpha of Eq. 7, lambda in the book
     alpha: float = attrs.field(default=0.5, validator=number(0, 1))
     #: K of Eq. 13
     negatives: int = attrs.field(default=5, validator=whole(1))

@@ -232,7 +232,7 @@ class Extraction:
 
     #: outer iterations
     iterations: int = attrs.field(default=200, validator=whole(1))
-    #: alpha of Eq. 6 and 8
+    #: alpha of Eq. 6 and 8, eta_S in the book
     image_lr: float = attrs.field(default=300.0, validator=number(0, above=True))
     #: eta of Eq. 5
     inner_lr: float = attrs.field(default=0.05, validator=number(0, above=True))
