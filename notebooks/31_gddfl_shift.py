@@ -25,7 +25,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import attrs
 import pandas as pd
 import torch
@@ -40,10 +40,9 @@ from core.report import (
     show,
     source,
     table,
-    table_frame,
 )
 from core.report.lesson import Lesson
-from core.report.results import filled
+from core.report.results import gains
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -51,7 +50,7 @@ best = None if shown == "best" else shown
 forms = {"dsu": "dsu", "as printed": "as_printed"}
 
 
-# %%
+# %% tags=["hide-input"]
 lesson = Lesson(
     profile,
     "gddfl",
@@ -84,7 +83,7 @@ batch = task.inputs(pictures)
 # The batch is one class. Each image goes through $U_1$, in both readings of {eq}`eq:gdd-shift`. What is drawn is what
 # the encoder sees, in shades from black to white.
 
-# %%
+# %% tags=["hide-input"]
 moved = {
     name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form)
     for name, form in forms.items()
@@ -107,7 +106,7 @@ show(
 )
 
 
-# %%
+# %% tags=["hide-input"]
 def statistics(maps, name, channel=0):
     """Mean and deviation of one channel of every image, as a frame."""
     mean, deviation = (
@@ -133,7 +132,7 @@ show(
 # are normalised, so that $\mu$ is near zero and $\sigma$ near one for an average image; then the printed form takes
 # most of the contrast away. And where $\hat\mu < 0$ the image is turned into its negative:
 
-# %%
+# %% tags=["hide-input"]
 mean, deviation = shift.moments(batch)
 looks = {}
 for name, x in strips.items():
@@ -154,11 +153,11 @@ pd.DataFrame(looks).T.round(1)
 # The other place is an inner layer: the maps after the first block of the encoder. The code puts the same shift there
 # with a hook:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the hook in core"}
 source(shift.Change.at)
 
 
-# %%
+# %% tags=["hide-input"]
 def encoder(number, norm="instance", channels=data.channels):
     """One of the random networks."""
     return models.build(
@@ -216,7 +215,7 @@ show(
 # times.
 
 
-# %%
+# %% tags=["hide-input"]
 def noticed(form, layer, norm="instance", repeat=1, networks=4, draws=4):
     """Length of the shift in feature space, in percent of the distance between
     two images.
@@ -271,7 +270,7 @@ pd.DataFrame(
 # the mean features of two classes:
 
 
-# %%
+# %% tags=["hide-input"]
 def mean_feature(network, cls, **how):
     return features(
         network, task.inputs(train.images[train.labels == cls][:48]), **how
@@ -330,7 +329,7 @@ pd.DataFrame(
 # from a device that no client has?
 
 
-# %%
+# %% tags=["hide-input"]
 def device(images, number):
     """8-bit images as a device shows them: number 0 to clients - 1; any other
     lies beyond.
@@ -377,7 +376,7 @@ gallery(
 )
 
 
-# %%
+# %% tags=["hide-input"]
 def clients_apart(state, networks=5):
     """Mean distance between clients' mean features of a class, in percent of
     that between classes.
@@ -411,7 +410,7 @@ def clients_apart(state, networks=5):
     return 100 * torch.stack(ratios).mean().item()
 
 
-# %%
+# %% tags=["hide-input"]
 arms = {
     "no shift (DM)": ("dm", {}),
     "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
@@ -442,7 +441,7 @@ for name, (algorithm, changes) in arms.items():
 found = pd.DataFrame(measures).T
 found.round(1)
 
-# %%
+# %% tags=["hide-input"]
 less = (
     found["clients apart (%)"].drop("no shift (DM)")
     - found.loc["no shift (DM)", "clients apart (%)"]
@@ -463,29 +462,41 @@ Markdown(
 # are in colour, and in the natural partition each client is one of four centres. So if the shift helps, it should help
 # in the last column.
 
-# %%
+# %% tags=["hide-input"]
 table("gddfl", "shift", best)
 
-# %%
-frame = table_frame("gddfl", "shift", best)
-auc = frame[frame["metric"] == "auc"].pivot(
-    index="row", columns="column", values="measured"
-)
-gain = (
-    auc.sub(auc.loc["no shift (DM)"]).reindex(list(arms)).drop("no shift (DM)")
-)
-gain = gain.loc[:, gain.notna().any()]
-filled(gain)
+# %% [markdown]
+# Points of AUC against DM, over the seeds that both have (in brackets how many):
 
-# %%
-for column, differences in gain.items():
-    name, value = differences.idxmax(), differences.max()
-    longer = differences.dropna().get("no shift, twice the step")
+# %% tags=["hide-input"]
+gain = gains("gddfl", "shift", "auc", "no shift (DM)", best)
+shown_gain = gain.assign(
+    text=[
+        f"{value:+.1f} ({seeds})"
+        for value, seeds in zip(gain["gain"], gain["seeds"], strict=True)
+    ]
+).pivot(index="row", columns="column", values="text")
+shown_gain.reindex(
+    index=[row for row in arms if row in set(gain["row"])],
+    columns=gain["column"].unique(),
+).fillna("pending")
+
+# %% tags=["hide-input"]
+longest = "no shift, twice the step"
+beyond = gains("gddfl", "shift", "auc", longest, best).set_index("column")
+for column, of in gain.set_index("row").groupby("column", sort=False):
+    longer = of["gain"].get(longest)
+    shifts = beyond.loc[[column]] if column in beyond.index else beyond[:0]
+    shifts = shifts[shifts["row"] != "no shift (DM)"]
     display(
         Markdown(
-            f"{column}: the best variant is '{name}', {value:+.1f} points of "
-            "AUC against DM; the longer step alone "
-            + ("is pending." if longer is None else f"has {longer:+.1f}.")
+            f"{column}: the longer step alone "
+            + ("is pending" if longer is None else f"has {longer:+.1f}")
+            + "".join(
+                f"; {one.row} {one.gain:+.1f} beyond it ({one.seeds})"
+                for one in shifts.itertuples()
+            )
+            + "."
         )
     )
 
@@ -504,7 +515,7 @@ for column, differences in gain.items():
 # So what the program calls a shift does nothing, but for the sign where a negative deviation is drawn. How far apart
 # are the maps of some images and their shifted selves, before and after the norm? Relative to the deviation of the maps:
 
-# %%
+# %% tags=["hide-input"]
 filters = torch.randn(
     8, data.channels, 3, 3, generator=Rng(seed).at("filters").generator()
 )
@@ -523,19 +534,20 @@ pd.Series(
 # What is left is DM on the logits of two random networks that never change, under one augmentation, and a server that
 # does not train on the last client's images. Each difference alone, and together:
 
-# %%
+# %% tags=["hide-input"]
 Markdown("> " + TableSpec.find("gddfl", "released").note)
 
-# %%
+# %% tags=["hide-input"]
 table("gddfl", "released", best)
 
-# %%
-switched = table_frame("gddfl", "released", best)
-switched = switched[switched["metric"] == "auc"].set_index("row")["measured"]
-gap = (switched - switched["as printed"]).drop("as printed").dropna()
+# %% tags=["hide-input"]
+gap = gains("gddfl", "released", "auc", "as printed", best)
 Markdown(
-    "AUC against the form as printed, in points: "
-    + ("; ".join(f"{row} {value:+.1f}" for row, value in gap.items()))
+    "AUC against the form as printed, in points, over the seeds that both "
+    "have: "
+    + "; ".join(
+        f"{one.row} {one.gain:+.1f} ({one.seeds})" for one in gap.itertuples()
+    )
     + ". Random selection loses in print."
 )
 
@@ -546,7 +558,7 @@ Markdown(
 # then with it.
 
 
-# %%
+# %% tags=["hide-input"]
 def side_by_side(state, most=5):
     """For every client pairs of a real and a condensed image, one pair a
     class.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import pandas as pd
 
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
+from core.report.frames import best_cells
 from core.report.learning_curves import curve_frame, curves
+from core.report.verdict import values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,6 +128,36 @@ def lead(frame: pd.DataFrame, method: str, kind: str = "measured") -> pd.DataFra
             "rivals": others.size().reindex(columns, fill_value=0).astype(int),
         }
     )
+
+
+def gains(
+    paper: str,
+    table: str | int,
+    metric: str,
+    against: str,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """By how much every row of a table differs from one of them, over the seeds that both have: a
+    row for each `column` and `row` with such a seed, the mean `gain` in the unit of print, `seeds`.
+
+    Seeds that one side lacks do not count, so that runs which are still missing shift nothing. A
+    profile of None is the fullest that is measured. Raises InputError as `table_frame` does.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    found = {
+        (cell.column, cell.row): values(cell, known) for cell in cells if cell.metric == metric
+    }
+    rows = []
+    for (column, row), ours in found.items():
+        theirs = found.get((column, against), {})
+        seeds = ours.keys() & theirs.keys()
+        if row != against and seeds:
+            gain = statistics.fmean(ours[seed] - theirs[seed] for seed in seeds)
+            rows.append({"column": column, "row": row, "gain": gain, "seeds": len(seeds)})
+    return pd.DataFrame(rows, columns=["column", "row", "gain", "seeds"])
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:

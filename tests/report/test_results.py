@@ -13,6 +13,7 @@ from core.report.results import (
     core_hours,
     cost_in_words,
     filled,
+    gains,
     lead,
     reporting_rules,
     table_runs,
@@ -53,6 +54,24 @@ def test_a_lead_is_over_the_best_of_the_others():
     assert measured["lead"].dropna().to_dict() == {"a": -1.5}
     assert measured["rivals"].to_dict() == {"a": 1, "b": 1}
     assert lead(FRAME[:0], "Ours").empty
+
+
+def test_a_gain_is_over_the_seeds_that_both_have():
+    cells = TableSpec.find("fedmk", 6).cells("paper")
+    here = [cell for cell in cells if cell.column == cells[0].column]
+    scores = {"Class-balanced weights": (0.50, 0.70, 0.60), "Dynamic weights": (0.55, 0.80)}
+    known = {
+        run.id: record(run, score)
+        for cell in here
+        for run, score in zip(cell.experiments, scores[cell.row], strict=False)
+    }
+    (found,) = gains("fedmk", 6, "accuracy", "Class-balanced weights", None, known).to_dict(
+        "records"
+    )
+    # the third seed of one side counts for nothing: 0.55 - 0.50 and 0.80 - 0.70
+    assert found.pop("gain") == pytest.approx(7.5)
+    assert found == {"column": cells[0].column, "row": "Dynamic weights", "seeds": 2}
+    assert gains("fedmk", 6, "accuracy", "Class-balanced weights", "paper", {}).empty
 
 
 def test_hours_count_each_run_once_and_each_of_its_threads():
