@@ -1,0 +1,71 @@
+"""What was found, paper by paper: sentences whose numbers come from records, and which are true
+only while the records give their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from core.errors import InputError
+from core.experiments import Record, TableSpec, records
+from core.experiments.spec import TABLES, check_keys, read_yaml
+from core.report.verdict import values
+
+FINDINGS = TABLES.parent / "findings.yaml"
+_KEYS = ("page", "text", "profile", "cells", "falling")
+
+
+@attrs.frozen
+class Measured:
+    """A cell in a sentence: its mean over seeds with the deviation, in the unit of print."""
+
+    mean: float
+    std: float | None
+    unit: str
+    #: what the paper prints, as text
+    printed: str
+
+    def __str__(self) -> str:
+        digits, sign = (2, "") if self.unit == "auc" else (1, "%")
+        if self.std is None:
+            return f"{self.mean:.{digits}f}{sign} (one run)"
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}{sign}"
+
+
+def findings(path: Path = FINDINGS, measured: Mapping[str, Record] | None = None) -> str:
+    """All findings as a Markdown list. Raises InputError where a cell has no record, or where the
+    records no longer give the order that a sentence states.
+    """
+    known = records() if measured is None else measured
+    return "".join(f"* {stated(name, entry, known)}\n" for name, entry in read_yaml(path).items())
+
+
+def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
+    """One finding with its numbers."""
+    check_keys(entry, _KEYS, name)
+    found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
+    for above, below in itertools.pairwise(entry["falling"]):
+        if found[above].mean <= found[below].mean:
+            raise InputError(
+                f"book/findings.yaml, {name!r}: {above} is {found[above]} and {below} is "
+                f"{found[below]}; the sentence has to be written anew"
+            )
+    text = entry["text"].format_map(found)
+    return f"**{name}** {text} [More](../notebooks/{entry['page']})"
+
+
+def _of(name: str, profile: str, known: Mapping[str, Record]) -> Measured:
+    cell = TableSpec.find_cell(name, profile)
+    found = list(values(cell, known).values())
+    if not found:
+        raise InputError(f"book/findings.yaml: no record of {name} at the profile {profile}")
+    std = statistics.stdev(found) if len(found) > 1 else None
+    return Measured(
+        statistics.fmean(found), std, cell.unit, cell.published.text if cell.published else "–"
+    )

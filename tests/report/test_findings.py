@@ -1,0 +1,47 @@
+"""The sentences of the first page: their numbers are those of records, their order is checked."""
+
+import json
+
+import numpy as np
+import pytest
+
+from core.errors import InputError
+from core.experiments import TableSpec, records
+from core.experiments.spec import TABLES, read_yaml
+from core.report.findings import FINDINGS, findings, stated
+
+ENTRIES = read_yaml(FINDINGS)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_finding_is_true_and_its_page_exists(name):
+    entry = ENTRIES[name]
+    assert set(entry["falling"]) <= set(entry["cells"])
+    assert all("{" + cell in entry["text"] for cell in entry["cells"])
+    assert (TABLES.parent.parent / "notebooks" / f"{entry['page']}.py").exists()
+    text = stated(name, entry, records())
+    assert name in text and "{" not in text
+
+
+def test_numbers_are_those_of_the_files():
+    cell = TableSpec.find_cell("fedvck/budget/FedAvg-4-times/cifar10-0.05", "laptop")
+    folder = TABLES.parent / "results" / "fedvck"
+    found = [
+        100 * json.loads((folder / f"{run.id}.json").read_text())["metrics"]["accuracy"]
+        for run in cell.experiments
+    ]
+    assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in findings()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"falling": ["avg", "vck"]}, "has to be written anew"),
+        ({"profile": "converged"}, "no record of"),
+        ({"pages": "x"}, "pages"),
+    ],
+)
+def test_what_records_do_not_give_is_not_said(changes, said):
+    name, entry = next(iter(ENTRIES.items()))
+    with pytest.raises(InputError, match=said):
+        stated(name, entry | changes, records())
