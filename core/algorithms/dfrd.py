@@ -194,29 +194,11 @@ class DFRD(fedavg.FedAvg):
             unpack(self._generator(task, Rng(0)), tensors, prefix)
             for prefix in ("generator/", "ema/")
         )
-        adam = torch.optim.Adam(
-            generator.parameters(),
-            lr=settings.generator_lr,
-            betas=(settings.generator_momentum, 0.999),
-        )
+        adam, sgd = self._optimisers(generator, student)
         unpack_optimiser(adam, generator, tensors, "adam/")
-        sgd = torch.optim.SGD(
-            student.parameters(),
-            lr=settings.server_lr,
-            momentum=settings.server_momentum,
-            weight_decay=settings.server_weight_decay,
-        )
         draws = rng.at("draws").generator(task.runtime.device)
-
-        def sample() -> tuple[torch.Tensor, torch.Tensor]:
-            # z ~ N(0, 1) and y ~ p(y)
-            noise = torch.randn(
-                settings.server_batch, settings.noise, generator=draws, device=draws.device
-            )
-            return noise, draw_labels(distribution, settings.server_batch, draws)
-
         for _ in range(settings.iterations):
-            noise, labels = sample()
+            noise, labels = self._sample(distribution, draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
                 adam.zero_grad(set_to_none=True)
@@ -225,7 +207,8 @@ class DFRD(fedavg.FedAvg):
             student.requires_grad_(True)
             new = self._lesson(task, generator, ensemble, noise, labels)
             for _ in range(settings.student_steps):
-                old = self._lesson(task, average, ensemble, *sample())
+                sample = self._sample(distribution, draws)
+                old = self._lesson(task, average, ensemble, *sample)
                 sgd.zero_grad(set_to_none=True)
                 self.student_loss(task, student, new, old).backward()
                 sgd.step()
@@ -239,6 +222,29 @@ class DFRD(fedavg.FedAvg):
             | pack(average, "ema/")
             | pack_optimiser(adam, generator, "adam/")
         )
+
+    def _optimisers(
+        self, generator: nn.Module, student: nn.Module
+    ) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+        """Adam for the generator, SGD for the student."""
+        settings = self.settings
+        betas = (settings.generator_momentum, 0.999)
+        adam = torch.optim.Adam(generator.parameters(), lr=settings.generator_lr, betas=betas)
+        sgd = torch.optim.SGD(
+            student.parameters(),
+            lr=settings.server_lr,
+            momentum=settings.server_momentum,
+            weight_decay=settings.server_weight_decay,
+        )
+        return adam, sgd
+
+    def _sample(
+        self, distribution: torch.Tensor, draws: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """z ~ N(0, 1) and y ~ p(y)."""
+        size = self.settings.server_batch
+        noise = torch.randn(size, self.settings.noise, generator=draws, device=draws.device)
+        return noise, draw_labels(distribution, size, draws)
 
     def generator_loss(
         self,

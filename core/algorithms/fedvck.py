@@ -33,7 +33,7 @@ from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
 from core.federation.tensors import take, unpack, weights
-from core.models import Classifier, at_once
+from core.models import Classifier
 from core.rng import Rng
 
 #: what the released code multiplies con_beta by, half way through every round
@@ -217,16 +217,12 @@ class FedVCK(Condensing):
         one after the other.
         """
         message = messages[clients[0].id]
-        if not self._draws_own(message):
+        if self.settings.first_model == "server" or message.whole("round") > 0:
             return self.condense(clients, clients[0].task.model_from(message.tensors), rngs)
         answers: dict[int, Message] = {}
         for client, rng in zip(clients, rngs, strict=True):
             answers |= self.condense([client], client.task.new_model(rng.at("own model")), [rng])
         return answers
-
-    def _draws_own(self, message: Message) -> bool:
-        """Whether a client that got this message starts from its own random network."""
-        return self.settings.first_model == "own" and message.whole("round") == 0
 
     def condense(
         self, clients: Sequence[Client], model: Classifier, rngs: Sequence[Rng]
@@ -380,15 +376,9 @@ class FedVCK(Condensing):
             logits, settings.negatives, samples.sum(0) > 0, settings.own_negative
         )
         # f_c^t = mean of psi^{t-1}(s) over all earlier rounds
-        model = task.model_from(state.tensors).eval()
-        features = torch.cat(
-            [
-                model.embed(condensing.inputs(task, images))
-                for images in before.images.split(at_once(before.images))
-            ]
-        )
+        features = before.features(task, task.model_from(state.tensors).eval())
         prototypes, present = server.feature_prototypes(
-            features.float(), before.labels, classes, normalise=settings.contrast_form == "released"
+            features, before.labels, classes, normalise=settings.contrast_form == "released"
         )
         projector = server.Projector(prototypes.shape[1], rng.at("projector")).to(
             task.runtime.device

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.experiments.cell import Cell
 from core.experiments.experiment import Experiment
-from core.experiments.grid import Cell
 from core.experiments.layers import OPEN, Layer, Stack, Step
 from core.experiments.spec import short
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,144 +24,13 @@ import attrs
 
 from core import algorithms
 from core.errors import InputError, unknown
+from core.experiments.cell import Cell, Place
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.layers import Layer, Stack
 from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides, Profile
 from core.experiments.reading import read_table
 from core.experiments.spec import TABLES, Published, join_match, match_one, read_published, short
-
-
-@attrs.frozen(eq=False)
-class Place:
-    """Where a cell stands in the grid of its table."""
-
-    number: int
-    row: Line
-    column: Line
-    metric: str
-    #: why the paper has no number here, if so
-    absent: Absent | None
-
-    def said(self, kind: str) -> list[str]:
-        """What row, column and absence say as `note`, `needs` or `not_testable`."""
-        texts = [getattr(line, kind) for line in (self.row, self.column)]
-        texts += [self.absent.reason] if self.absent and kind == "note" else []
-        return [text for text in texts if text]
-
-
-@attrs.frozen(eq=False, kw_only=True)
-class Cell:
-    """One number of a table: what is printed, and the runs that measure it at one profile."""
-
-    spec: TableSpec = attrs.field(repr=False)
-    place: Place
-    profile: str
-    #: what its experiments are merged from; they differ in the seed only
-    stack: Stack
-    experiments: tuple[Experiment, ...]
-    #: None where the paper prints nothing
-    published: Published | None
-    #: which data set is measured in the place of which
-    stand_in: str | None
-    #: the rows that this one is compared with in its column
-    rivals: tuple[str, ...]
-
-    @property
-    def paper(self) -> str:
-        """The key of the paper."""
-        return self.spec.paper
-
-    @property
-    def table(self) -> str:
-        """The number or the name of the table."""
-        return self.spec.table
-
-    @property
-    def row(self) -> str:
-        """The name of the row."""
-        return self.place.row.name
-
-    @property
-    def column(self) -> str:
-        """The name of the column."""
-        return self.place.column.name
-
-    @property
-    def metric(self) -> str:
-        """What is measured, as the table names it."""
-        return self.place.metric
-
-    @property
-    def record_metric(self) -> str:
-        """The metric's name in a record: what is measured, where, and for whose model."""
-        name = self.spec.record_metrics.get(self.metric, self.metric)
-        sites = self.spec.sites.get(self.experiments[0].dataset, {})
-        where = [line.suffix for line in (self.place.column, self.place.row) if line.suffix]
-        return name + "".join(one[0] + sites.get(one[1:], one[1:]) for one in where)
-
-    @property
-    def unit(self) -> str:
-        """The unit of print."""
-        return self.spec.unit(self.metric)
-
-    @property
-    def priority(self) -> int:
-        """Lower is more urgent."""
-        return 1000 * self.spec.priority + self.place.number
-
-    @property
-    def not_testable(self) -> str | None:
-        """Why this cannot be run here."""
-        return next(iter(self.place.said("not_testable")), None)
-
-    @property
-    def cut(self) -> str | None:
-        """Why its runs do not stand under its heading: they stop before the rounds that it says."""
-        stated = {**self.spec.defaults.fields, **self.place.column.fields}.get("rounds", 0)
-        run = self.experiments[0].rounds
-        if not self.spec.at_rounds or run >= stated:
-            return None
-        return f"the {self.profile} profile stops after {run} of {stated} rounds"
-
-    @property
-    def needs(self) -> str | None:
-        """What must be written before it can be run."""
-        return next(iter(self.place.said("needs")), None)
-
-    @property
-    def note(self) -> str | None:
-        """What the specification remarks."""
-        return "; ".join(self.place.said("note")) or None
-
-    @property
-    def implemented(self) -> bool:
-        """Whether the algorithm is in the registry and all else that the cell needs is there."""
-        return self.needs is None and self.experiments[0].algorithm in algorithms.names()
-
-    @property
-    def address(self) -> str:
-        """PAPER/TABLE/ROW/COLUMN, and /METRIC in a table with several metrics; safe in a shell."""
-        metric = [self.metric] if len(self.spec.metrics) > 1 else []
-        parts = [self.paper, self.table, self.row, self.column, *metric]
-        return "/".join(slug(part) for part in parts)
-
-    def chosen(self, seeds: Collection[int] | None) -> list[Experiment]:
-        """The experiments of these seeds; None: all. Raises InputError for a seed without one."""
-        for seed in seeds or ():
-            if seed not in self.spec.seeds:
-                raise InputError(f"{self.address} has the seeds {self.spec.seeds}, not {seed}")
-        return [run for run in self.experiments if seeds is None or run.seed in seeds]
-
-    def siblings(self) -> list[Cell]:
-        """The cells of the same runs, this one among them: one for each metric."""
-        here = self.place.row, self.place.column
-        places = [one for one in self.spec.grid() if (one.row, one.column) == here]
-        return self.spec._cells(self.profile, places)
-
-    def command(self) -> str:
-        """The command that runs this cell, all seeds."""
-        return f"python -m core run --cell {self.address} --profile {self.profile}"
 
 
 @attrs.frozen(eq=False)
@@ -266,7 +135,7 @@ class TableSpec:
             if not found:
                 raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
             where += f"/{part}"
-        return spec._cells(profile, [found[0][1]])[0]
+        return spec.at(profile, [found[0][1]])[0]
 
     def grid(self) -> list[Place]:
         """The place of every cell, row by row, without those that are not measured either."""
@@ -314,7 +183,8 @@ class TableSpec:
         chosen = Profile.load(profile, self.path.parents[1])
         return list(_all_cells(self, chosen, self._stamp()))
 
-    def _cells(self, profile: str, places: list[Place]) -> list[Cell]:
+    def at(self, profile: str, places: list[Place]) -> list[Cell]:
+        """The cells at these places of the grid; `cells` gives all, and keeps them."""
         chosen = Profile.load(profile, self.path.parents[1])
         self._check_profile_settings(chosen)
         pairs = self.pairs()
@@ -406,7 +276,7 @@ def _cached(path: Path, _stamp: int) -> TableSpec:
 
 @functools.lru_cache(maxsize=1024)
 def _all_cells(spec: TableSpec, profile: Profile, _stamp: int) -> tuple[Cell, ...]:
-    return tuple(spec._cells(profile.name, spec.grid()))
+    return tuple(spec.at(profile.name, spec.grid()))
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -153,6 +153,7 @@ def run(
     kept = new_record(experiment, task)
     given = {"task": task, "clients": clients, "algorithm": algorithm}
     results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
+    in_time = _in_time(deadline)
     with (
         tqdm(
             total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True
@@ -160,7 +161,6 @@ def run(
         kept_interrupts() as interrupt_again,
     ):
         try:
-            started = longest = 0.0
             for result in results:
                 kept.add(result)
                 kept.peak_memory = task.runtime.peak_memory()
@@ -168,9 +168,7 @@ def run(
                     kept.save(record)
                 _show(bar, result)
                 interrupt_again()
-                now = time.monotonic()
-                longest, started = max(longest, now - started if started else 0.0), now
-                if deadline and result.round < experiment.rounds and now + 1.2 * longest > deadline:
+                if not in_time() and result.round < experiment.rounds:
                     return kept
         except FileError:  # the run is sound: it goes on when the file is
             raise
@@ -185,6 +183,21 @@ def run(
     if checkpoint:
         clean_up(checkpoint)
     return kept
+
+
+def _in_time(deadline: float | None) -> Callable[[], bool]:
+    """To be asked after every round: whether one that takes a fifth longer than the longest so far
+    would end before the deadline. The first round is not timed.
+    """
+    started = longest = 0.0
+
+    def ask() -> bool:
+        nonlocal started, longest
+        now = time.monotonic()
+        longest, started = max(longest, now - started if started else 0.0), now
+        return not deadline or now + 1.2 * longest <= deadline
+
+    return ask
 
 
 def _show(bar: tqdm, result: RoundResult) -> None:

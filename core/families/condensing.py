@@ -17,6 +17,7 @@ from core.condensation.engine import Condensation, RealData
 from core.data import Dataset
 from core.errors import InputError
 from core.federation import Algorithm, Client, Field, Message, State, Task
+from core.models import Classifier, at_once
 from core.rng import Rng
 from core.server import ServerTraining
 
@@ -229,6 +230,11 @@ class Knowledge:
         """The part from a round on."""
         kept = self.round >= first
         return Knowledge(self.images[kept], self.labels[kept], self.round[kept])
+
+    def features(self, task: Task, model: Classifier) -> torch.Tensor:
+        """psi(s) of all images, (M, D) float32."""
+        parts = self.images.split(at_once(self.images))
+        return torch.cat([model.embed(inputs(task, images)) for images in parts]).float()
 
     @staticmethod
     def extended(

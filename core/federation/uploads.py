@@ -288,6 +288,67 @@ def _copied(upload: Message, others: Mapping[int, Message], form: Form) -> str |
     return None
 
 
+@attrs.define
+class _Refusals:
+    """Who was refused in a round, and why."""
+
+    #: whether the first one ends the round
+    end: bool
+    reasons: dict[str, str] = attrs.field(factory=dict)
+
+    def add(self, name: str, error: UploadError) -> None:
+        """Raise the error where it ends the round; else remember it."""
+        if self.end:
+            raise error
+        self.reasons[name] = str(error)
+
+
+def _well_formed(
+    answers: Iterable[tuple[Any, Any]],
+    form: tuple[Form, Form],
+    announced: Mapping[int, int],
+    refusals: _Refusals,
+) -> dict[int, Message]:
+    """One upload of each client of the round, in the form that was asked for."""
+    uploads: dict[int, Message] = {}
+    for client, answer in answers:
+        name, fault = brief(client), None
+        if isinstance(client, bool) or not isinstance(client, int) or client not in announced:
+            fault = "it is no client of this round"
+        elif client in uploads or name in refusals.reasons:
+            uploads.pop(client, None)  # which of the two is the client's nobody can tell
+            fault = "it answered twice"
+        if fault := fault or _misshapen(answer, *form, announced[client]):
+            refusals.add(name, _refusal(client, fault))
+        else:
+            uploads[client] = answer
+    for client in announced.keys() - uploads.keys():
+        if str(client) not in refusals.reasons:
+            refusals.add(str(client), UploadError(f"client {client} sent no upload in its round"))
+    return uploads
+
+
+def _sound(
+    uploads: Mapping[int, Message],
+    form: Form,
+    announced: Mapping[int, int],
+    update_norm: float,
+    refusals: _Refusals,
+) -> dict[int, Message]:
+    """Those whose values can be used, and are no copy of another's."""
+    sound: dict[int, Message] = {}
+    alike: dict[float, dict[int, Message]] = {}
+    looks = _looks(uploads.values(), form)
+    for (client, upload), look in zip(uploads.items(), looks, strict=True):
+        others = alike.setdefault(look.mark, {}) if look.mark else {}
+        fault = _unsound(look, form, announced[client], update_norm)
+        if fault := fault or _copied(upload, others, form):
+            refusals.add(str(client), _refusal(client, fault))
+        else:
+            sound[client] = others[client] = upload
+    return sound
+
+
 def admit(
     answers: Iterable[tuple[Any, Any]],
     form: tuple[Form, Form],
@@ -313,39 +374,10 @@ def admit(
     Raises UploadError for the first refused upload where that ends the round, and where none is
     left.
     """
-    uploads: dict[int, Message] = {}
-    reasons: dict[str, str] = {}
-
-    def refuse(name: str, error: UploadError) -> None:
-        if refused == "end":
-            raise error
-        reasons[name] = str(error)
-
-    for client, answer in answers:
-        name, fault = brief(client), None
-        if isinstance(client, bool) or not isinstance(client, int) or client not in announced:
-            fault = "it is no client of this round"
-        elif client in uploads or name in reasons:
-            uploads.pop(client, None)  # which of the two is the client's nobody can tell
-            fault = "it answered twice"
-        if fault := fault or _misshapen(answer, *form, announced[client]):
-            refuse(name, _refusal(client, fault))
-        else:
-            uploads[client] = answer
-    for client in announced.keys() - uploads.keys():
-        if str(client) not in reasons:
-            refuse(str(client), UploadError(f"client {client} sent no upload in its round"))
-
-    alike: dict[float, dict[int, Message]] = {}
-    looks = _looks(uploads.values(), form[0])
-    for (client, upload), look in zip(list(uploads.items()), looks, strict=True):
-        others = alike.setdefault(look.mark, {}) if look.mark else {}
-        fault = _unsound(look, form[0], announced[client], update_norm)
-        if fault := fault or _copied(upload, others, form[0]):
-            refuse(str(client), _refusal(client, fault))
-            del uploads[client]
-        else:
-            others[client] = upload
+    refusals = _Refusals(end=refused == "end")
+    uploads = _well_formed(answers, form, announced, refusals)
+    uploads = _sound(uploads, form[0], announced, update_norm, refusals)
+    reasons = refusals.reasons
     ledger.refuse(reasons)
     if not uploads:
         reason = f": {next(iter(reasons.values()))}" if reasons else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from core.experiments import Record
-from core.experiments.grid import Cell
+from core.experiments.cell import Cell
 from core.report.tables import formatted
 from core.report.verdict import judge, measured
 

@@ -22,7 +22,7 @@ import pandas as pd
 
 from core.errors import InputError, brief
 from core.experiments import Record, TableSpec, records
-from core.experiments.grid import Cell
+from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 from core.report import style
 from core.report.figures import blank

@@ -9,7 +9,8 @@ import pandas as pd
 
 from core.errors import InputError, unknown
 from core.experiments import Record, records
-from core.experiments.grid import Cell, TableSpec
+from core.experiments.cell import Cell
+from core.experiments.grid import TableSpec
 from core.report.verdict import MB, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show

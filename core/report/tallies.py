@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from core.experiments import Record, TableSpec, records
-from core.experiments.grid import Cell
+from core.experiments.cell import Cell
 from core.report.frames import best_cells
 from core.report.intervals import kendall
 from core.report.verdict import VERDICTS, judge, margin, values

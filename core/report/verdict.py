@@ -34,7 +34,7 @@ import attrs
 
 from core.errors import InputError, unknown
 from core.experiments import Record
-from core.experiments.grid import Cell
+from core.experiments.cell import Cell
 from core.report.intervals import OUTCOMES, Comparison, paired
 
 VERDICTS = (
