@@ -18,7 +18,7 @@ seed = 0
 profile = "quick"
 shown = "laptop"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 
 from core.federation import Message
@@ -83,7 +83,7 @@ lesson = Lesson(
     settings={"local_steps": 8, "lr": 0.1},
 )
 
-# %%
+# %% tags=["hide-input"]
 methods = (
     "centralized",
     "standalone",
@@ -148,7 +148,7 @@ def accuracies(run, here):
     }
 
 
-# %%
+# %% tags=["hide-input"]
 alike = lesson.but(alpha=10.0)
 found = {10.0: accuracies(alike.run(), alike)}
 found[alpha] = accuracies(runs["fedavg"], lesson)

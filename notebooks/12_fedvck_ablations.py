@@ -25,7 +25,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 from IPython.display import display
@@ -64,7 +64,7 @@ for figure in column_curves(measured):
 #
 # In print the row without all parts equals FedDM to the digit. We compare all eight cells, as printed and as measured.
 
-# %%
+# %% tags=["hide-input"]
 wanted = {
     (cell["column"].rpartition("-10")[0], "100" in cell["column"]): cell
     for cell in table_frame("fedvck", 14, best).to_dict("records")
@@ -120,7 +120,7 @@ table("fedvck", "estimators", best)
 # The four arms on digits.
 
 
-# %%
+# %% tags=["hide-input"]
 lesson = Lesson(
     profile,
     "fedvck",
@@ -172,7 +172,7 @@ show(
 # half of the iterations that lead to a point:
 
 
-# %%
+# %% tags=["hide-input"]
 def told(record, label):
     """The clients' mean loss in the last round, by iterations."""
     return [
@@ -218,7 +218,7 @@ show(
 # %%
 table("fedvck", "optimisers", best)
 
-# %%
+# %% tags=["hide-input"]
 runs = table_runs("fedvck", "optimisers", ["laptop"])
 rows = [row for run in runs.itertuples() for row in told(run.record, run.row)]
 if rows:
@@ -263,7 +263,7 @@ def losses(state, free, number):
     return loss
 
 
-# %%
+# %% tags=["hide-input"]
 traces = [
     pd.DataFrame(
         {
@@ -290,7 +290,7 @@ show(
     )
 )
 
-# %%
+# %% tags=["hide-input"]
 summary = {}
 for label, arm in (("free", "w.o. all"), ("constrained", "w.o. L_rc + P_w")):
     last = [
@@ -319,10 +319,10 @@ pd.DataFrame(summary, index=range(1, rounds + 1)).rename_axis("round").round(3)
 # averaged over classes. The paper names neither encoder nor kernel. We take the linear kernel and one encoder for all
 # rounds and both arms, trained on real images, so that a distance means other images and not another model.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(adjacent_mmd)
 
-# %%
+# %% tags=["hide-input"]
 train = task.dataset.train
 eye = trained(
     task, task.inputs(train.images), train.labels, 60, Rng(seed).at("eye")
@@ -376,7 +376,7 @@ Markdown(
 # More condensed images carry more, cost more and are harder to optimise. On so few images the least number of five per
 # class would hide $p$, so it is one here.
 
-# %%
+# %% tags=["hide-input"]
 shares = (0.02, 0.1, 0.3)
 tried = {p: short.run(share=p, min_images=1).record for p in shares}
 pd.DataFrame(

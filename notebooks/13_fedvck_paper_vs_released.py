@@ -20,7 +20,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 
@@ -106,7 +106,7 @@ table("fedvck", "released", best)
 # column of Table 11. Below about two of these, a difference is no evidence; and of twenty switches that do nothing, one
 # goes beyond two by luck.
 
-# %%
+# %% tags=["hide-input"]
 found = table_frame("fedvck", "released", best)
 accuracy = found.dropna(subset="measured").set_index("row")["measured"]
 against = pd.Series(
@@ -130,7 +130,7 @@ worth = pd.DataFrame(
 worth["in units of chance"] = worth["points"] / chance
 worth.sort_values("points", ascending=False).round(2)
 
-# %%
+# %% tags=["hide-input"]
 clear = worth[worth["in units of chance"].abs() > 2]["points"]
 which = "; ".join(f"{name} {points:+.1f}" for name, points in clear.items())
 Markdown(
@@ -174,7 +174,7 @@ def outcome(variant="printed", **settings):
     return run.accuracy, task.outputs(model, test.images).argmax(1)
 
 
-# %%
+# %% tags=["hide-input"]
 budget = (
     "iterations",
     "image_lr",
@@ -235,7 +235,7 @@ pd.Series(
 # The released code blends logits and takes a softmax over the weights, which lie in $(0, 1)$. The bound on the ratio of
 # the largest to the smallest probability, by $b$:
 
-# %%
+# %% tags=["hide-input"]
 low = torch.tensor(
     [condensation.importance(torch.zeros(1), b).item() for b in (0.0, 0.3, 0.7)]
 )
@@ -260,7 +260,7 @@ pd.Series(
     name=f"draws in {draws} iterations",
 ).to_frame()
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(engine.Problem.rows)
 
 # %% [markdown]
@@ -297,7 +297,7 @@ def trace(**settings):
     return loss
 
 
-# %%
+# %% tags=["hide-input"]
 rates = {
     f"{rate:g}, {text}": {"image_lr": rate, "clip_norm": bound}
     for rate in (0.01, 0.1, 1.0, 10.0)
@@ -343,7 +343,7 @@ ends.style.format("{:.2g}", subset=["first", "last"])
 #
 # From round 1 on the released code forces class $c$ into its own hard negatives, in the place of the $K$-th:
 
-# %%
+# %% tags=["hide-input"]
 prototypes = torch.tensor(
     [
         [3.0, 1.0, 2.0, 0.0],
@@ -369,7 +369,7 @@ pd.DataFrame(
 # puts the positive below the line, and counts a class as often as it is in the batch. Our default is the printed ratio
 # with the cosine. Why not the dot product? Let a projector learn under each of the three, on random features:
 
-# %%
+# %% tags=["hide-input"]
 generator = Rng(seed).at("forms").generator()
 features, marks = torch.randn(60, 16, generator=generator), torch.arange(60) % 4
 means, here = server.feature_prototypes(features, marks, 4)

@@ -26,7 +26,7 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import copy
 
 import numpy as np
@@ -87,7 +87,7 @@ runs = {
 #
 # which is about normal where $p$ itself is crowded near 1.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(membership.confidence)
 
 # %% [markdown]
@@ -103,7 +103,7 @@ source(membership.confidence)
 #
 # where $\phi(x)$ is the confidence of the model that is attacked. Offline needs no shadow model with the image.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(membership.likelihood_ratios)
 
 # %% [markdown]
@@ -114,7 +114,7 @@ source(membership.likelihood_ratios)
 # them with the method's own recipe. So a shadow run is nothing new: a round of the method, with other data in the
 # client's place. The attack is on the first round. Its uploads depend on one client's data and on no other's.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(attacks.confidences)
 
 # %%
@@ -136,7 +136,7 @@ found = {
 # clouds of their own where the image is hard; where all models are sure of it, there is nothing to see. The attacked
 # model's mark belongs to the one cloud or to the other.
 
-# %%
+# %% tags=["hide-input"]
 evidence = found["FedAvg"].clients[0].evidence
 gap = np.abs(
     np.nanmean(np.where(evidence.inside, evidence.shadows, np.nan), 0)
@@ -181,10 +181,10 @@ show(
 # paper reports, over clients, its maximum, its mean, and the *defence rate*, the share of clients with an AUC of at most
 # 0.5, where lower values count as 0.5.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(membership.defence)
 
-# %%
+# %% tags=["hide-input"]
 live = pd.DataFrame(
     {
         name: membership.defence([one.auc for one in outcome.clients.values()])
@@ -216,7 +216,7 @@ show(
 # Balanced targets flatter the attacker. In truth few people are in a hospital's data. If a client holds a tenth of all
 # those whom the attacker may ask about, what share of those whom it accuses are members?
 
-# %%
+# %% tags=["hide-input"]
 rates = {}
 for name, outcome in found.items():
     together = outcome.together()
@@ -244,10 +244,10 @@ pd.DataFrame(rates).T.rename_axis(["method", "others accused"]).round(3)
 # Raising what is below 0.5 to 0.5 lifts the mean, and the maximum over clients is higher still. And the defence rate of
 # an attack that knows *nothing at all* is one half, not one.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(membership.defence_by_chance)
 
-# %%
+# %% tags=["hide-input"]
 sizes = {
     name: [int(one.member.sum()) for one in outcome.clients.values()]
     for name, outcome in found.items()
@@ -263,7 +263,7 @@ pd.DataFrame(
 # Now the paper's numbers. At which number of members per client would chance give FedVCK's printed mean of 0.514, over
 # ten clients?
 
-# %%
+# %% tags=["hide-input"]
 printed = {
     row["metric"]: float(row["value"])
     for row in spec.read_published(spec.TABLES / "fedvck" / "published.csv")
@@ -299,7 +299,7 @@ pd.DataFrame(
 # FedVCK starts from noise, so its images hold "no individual and privacy information in pixel space". Look: the
 # condensed images of a client, and the private image that is nearest to each.
 
-# %%
+# %% tags=["hide-input"]
 run = runs["FedVCK"]
 algorithm = run.new_algorithm()
 members = make_clients(run, task)
@@ -331,7 +331,7 @@ show(
 # Some image is always nearest. The question is whether private images are nearer than images of the same class that
 # played no part. The attack's targets are just that, balanced class by class.
 
-# %%
+# %% tags=["hide-input"]
 asked = attacks.targets(client, Rng(seed).at("nearest"))
 pixels = asked.images.float() / 255
 private, others = (
@@ -376,17 +376,17 @@ pd.DataFrame(
 # image the label need not be looked for: the gradient with respect to the last layer's bias is $p - y$, below zero only
 # at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(leakage.revealed_labels)
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(leakage.gradients_of_step)
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(victim)
 
-# %%
+# %% tags=["hide-input"]
 network = victim(task, Rng(seed).at("victim"))
 
 
