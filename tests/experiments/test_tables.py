@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import re
 import shlex
 
 import attrs
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import core.algorithms
+from core.data import drawn, monuseg, sites
 from core.errors import InputError
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
@@ -467,6 +469,24 @@ profiles:
     )
     assert b.experiments[0].settings["mu"] == 0.5
     assert a.stand_in == "digits in place of mnist"
+
+
+@pytest.mark.parametrize("table", [2, 3, 4, 8, 9])
+@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+def test_tables_of_pixels_are_measured_at_sites_that_their_data_have(table, profile):
+    """Clients are sites, also of a stand-in, and a cell asks for no site that is not among them."""
+    known = {
+        "nuclei_drawn": monuseg.ORGANS,
+        "monuseg": monuseg.ORGANS,
+        "mri_drawn": tuple(drawn.HEADS),
+        **{one.name: one.sites for one in sites.ALL},
+    }
+    for cell in TableSpec.find("fediod", str(table)).cells(profile):
+        run = cell.experiments[0]
+        had = known[run.dataset.removesuffix("_64")]
+        assert run.partition == {"name": "natural"} and run.clients == len(had), cell.address
+        asked = set(re.split("[@:]", cell.record_metric)[1:]) - {"average"}
+        assert asked <= set(had), cell.address
 
 
 def test_sites_at_hand_take_the_place_of_those_in_print(folder):
