@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -159,30 +160,39 @@ def run(
             total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True
         ) as bar,
         kept_interrupts() as interrupt_again,
+        _failure_told(kept, record),
     ):
-        try:
-            for result in results:
-                kept.add(result)
-                kept.peak_memory = task.runtime.peak_memory()
-                if record:
-                    kept.save(record)
-                _show(bar, result)
-                interrupt_again()
-                if not in_time() and result.round < experiment.rounds:
-                    return kept
-        except FileError:  # the run is sound: it goes on when the file is
-            raise
-        except Exception as error:
-            kept.status, kept.notes = "failed", [*kept.notes, one_line(error, 2000)]
+        for result in results:
+            kept.add(result)
+            kept.peak_memory = task.runtime.peak_memory()
             if record:
                 kept.save(record)
-            raise
+            _show(bar, result)
+            interrupt_again()
+            if not in_time() and result.round < experiment.rounds:
+                return kept
     kept.status = "complete"
     if record:
         kept.save(record)
     if checkpoint:
         clean_up(checkpoint)
     return kept
+
+
+@contextmanager
+def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
+    """What ends the block stands in the record, and in its file; but a file's error leaves it as it
+    was: the run is sound and goes on when the file is.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except Exception as error:
+        kept.status, kept.notes = "failed", [*kept.notes, one_line(error, 2000)]
+        if path:
+            kept.save(path)
+        raise
 
 
 def _in_time(deadline: float | None) -> Callable[[], bool]:

@@ -150,11 +150,8 @@ def update_model(
         raise InputError(
             "the server has no condensed images to train on: did any client upload some?"
         )
-    optimisers: list[torch.optim.Optimizer] = [sgd(model.parameters(), settings)]
     weight = 0.0 if contrast is None else contrast.weight
-    if contrast is not None:
-        contrast.projector.train()
-        optimisers.append(projector_optimiser(contrast, settings))
+    optimisers, steps = _optimisers(model, contrast, settings), settings.total(len(labels))
 
     def halfway() -> None:
         nonlocal weight
@@ -170,17 +167,18 @@ def update_model(
         total = loss(logits, labels)
         return total if contrast is None else total + weight * contrast.loss(projected, labels)
 
-    train(
-        model,
-        images,
-        labels,
-        settings,
-        settings.total(len(labels)),
-        objective,
-        rng,
-        optimisers,
-        halfway,
-    )
+    train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
+
+
+def _optimisers(
+    model: nn.Module, contrast: Contrast | None, settings: ServerTraining
+) -> list[torch.optim.Optimizer]:
+    """Who trains the model, and who the projector, which is put into training mode."""
+    found: list[torch.optim.Optimizer] = [sgd(model.parameters(), settings)]
+    if contrast is not None:
+        contrast.projector.train()
+        found.append(projector_optimiser(contrast, settings))
+    return found
 
 
 def projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from core.federation import Client, Task
 
 #: the modules that a round needs
 MODULES = ("src.client", "src.server", "src.utils", "dataset.data.dataset")
-AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
+AUGMENTED = {"dsa": True, "dsa_strategy": "color_crop_cutout_flip_scale_rotate", "con_temp": 0.1}
 #: their CIFAR-10 line of run.sh, with as many images a class as are asked for
 CONDENSATION: dict[str, Any] = {
     **{"compression_ratio": 0.0, "init": "random_noise", "clip_norm": 30.0, "kernel": "linear"},
@@ -74,62 +74,38 @@ def fedvck(
     """A first round with its server, which is tested on one image; ConvNet-128, float32."""
     of_client, of_server, utils, dataset = modules(checkout)
     data, device = task.dataset, task.runtime.device
-    info = {
-        "name": data.name,
-        "channel": data.channels,
-        "im_size": (data.size, data.size),
-        "num_classes": data.num_classes,
-    }
+    info = {"name": data.name, "channel": data.channels, "im_size": (data.size, data.size)}
+    info["num_classes"] = data.num_classes
     parts = []
     for client in clients:
         pairs = list(zip(data.normalise(client.images), client.labels.tolist(), strict=True))
-        classes = sorted(set(client.labels.tolist()))
-        parts.append(
-            (dataset.PerLabelDatasetNonIID(pairs, classes, data.channels, device), classes)
-        )
+        own = sorted(set(client.labels.tolist()))
+        images = dataset.PerLabelDatasetNonIID(pairs, own, data.channels, device)
+        parts.append({"cid": client.id, "train_set": images, "classes": own})
     test = [(data.normalise(data.test.images[:1]), data.test.labels[:1])]
-
-    def work(folder: str) -> None:
-        shared = {
-            "dataset_info": info,
-            "ipc": condensed,
-            "dsa": True,
-            "dsa_strategy": AUGMENTATION,
-            "con_temp": 0.1,
-            "device": device,
-            "save_root_path": folder,
-        }
-        learners = [
-            of_client.Client(
-                cid=number,
-                train_set=images,
-                classes=classes,
-                dc_iterations=iterations - 1,  # they take one more, of these and of epochs
-                real_batch_size=real_batch,
-                **CONDENSATION,
-                **shared,
-            )
-            for number, (images, classes) in enumerate(parts)
-        ]
-        of_server.Server(
-            global_model=utils.get_model("ConvNetBN", info),
-            clients=learners,
-            batch_size=batch,
-            model_epochs=epochs - 1,
-            topk=min(5, data.num_classes),
-            test_loader=test,
-            **TRAINING,
-            **shared,
-        ).fit()
+    shared = {"dataset_info": info, "ipc": condensed, "device": device, **AUGMENTED}
+    # they take one iteration more, and one epoch
+    condensing = {"dc_iterations": iterations - 1, "real_batch_size": real_batch, **CONDENSATION}
+    training = {"batch_size": batch, "model_epochs": epochs - 1, "test_loader": test, **TRAINING}
+    training["topk"] = min(5, data.num_classes)
 
     def round_() -> None:
-        # they seed PyTorch's global generator by the clock, and print
-        with (
-            torch.random.fork_rng(),
-            tempfile.TemporaryDirectory() as folder,
-            Path(os.devnull).open("w") as nowhere,
-            contextlib.redirect_stdout(nowhere),
-        ):
-            work(folder)
+        with _apart() as folder:
+            here = {**shared, "save_root_path": folder}
+            learners = [of_client.Client(**part, **condensing, **here) for part in parts]
+            model = utils.get_model("ConvNetBN", info)
+            of_server.Server(global_model=model, clients=learners, **training, **here).fit()
 
     return round_
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[str]:
+    """A folder for what they write. They seed PyTorch's generator by the clock, and print."""
+    with (
+        torch.random.fork_rng(),
+        tempfile.TemporaryDirectory() as folder,
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        yield folder
