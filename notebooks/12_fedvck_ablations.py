@@ -89,8 +89,11 @@ pairs = pd.DataFrame(rows).set_index("column")
 same = (pairs["printed, w.o. all"] == pairs["printed, FedDM"]).sum()
 Markdown(f"{same} of {len(pairs)} printed pairs are equal.")
 
-# %%
-pairs.round(2)
+# %% tags=["hide-input"]
+two = pairs.set_axis(
+    pd.MultiIndex.from_tuples(name.split(", ") for name in pairs), axis=1
+)
+two.round(2)
 
 # %% [markdown]
 # Here the two are different programs: FedDM also matches logits and disturbs the weights of the encoder, and trains the
@@ -300,7 +303,7 @@ for label, arm in (("free", "w.o. all"), ("constrained", "w.o. L_rc + P_w")):
     ]
     scores = quick[arm].per_round()["accuracy (%)"].tolist()
     summary |= {
-        (label, "loss at the end of the round"): last,
+        (label, "last loss"): last,
         (label, "accuracy (%)"): scores,
     }
 pd.DataFrame(summary, index=range(1, rounds + 1)).rename_axis("round").round(3)
