@@ -151,7 +151,7 @@ def update_model(
             "the server has no condensed images to train on: did any client upload some?"
         )
     weight = 0.0 if contrast is None else contrast.weight
-    optimisers, steps = _optimisers(model, contrast, settings), settings.total(len(labels))
+    optimisers, steps = optimisers_of(model, contrast, settings), settings.total(len(labels))
 
     def halfway() -> None:
         nonlocal weight
@@ -170,7 +170,7 @@ def update_model(
     train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
 
 
-def _optimisers(
+def optimisers_of(
     model: nn.Module, contrast: Contrast | None, settings: ServerTraining
 ) -> list[torch.optim.Optimizer]:
     """Who trains the model, and who the projector, which is put into training mode."""
