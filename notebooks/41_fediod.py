@@ -322,8 +322,10 @@ show(
 # where this becomes regression on logits ({eq}`eq:kd-limit`), with the ensemble $A$ as the target (Eq. 10):
 #
 # $$
-# \max_G \min_S L_\text{mimic}, \qquad
-# L_\text{mimic} = \mathbb{E}_{\xi} \bigl\lVert S(G(\xi)) - A\bigl(T_1(G(\xi)), \dots, T_K(G(\xi))\bigr) \bigr\rVert^2 .
+# \begin{aligned}
+# & \max_G \min_S L_\text{mimic}, \qquad x = G(\xi), \\
+# & L_\text{mimic} = \mathbb{E}_{\xi} \bigl\lVert S(x) - A\bigl(T_1(x), \dots, T_K(x), x\bigr) \bigr\rVert^2 .
+# \end{aligned}
 # $$ (eq:iod-mimic)
 #
 # ### Whom to believe

@@ -15,7 +15,7 @@ dataset = "digits"
 alpha = 0.3
 clients = 3
 rounds = 3
-steps = 9
+steps = 6
 student_steps = 3
 seed = 0
 profile = "quick"
@@ -476,7 +476,7 @@ def student(inputs, targets, tau):
         inputs,
         targets,
         LocalTraining(batch_size=32),
-        40,
+        30,
         lambda net, x, wanted: distillation.mimic_loss(net(x), wanted, tau),
         Rng(seed).at("learn"),
         [adam],
