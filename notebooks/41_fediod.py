@@ -211,8 +211,10 @@ pd.DataFrame(
 # $$ (eq:iod-confidence)
 #
 # $$
-# \mathrm{JSD}(q_1, \dots, q_K) = H(\bar q) - \sum_k \pi_k H(q_k), \qquad \bar q = \sum_k \pi_k q_k, \qquad
-# L_\text{unique} = \mathbb{E}_{\xi}[-\mathrm{JSD}] .
+# \begin{aligned}
+# \mathrm{JSD}(q_1, \dots, q_K) &= H(\bar q) - \sum_k \pi_k H(q_k), \qquad \bar q = \sum_k \pi_k q_k, \\
+# L_\text{unique} &= \mathbb{E}_{\xi}[-\mathrm{JSD}] .
+# \end{aligned}
 # $$ (eq:iod-unique)
 
 # %%
@@ -488,7 +490,10 @@ for generated, mine, share in [(0.5, 2.0, 0.1), (0.5, 2.0, 0.9), (0.2, 0.1, 1)]:
 # :class: dropdown
 #
 # ```python
-# mixed = [{"model": "convnet", "depth": 2, "width": 16}, {"model": "resnet8", "width": 8, "grid": 1}]
+# mixed = [
+#     {"model": "convnet", "depth": 2, "width": 16},
+#     {"model": "resnet8", "width": 8, "grid": 1},
+# ]
 # own = {**lesson.own["fediod"], "teacher_models": mixed}
 # round(lesson.but(own={"fediod": own}).run().accuracy, 1)
 # ```

@@ -496,8 +496,11 @@ Markdown(f"Largest difference of the logits: {apart:.1e}.")
 #
 # ```python
 # smallest = counts.sum(1).argmin()
-# pd.DataFrame({ratio: distillation.class_input_importance(counts, class_ratio=ratio)[smallest, 0]
-#               for ratio in ("count", "share")})
+# importance = distillation.class_input_importance
+# pd.DataFrame({
+#     ratio: importance(counts, class_ratio=ratio)[smallest, 0]
+#     for ratio in ("count", "share")
+# })
 # ```
 #
 # Counts are {eq}`eq:kd-classwise`. With shares a client with one image weighs as much on its class as a client with
