@@ -156,6 +156,15 @@ def test_images_stand_in_rows_of_their_class():
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]
 
 
+def test_the_side_of_an_image_is_what_is_asked_for():
+    images, labels = torch.zeros(12, 1, 8, 8), torch.arange(3).repeat(4)
+    small, large = (
+        condensed_images(images, labels, inches=inches).get_size_inches() for inches in (0.25, 0.75)
+    )
+    # four images across and three down, but for the gap behind the last one
+    assert large - small == pytest.approx([0.5 * (4 - 0.2), 0.5 * (3 - 0.2)])
+
+
 def test_floats_beyond_the_range_are_stretched_and_others_are_kept():
     def drawn(values):
         figure = condensed_images(np.array(values).reshape(-1, 1, 1, 1), [0] * len(values))
