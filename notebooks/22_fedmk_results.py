@@ -217,7 +217,8 @@ steadiness.mean().round(1).assign(runs=steadiness.size())
 # FedMK takes its setting from the code of FedGen {cite:p}`fedgen`. That code hands out at most 1,500 images of a class,
 # tests the model with which a round begins, and the script that draws its figures reports the mean of the five best
 # tests. What is printed, and what the same runs give by five rules, with half of the training set and with so few
-# images:
+# images: *Before* is the rule of
+# that code: the five best, each tested before its round trains.
 
 # %% tags=["hide-input"]
 ruled = reporting_rules(table_runs("fedmk", "protocol", ["paper"]))
@@ -231,7 +232,7 @@ ruled.insert(
 )
 short = {
     "mean of last five": "last five",
-    "five best, tested before training": "five best, before",
+    "five best, tested before training": "before",
 }
 other = {"mnist-0.5, 1,500 images a class": "1,500 a class"}
 ruled.rename(columns=short, index=other).round(1)
@@ -413,9 +414,9 @@ up, shared, weights = (
 )
 ways = {
     "printed total (16 M)": 16 * M,
-    "the printed sum, (up + down) x 10": 10 * (one_way + other_way),
-    "ledger, one set to each client": 10 * (up + shared + weights),
-    "all ten sets to each client": 10 * (up + ten * shared + weights),
+    "printed sum, (up + down) x 10": 10 * (one_way + other_way),
+    "ledger, one set each": 10 * (up + shared + weights),
+    "ledger, ten sets each": 10 * (up + ten * shared + weights),
 }
 against = avg["up"]["parameters"] + avg["down"]["parameters"]
 readings = pd.DataFrame(
