@@ -217,8 +217,7 @@ steadiness.mean().round(1).assign(runs=steadiness.size())
 # FedMK takes its setting from the code of FedGen {cite:p}`fedgen`. That code hands out at most 1,500 images of a class,
 # tests the model with which a round begins, and the script that draws its figures reports the mean of the five best
 # tests. What is printed, and what the same runs give by five rules, with half of the training set and with so few
-# images: *Before* is the rule of
-# that code: the five best, each tested before its round trains.
+# images (*before* is that code's rule: the five best, each tested before its round trains):
 
 # %% tags=["hide-input"]
 ruled = reporting_rules(table_runs("fedmk", "protocol", ["paper"]))
