@@ -11,7 +11,7 @@
 # ```{figure} ../book/_static/fedvck.svg
 # :alt: A server above, clients below. Down goes the global model. Up go condensed images with labels, and logit prototypes, the mean logits of every class. A client asks the model where it errs, draws those images more often, and moves noise until the model sees in it what it sees in the images drawn. Real images, their errors and the model of the round before stay. The server asks the prototypes which classes are confused, trains the model on the images and pushes confused classes apart.
 # :name: fig-fedvck
-# :width: 350px
+# :width: 330px
 #
 # Who sends what to whom in a round of FedVCK. Grey goes down, green goes up, red stays.
 # ```
@@ -218,7 +218,7 @@ show(
         classes,
         columns=12,
         title=f"Client {members[largest].id}, by P_w",
-        inches=0.34,
+        inches=0.3,
     )
 )
 
@@ -263,7 +263,7 @@ show(
         classes,
         columns=14,
         title="Condensed in the last round",
-        inches=0.34,
+        inches=0.3,
     )
 )
 
