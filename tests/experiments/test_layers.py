@@ -171,8 +171,28 @@ def effective(specs: list[TableSpec]) -> set[Place]:
     return found
 
 
+def without(stack: Stack, place: Place) -> dict:
+    """The fields of a stack if one place did not state its value."""
+    where, key = place
+    less = Stack(stack.alpha)
+    for layer in stack.layers:
+        if not layer.where.endswith("as its data set is another"):  # `put` adds these itself
+            left_out = {key} if layer.where == where else set()
+            kept = {name: value for name, value in layer.fields.items() if name not in left_out}
+            less = less.put(Layer(layer.where, kept))
+    return less.fields
+
+
 def idle(specs: list[TableSpec]) -> set[Place]:
-    return stated(specs) - effective(specs)
+    """Places that change no run: not by their value, nor by what would stand there without them, as
+    where a data set would bring a partition of its own.
+    """
+    stacks = {id(c.stack): c.stack for p in PROFILES for spec in specs for c in spec.cells(p)}
+    return {
+        place
+        for place in stated(specs) - effective(specs)
+        if all(without(stack, place) == stack.fields for stack in stacks.values())
+    }
 
 
 def test_no_line_of_a_specification_changes_nothing():
