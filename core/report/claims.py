@@ -317,7 +317,9 @@ def claims_table(paper: str, main: bool = False) -> Any:
             "what it rests on": [escape(text) for text in frame["effect"]],
             "budget": frame["budget"],
             "page": [
-                f'<a href="{escape(page, quote=True)}.html">{escape(page)}</a>' if page else ""
+                f'<a href="{page}.html">{page.partition("_")[2].replace("_", " ")}</a>'
+                if page
+                else ""
                 for page in frame["page"]
             ],
         }
