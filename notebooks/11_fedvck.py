@@ -535,7 +535,7 @@ assert list(absent_row) == found, "look at row 0 of what the server returns"
 # ```{solution} ex-vck-dot
 # :class: dropdown
 #
-# Let $z = r u$ with $u$ such that $u \cdot \mathbf{f}_c > u \cdot \mathbf{f}_j$ for all hard negatives $j$. Then $l =
-# \log \sum_j \exp(r \, u \cdot (\mathbf{f}_j - \mathbf{f}_c) / \tau) \le \log K - r m / \tau$ with the margin $m > 0$.
-# It falls without end as $r$ grows, and the projector can make $r$ as large as it likes. The cosine fixes $r = 1$.
+# Let $z = a u$ with $u$ such that $u \cdot \mathbf{f}_c > u \cdot \mathbf{f}_j$ for all hard negatives $j$. Then $l =
+# \log \sum_j \exp(a \, u \cdot (\mathbf{f}_j - \mathbf{f}_c) / \tau) \le \log K - a m / \tau$ with the margin $m > 0$.
+# It falls without end as $a$ grows, and the projector can make $a$ as large as it likes. The cosine fixes $a = 1$.
 # ```

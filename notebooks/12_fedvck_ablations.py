@@ -2,7 +2,7 @@
 # # FedVCK: ablations
 #
 # *Question:* what does each part of FedVCK {cite:p}`fedvck` add, and do its figures on condensation quality, repeated
-# knowledge and the share $p$ come out again?\
+# knowledge and the share $r$ come out again?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
 # Three parts can be switched off: the latent constraints ({eq}`eq:dc-latent`), the model-guided selection $P_w$
@@ -374,10 +374,10 @@ Markdown(
 # One confounder is hard to remove: the model itself moves from round to round, and with it what is condensed, whether
 # images are selected or not.
 #
-# ## Figures 4 and 5: the share $p$
+# ## Figures 4 and 5: the share $r$
 #
 # More condensed images carry more, cost more and are harder to optimise. On so few images the least number of five per
-# class would hide $p$, so it is one here.
+# class would hide $r$, so it is one here.
 
 # %% tags=["hide-input"]
 shares = (0.02, 0.1, 0.3)

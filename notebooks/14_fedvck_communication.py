@@ -102,7 +102,7 @@ pd.DataFrame(kinds)
 # %% [markdown]
 # ## A formula for one round
 #
-# Let $m_{k,c} = \max(m_0, \lceil p \, n_{k,c} \rceil)$ be the condensed images of class $c$ on client $k$. With one
+# Let $m_{k,c} = \max(m_0, \lceil r \, n_{k,c} \rceil)$ be the condensed images of class $c$ on client $k$. With one
 # byte for a pixel ($C_x$ channels, $H$ by $H$) and for a label, 4 bytes for a logit and 8 for a number of samples,
 # clients upload
 #
@@ -222,7 +222,7 @@ Markdown(" ".join(sentences))
 #
 # ## Condensed images
 #
-# In print a pixel costs one byte. The plain reading is $p \cdot N \cdot C_x H^2$ bytes:
+# In print a pixel costs one byte. The plain reading is $r \cdot N \cdot C_x H^2$ bytes:
 
 # %%
 pixels = facts["channels"] * facts["size"] ** 2
@@ -354,7 +354,7 @@ traffic.groupby(["data", "profile", "method"]).mean().round(2)
 #
 # *Easy, 10 minutes.*
 #
-# For which share $p$ does FedVCK upload as much as FedAvg on CIFAR-10? Leave out the rounding.
+# For which share $r$ does FedVCK upload as much as FedAvg on CIFAR-10? Leave out the rounding.
 # ```
 #
 # ````{solution} ex-comm-even
@@ -396,5 +396,5 @@ assert abs(images_sent * pixels["cifar10"] / models_sent - 1) < 1e-3, (
 # :class: dropdown
 #
 # The least number of five images a class takes over: the upload is five times the number of pairs of client and class
-# that exist, whatever $p$ is. With 100 clients that hold all ten classes these are 5,000 images in every round.
+# that exist, whatever $r$ is. With 100 clients that hold all ten classes these are 5,000 images in every round.
 # ```

@@ -117,10 +117,11 @@ run.per_round().T.round(2)
 # A sample on which the received model $\mathbf{w}^c$ errs weighs more (Eq. 7):
 #
 # $$
-# \phi_i^c = \frac{1}{1 + \exp\bigl(-\tau \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \tau = 5 .
+# \phi_i^c = \frac{1}{1 + \exp\bigl(-\kappa \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \kappa = 5 .
 # $$ (eq:mk-weights)
 #
-# We take the largest client at the start of the first round, and 64 of its images.
+# (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.) We take the largest client at the start of the
+# first round, and 64 of its images.
 
 # %%
 begin = lesson.start()

@@ -169,9 +169,9 @@ pd.DataFrame(
 #
 # ### The shape
 #
-# $\phi = 1 / (1 + e^{-\tau \ell})$, {eq}`eq:mk-weights`. A loss is never negative, so $\phi$ lies between one half and
-# one: the hardest sample counts at most *twice* as much as one that is perfectly known. $\tau$ says at which loss
-# $\phi$ is full.
+# $\phi = 1 / (1 + e^{-\kappa \ell})$, {eq}`eq:mk-weights`. A loss is never negative, so $\phi$ lies between one half and
+# one: the hardest sample counts at most *twice* as much as one that is perfectly known. $\kappa$ ($\tau$ in the paper)
+# says at which loss $\phi$ is full.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the weights in core"}
 source(condensation.dynamic_weights)
@@ -290,9 +290,9 @@ Markdown(
 )
 
 # %% [markdown]
-# At the start every loss is near $\log C$, and with $\tau = 5$ every $\phi$ is near 1: no sample is told apart. Later,
+# At the start every loss is near $\log C$, and with $\kappa = 5$ every $\phi$ is near 1: no sample is told apart. Later,
 # samples that are well known fall towards one half. So the weights are a gentle tilt, never a selection, and the
-# extremes ($\tau \to 0$ and $\tau \to \infty$) are the same plain mean. This fits the size of the step in Table 2.
+# extremes ($\kappa \to 0$ and $\kappa \to \infty$) are the same plain mean. This fits the size of the step in Table 2.
 #
 # ### Table 5: the smoothing
 
@@ -318,7 +318,7 @@ wins = pd.DataFrame({kind: winners(kind) for kind in ("printed", "measured")})
 wins
 
 # %% [markdown]
-# The paper takes $\tau = 5$ for all experiments because of this table. Its numbers are test accuracies, so $\tau$ was
+# The paper takes $\kappa = 5$ for all experiments because of this table. Its numbers are test accuracies, so $\kappa$ was
 # chosen on the test set.
 #
 # ### Table 6: dynamic or class-balanced
@@ -882,8 +882,8 @@ Markdown(
 #
 # *Medium, 20 minutes.*
 #
-# What is the effective share of images for $\tau \to 0$ and $\tau \to \infty$? How do these two differ from *without
-# dynamic weights*? Which $\tau$ tells the samples of the largest client apart most at the end of the run?
+# What is the effective share of images for $\kappa \to 0$ and $\kappa \to \infty$? How do these two differ from *without
+# dynamic weights*? Which $\kappa$ tells the samples of the largest client apart most at the end of the run?
 # ```
 #
 # ````{solution} ex-mka-tau
@@ -898,7 +898,7 @@ Markdown(
 #  for tau in (0.01, 0.3, 1.0, 3.0, 10.0, 30.0, 1000.0)}
 # ```
 #
-# The least of these is where $\tau$ times a usual loss is near one. So the best $\tau$ moves with the loss: a constant
+# The least of these is where $\kappa$ times a usual loss is near one. So the best $\kappa$ moves with the loss: a constant
 # one cannot be right in the first and in the last round.
 # ````
 #
