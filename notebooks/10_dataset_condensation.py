@@ -43,6 +43,7 @@ from core.condensation import (
     to_wire,
 )
 from core.condensation.latent import GroupwiseNorm
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.federation import Task
 from core.report import bars, condensed_images, lines, show, source
 from core.report.texts import Markdown
@@ -154,7 +155,7 @@ source(engine.condense)
 # %% tags=["hide-input"]
 counts = torch.full((len(classes),), images_per_class)
 group = torch.repeat_interleave(torch.arange(len(classes)), counts)
-real = engine.RealData(
+real = RealData(
     images,
     labels,
     1 / torch.bincount(labels)[labels],
@@ -175,11 +176,11 @@ def prepared(model=encoder, free=False, kind="noise", **settings):
     start = initial_images(
         kind, images, labels, counts, task.inputs, rng.at("start").generator()
     )
-    problem = engine.Problem(
+    problem = Problem(
         LatentEncoder(model),
         real,
-        engine.Condensation(**plan),
-        engine.Draws([rng], real.owner),
+        Condensation(**plan),
+        Draws([rng], real.owner),
         task.inputs,
         task.runtime.autocast,
         free=free,

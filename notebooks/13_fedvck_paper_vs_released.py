@@ -27,7 +27,7 @@ import torch
 from core import condensation, server
 from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
-from core.condensation import engine
+from core.condensation.problem import Problem
 from core.report import lines, show, source, table, table_frame
 from core.report.lesson import (
     SMALL,
@@ -261,7 +261,7 @@ pd.Series(
 ).to_frame()
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(engine.Problem.rows)
+source(Problem.rows)
 
 # %% [markdown]
 # ### Round 0 and the start of the images

@@ -27,7 +27,7 @@ from core.report import (
     table_frame,
 )
 from core.report.claims import claims_table
-from core.report.results import cost_in_words, lead
+from core.report.results import cost_in_words, leads
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -36,28 +36,20 @@ best = None if shown == "best" else shown
 # ## In short
 #
 # The claim is that FedVCK leads. Its accuracy minus that of the best other method of the column, in points, as printed
-# and as measured:
+# and as measured, over the seeds that both have:
 
 # %% tags=["hide-input"]
-frames = {
-    number: table_frame("fedvck", number, best) for number in (2, 3, 7, 11)
-}
-leads = {}
-for number, frame in frames.items():
-    leads[f"Table {number}"] = (
-        lead(frame, "FedVCK", "printed")
-        .add_suffix(" printed")
-        .join(lead(frame, "FedVCK").add_suffix(" measured"), how="outer")
-        .rename(columns=lambda name: name.removeprefix("lead "))
-        .loc[lambda found: found[["printed", "measured"]].notna().any(axis=1)]
-    )
-leads = pd.concat(leads, names=["table", "column"])
-rivals = ["rivals printed", "rivals measured"]
-leads[rivals] = leads[rivals].fillna(0).astype(int)
-pair = leads.dropna(subset=["printed", "measured"])
+lead = pd.concat(
+    {
+        f"Table {number}": leads("fedvck", number, "FedVCK", profile=best)
+        for number in (2, 3, 7, 11)
+    },
+    names=["table"],
+)
+pair = lead.dropna(subset=["printed", "measured"])
 Markdown(
-    f"FedVCK leads in {(leads['printed'] > 0).sum()} of "
-    f"{leads['printed'].notna().sum()} columns as printed. Of "
+    f"FedVCK leads in {(lead['printed'] > 0).sum()} of "
+    f"{lead['printed'].notna().sum()} columns as printed. Of "
     f"{len(pair)} columns measured so far it leads in "
     f"{(pair['measured'] > 0).sum()}, by "
     f"{pair['measured'].mean():+.1f} points on average where print has "
@@ -68,11 +60,10 @@ Markdown(
 )
 
 # %% tags=["hide-input"]
-measured = leads[leads["measured"].notna()].drop(columns="rivals printed")
-measured.round(2).astype(object).where(measured.notna(), "")
+lead[lead["measured"].notna()].drop(columns="printed rivals").round(2)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the leads of all columns"}
-leads.round(2).astype(object).where(leads.notna(), "")
+lead.round(2)
 
 # %% [markdown]
 # A measured lead counts for little as long as rivals are missing. What the paper rests on, judged by paired differences

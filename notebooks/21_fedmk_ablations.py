@@ -46,7 +46,7 @@ from core.report import (
     table_frame,
 )
 from core.report.lesson import Lesson
-from core.report.results import lead, verdict_counts
+from core.report.results import leads, verdict_counts
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -484,15 +484,15 @@ for name, claim in (
     ("figure4", "best with 5, 7 and 10 active clients"),
     ("figure5", "best at 20, 30 and 40 rounds"),
 ):
-    leads = lead(table_frame("fedmk", name, best), "FedMK")["lead"].dropna()
-    columns = len(TableSpec.find("fedmk", name).columns)
+    of = leads("fedmk", name, "FedMK", profile=best)["measured"]
+    ahead, columns = of.dropna() > 0, len(of)
     display(
         Markdown(
             f"{name}, {claim}: "
             + (
-                f"FedMK leads in {(leads > 0).sum()} of {len(leads)} measured "
+                f"FedMK leads in {ahead.sum()} of {len(ahead)} measured "
                 f"columns of {columns}."
-                if len(leads)
+                if len(ahead)
                 else f"pending, none of {columns} columns is measured."
             )
         )

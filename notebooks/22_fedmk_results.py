@@ -27,7 +27,7 @@ from core.report.results import (
     column_curves,
     cost_in_words,
     filled,
-    lead,
+    leads,
     reporting_rules,
     table_runs,
     verdict_counts,
@@ -42,25 +42,32 @@ best = None if shown == "best" else shown
 # ## In short
 
 # %% tags=["hide-input"]
+tables = (1, 4, 3)
 frame = pd.concat(
-    [table_frame("fedmk", number, best) for number in (1, 4, 3)],
+    [table_frame("fedmk", number, best) for number in tables],
     ignore_index=True,
 )
 frame = frame[frame["row"] != "FedMK, one rate in all rounds"]
-tuned = frame["row"].str.endswith(", tuned")
-leads = pd.DataFrame(
-    {
-        "printed": lead(frame[~tuned], "FedMK", "printed")["lead"],
-        "measured": lead(frame[~tuned], "FedMK")["lead"],
-        "measured, others tuned": lead(
-            frame[tuned | frame["row"].eq("FedMK")], "FedMK"
-        )["lead"],
-    }
-).reindex(frame["column"].unique())
+
+
+def lead(rivals):
+    return pd.concat(
+        leads("fedmk", number, "FedMK", rivals, best) for number in tables
+    )
+
+
+# a comma in a row's name: another schedule, or a tuned rate
+plain = lead(lambda row: "," not in row)
+tuned = lead(lambda row: row.endswith(", tuned"))
+ahead = {
+    "printed": plain["printed"],
+    "measured": plain["measured"],
+    "measured, others tuned": tuned["measured"],
+}
 
 
 def lead_in_words(name):
-    of = leads[name].dropna()
+    of = ahead[name].dropna()
     if not len(of):
         return "in no column yet: none is measured"
     least, most = (f"{of[k]:.2f} ({k})" for k in (of.idxmin(), of.idxmax()))
@@ -130,7 +137,7 @@ table("fedmk", 3, best)
 # ones.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the leads of all columns"}
-filled(leads)
+filled(pd.DataFrame(ahead))
 
 # %% [markdown]
 # ## How it was measured

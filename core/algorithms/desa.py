@@ -43,7 +43,8 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import LatentEncoder
-from core.condensation.engine import Condensation, Draws, Problem, condense, strategy
+from core.condensation.engine import condense
+from core.condensation.problem import Condensation, Draws, Problem, strategy
 from core.distillation import kl_divergence
 from core.families import condensing
 from core.federation import (
@@ -72,7 +73,7 @@ class Settings(fedavg.Settings):
     ipc: int = attrs.field(default=50, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
-    #: see `core.condensation.engine.Condensation`; `pool` is the number of random networks of a
+    #: see `core.condensation.problem.Condensation`; `pool` is the number of random networks of a
     #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))

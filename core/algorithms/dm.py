@@ -15,7 +15,8 @@ import torch
 
 from core.checks import one_of, part, whole
 from core.condensation import LatentEncoder, draw_augmentation
-from core.condensation.engine import Condensation, Draws, Problem, RealData, condense, strategy
+from core.condensation.engine import condense
+from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Task
 from core.models import initialise

@@ -12,7 +12,7 @@ from typing import Self
 import attrs
 
 from core.algorithms import dc
-from core.condensation.engine import strategy
+from core.condensation.problem import strategy
 
 
 @attrs.frozen(kw_only=True)

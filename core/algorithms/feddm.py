@@ -15,7 +15,8 @@ import torch
 
 from core.checks import number, whole
 from core.condensation import LatentEncoder
-from core.condensation.engine import Condensation, Draws, Problem, condense, condensed_counts
+from core.condensation.engine import condense, condensed_counts
+from core.condensation.problem import Condensation, Draws, Problem
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Message, State, Task, pack

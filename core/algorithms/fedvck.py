@@ -20,15 +20,8 @@ from core import condensation, server
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.descent import milestones, progress
-from core.condensation.engine import (
-    Condensation,
-    Draws,
-    Problem,
-    RealData,
-    condense,
-    condensed_counts,
-    strategy,
-)
+from core.condensation.engine import condense, condensed_counts
+from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Message, State, Task, as_announced, pack

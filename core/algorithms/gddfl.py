@@ -24,8 +24,8 @@ import attrs
 from core.algorithms import dm
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder
-from core.condensation.engine import Problem, RealData
 from core.condensation.logits import TwoNetworks
+from core.condensation.problem import Problem, RealData
 from core.condensation.shift import FORMS, Shift, ShiftedProblem
 from core.errors import InputError
 from core.federation import Task

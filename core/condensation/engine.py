@@ -18,27 +18,11 @@ from core.condensation.descent import Descent
 from core.condensation.latent import LatentStatistics
 from core.condensation.problem import (
     Condensation,
-    Draws,
     Problem,
-    RealData,
     Target,
     augmented,
-    strategy,
 )
 from core.models import at_once
-
-__all__ = [
-    "REAL_SIDES",
-    "Condensation",
-    "Draws",
-    "Problem",
-    "RealData",
-    "RealSide",
-    "Target",
-    "condense",
-    "condensed_counts",
-    "strategy",
-]
 
 #: from a step to its real side and the augmentation that the condensed images share with it
 RealSide = Callable[[int], tuple[Target, Augmentation | None]]

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from core.checks import number, on_or_off, whole
 from core.condensation.augment import Augmentation, augment
-from core.condensation.engine import Draws, RealData, strategy
+from core.condensation.problem import Draws, RealData, strategy
 from core.condensation.selection import draw, draw_different
 from core.models import initialise
 from core.rng import Rng

@@ -12,8 +12,8 @@ from __future__ import annotations
 import attrs
 import torch
 
-from core.condensation.engine import Problem
 from core.condensation.latent import LatentEncoder, LatentStatistics
+from core.condensation.problem import Problem
 
 
 @attrs.frozen(eq=False, kw_only=True)

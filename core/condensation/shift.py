@@ -23,9 +23,9 @@ import attrs
 import torch
 
 from core.condensation.augment import Augmentation, augment
-from core.condensation.engine import Draws, Problem
 from core.condensation.latent import LatentStatistics
 from core.condensation.matching import at_least_float32, mmd
+from core.condensation.problem import Draws, Problem
 from core.errors import InputError, unknown
 from core.rng import Rng
 

@@ -13,7 +13,7 @@ from torch import nn
 from core import server
 from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, to_wire
-from core.condensation.engine import Condensation, RealData
+from core.condensation.problem import Condensation, RealData
 from core.data import Dataset
 from core.errors import InputError
 from core.federation import Algorithm, Client, Field, Message, State, Task

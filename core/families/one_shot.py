@@ -21,8 +21,8 @@ import torch
 from core import models
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import initial_images
-from core.condensation.engine import RealData, strategy
 from core.condensation.initial import KINDS
+from core.condensation.problem import RealData, strategy
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Ledger, Message, State, Task, pack

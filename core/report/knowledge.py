@@ -8,7 +8,8 @@ import torch
 
 from core import data
 from core.condensation import mmd
-from core.condensation.engine import Condensation, condensed_counts
+from core.condensation.engine import condensed_counts
+from core.condensation.problem import Condensation
 from core.data import partition
 from core.data.roots import data_root
 from core.errors import InputError

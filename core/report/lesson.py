@@ -13,6 +13,7 @@ from torch import nn
 
 from core import experiments, models
 from core.condensation import LatentEncoder, engine, initial_images
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.experiments import Experiment, Record
 from core.experiments.profiles import apply
 from core.federation import Client, RoundResult, State, Task
@@ -257,14 +258,14 @@ def condensed(
         images: (N, C, H, W) uint8, labels: (N,); per_class: condensed images of each class held.
         kind: what they start from, as in `initial_images`; free: without the latent constraints.
         watch: called in every step with its number and the images so far.
-        settings: of `engine.Condensation`; the real side is its exact mean unless they say else.
+        settings: of `Condensation`; the real side is its exact mean unless they say else.
 
     Returns: images as network inputs (M, C, H, W), their labels (M,), and the loss of every step,
     the mean over classes.
     """
     order = labels.argsort(stable=True)
     held, group = torch.unique(labels[order], return_inverse=True)
-    real = engine.RealData(
+    real = RealData(
         images[order],
         group,
         1 / torch.bincount(group)[group].float(),
@@ -273,11 +274,11 @@ def condensed(
     )
     counts = torch.full_like(held, per_class)
     start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
-    problem = engine.Problem(
+    problem = Problem(
         LatentEncoder(model),
         real,
-        engine.Condensation(**{"estimator": "expectation", **settings}),
-        engine.Draws([rng], real.owner),
+        Condensation(**{"estimator": "expectation", **settings}),
+        Draws([rng], real.owner),
         task.inputs,
         task.runtime.autocast,
         free=free,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
-from core.report.frames import best_cells
+from core.report.frames import best_cells, table_frame
 from core.report.learning_curves import curve_frame, curves
 from core.report.verdict import values
 
@@ -109,27 +109,6 @@ def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
     return by.mean().assign(runs=by.size())
 
 
-def lead(frame: pd.DataFrame, method: str, kind: str = "measured") -> pd.DataFrame:
-    """By how much a method is ahead of the best other one, column by column.
-
-    Args:
-        frame: of `table_frame`; method: a name of its `row`s; kind: "measured" or "printed".
-
-    Returns: a row for every column with a number: `lead` in points (missing where the method or
-    all others have none) and `rivals`, how many others have a number.
-    """
-    of = frame.dropna(subset=[kind])
-    ours = of[of["row"] == method].set_index("column")[kind]
-    others = of[of["row"] != method].groupby("column")[kind]
-    columns = [name for name in frame["column"].unique() if name in set(of["column"])]
-    return pd.DataFrame(
-        {
-            "lead": (ours - others.max()).reindex(columns).astype(float),
-            "rivals": others.size().reindex(columns, fill_value=0).astype(int),
-        }
-    )
-
-
 def gains(
     paper: str,
     table: str | int,
@@ -158,6 +137,42 @@ def gains(
             gain = statistics.fmean(ours[seed] - theirs[seed] for seed in seeds)
             rows.append({"column": column, "row": row, "gain": gain, "seeds": len(seeds)})
     return pd.DataFrame(rows, columns=["column", "row", "gain", "seeds"])
+
+
+def leads(
+    paper: str,
+    table: str | int,
+    method: str,
+    rivals: Callable[[str], bool] = lambda row: True,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """By how much the accuracy of a method is above that of the best other one, column by column.
+
+    Args:
+        method: the name of its row; rivals: which of the other rows count.
+
+    Returns: a row for every column of the table, with `printed` and `measured` in points, and
+        `printed rivals` and `measured rivals`, how many others there are to beat. A measured lead
+        is the least mean difference over the seeds that both sides have (see `gains`). Raises
+        InputError as `table_frame` does.
+    """
+    known = records() if measured is None else measured
+    frame = table_frame(paper, table, profile, known)
+    frame = frame[frame["metric"] == "accuracy"]
+    others = frame[(frame["row"] != method) & frame["row"].map(rivals)]
+    ours = frame[frame["row"] == method].set_index("column")["printed"]
+    printed = others.dropna(subset=["printed"]).groupby("column")["printed"]
+    found = gains(paper, table, "accuracy", method, profile, known)
+    behind = found[found["row"].map(rivals).astype(bool)].groupby("column")["gain"]
+    of = pd.DataFrame(index=pd.Index(frame["column"].unique(), name="column"))
+    of["printed"] = (ours - printed.max()).astype(float)
+    of["measured"] = -behind.max().astype(float)
+    of["printed rivals"] = printed.size()
+    of["measured rivals"] = behind.size()
+    return of.fillna({"printed rivals": 0, "measured rivals": 0}).astype(
+        {"printed rivals": int, "measured rivals": int}
+    )
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:

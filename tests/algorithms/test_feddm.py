@@ -8,7 +8,8 @@ import torch
 from core import algorithms
 from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder
-from core.condensation.engine import Condensation, condensed_counts
+from core.condensation.engine import condensed_counts
+from core.condensation.problem import Condensation
 from core.experiments import rounds
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits

@@ -8,7 +8,8 @@ import torch
 
 from core import algorithms
 from core.algorithms import fedvck as module
-from core.condensation.engine import Condensation, condensed_counts
+from core.condensation.engine import condensed_counts
+from core.condensation.problem import Condensation
 from core.data import Dataset, Split
 from core.experiments import rounds
 from core.families import condensing

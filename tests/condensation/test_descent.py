@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from core.condensation.descent import LOOK, Descent, milestones, progress
-from core.condensation.engine import Condensation
+from core.condensation.problem import Condensation
 from core.errors import InputError
 from core.rng import Rng
 

@@ -15,16 +15,8 @@ from torch.nn import functional as F
 from core import models
 from core.condensation import LatentEncoder, LatentStatistics, augment
 from core.condensation import problem as problem_module
-from core.condensation.engine import (
-    REAL_SIDES,
-    Condensation,
-    Draws,
-    Problem,
-    RealData,
-    _slots,
-    condense,
-    condensed_counts,
-)
+from core.condensation.engine import REAL_SIDES, _slots, condense, condensed_counts
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.errors import InputError
 from core.rng import Rng
 

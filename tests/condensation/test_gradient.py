@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from core import models
 from core.condensation import draw, gradient
-from core.condensation.engine import Draws, RealData
 from core.condensation.gradient import (
     EPS,
     GradientMatching,
@@ -22,6 +21,7 @@ from core.condensation.gradient import (
     gradient_distance,
     match_gradients,
 )
+from core.condensation.problem import Draws, RealData
 from core.errors import InputError
 from core.rng import Rng
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from core import models
 from core.condensation import LatentEncoder, augment
-from core.condensation.engine import Condensation, Draws, Problem, RealData, condense
+from core.condensation.engine import condense
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.condensation.shift import (
     EPS,
     FORMS,

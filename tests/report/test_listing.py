@@ -10,13 +10,14 @@ import pytest
 
 import core.federation
 from core.condensation import engine
+from core.condensation.problem import Problem
 from core.report import knowledge, source
 from core.report.listing import WIDTH, text_of
 from core.server import update_model
 
 LISTED = [
     engine.condense,
-    engine.Problem,
+    Problem,
     core.federation.rounds,
     update_model,
     knowledge.split_sizes,

@@ -14,20 +14,10 @@ from core.report.results import (
     cost_in_words,
     filled,
     gains,
-    lead,
+    leads,
     reporting_rules,
     table_runs,
     verdict_counts,
-)
-
-FRAME = pd.DataFrame(
-    {
-        "column": ["a", "a", "a", "b", "b", "c"],
-        "row": ["Ours", "One", "Two", "Ours", "One", "One"],
-        "printed": [90.0, 80.0, 85.0, 70.0, 75.0, 60.0],
-        "measured": [88.0, None, 89.5, None, 70.0, None],
-        "verdict": ["reproduced", "pending", "undecided", "pending", "pending", "pending"],
-    }
 )
 
 
@@ -47,13 +37,25 @@ def record(experiment, accuracy=0.5, **bytes_):
 
 
 def test_a_lead_is_over_the_best_of_the_others():
-    printed = lead(FRAME, "Ours", "printed")
-    assert printed["lead"].iloc[:2].tolist() == [5, -5] and pd.isna(printed.loc["c", "lead"])
-    assert printed["rivals"].to_dict() == {"a": 2, "b": 1, "c": 1}
-    measured = lead(FRAME, "Ours")
-    assert measured["lead"].dropna().to_dict() == {"a": -1.5}
-    assert measured["rivals"].to_dict() == {"a": 1, "b": 1}
-    assert lead(FRAME[:0], "Ours").empty
+    cells = TableSpec.find("fedmk", 3).cells("paper")
+    scores = {"FedMK": (0.80, 0.90), "FedGen": (0.70,), "FedAvg": (0.70, 0.84, 0.99)}
+    scores["FedGen, tuned"] = (0.95,)
+    known = {
+        run.id: record(run, score)
+        for cell in cells
+        for run, score in zip(cell.experiments, scores.get(cell.row, ()), strict=False)
+    }
+    (plain,) = leads("fedmk", 3, "FedMK", lambda row: "," not in row, None, known).to_dict(
+        "records"
+    )
+    # FedAvg's third seed has no pair: 10 and 6 points; FedGen's only seed: 10 points
+    assert plain.pop("measured") == pytest.approx(8)
+    # as printed: 88.85 over FedGen's 86.44
+    assert plain.pop("printed") == pytest.approx(2.41)
+    assert plain == {"printed rivals": 5, "measured rivals": 2}
+    all_rows = leads("fedmk", 3, "FedMK", measured=known).iloc[0]
+    assert all_rows["measured"] == pytest.approx(-15) and all_rows["measured rivals"] == 3
+    assert leads("fedmk", 3, "FedMK", measured={})["measured"].isna().all()
 
 
 def test_a_gain_is_over_the_seeds_that_both_have():
@@ -111,7 +113,10 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
 
 
 def test_verdicts_are_counted_in_words():
-    assert verdict_counts(FRAME) == "4 pending, 1 reproduced, 1 undecided"
+    frame = pd.DataFrame(
+        {"verdict": ["reproduced", "pending", "undecided", "pending", "pending", "pending"]}
+    )
+    assert verdict_counts(frame) == "4 pending, 1 reproduced, 1 undecided"
 
 
 def test_what_is_missing_gets_a_word():

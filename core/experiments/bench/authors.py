@@ -25,19 +25,42 @@ MODULES = ("src.client", "src.server", "src.utils", "dataset.data.dataset")
 AUGMENTED = {"dsa": True, "dsa_strategy": "color_crop_cutout_flip_scale_rotate", "con_temp": 0.1}
 #: their CIFAR-10 line of run.sh, with as many images a class as are asked for
 CONDENSATION: dict[str, Any] = {
-    **{"compression_ratio": 0.0, "init": "random_noise", "clip_norm": 30.0, "kernel": "linear"},
-    **{"image_lr": 1.0, "image_momentum": 0.5, "image_weight_decay": 0.0},
-    **{"gamma": 1.0, "lamda": 0.5, "b": 0.3},
+    "compression_ratio": 0.0,
+    "init": "random_noise",
+    "clip_norm": 30.0,
+    "kernel": "linear",
+    "image_lr": 1.0,
+    "image_momentum": 0.5,
+    "image_weight_decay": 0.0,
+    "gamma": 1.0,
+    "lamda": 0.5,
+    "b": 0.3,
     # networks that clients would train; no round does
-    **{"lr": 0.01, "momentum": 0.5, "weight_decay": 0.0, "local_ep": 40},
+    "lr": 0.01,
+    "momentum": 0.5,
+    "weight_decay": 0.0,
+    "local_ep": 40,
 }
 TRAINING: dict[str, Any] = {
-    **{"global_model_name": "ConvNetBN", "communication_rounds": 1, "join_ratio": 1.0},
-    **{"lr_server": 0.005, "momentum_server": 0.9, "weight_decay_server": 1e-6},
-    **{"lr_head": 0.01, "momentum_head": 0.9, "weight_decay_head": 0.0},
-    **{"weighted_matching": False, "weighted_sample": False, "weighted_mmd": True},
-    **{"contrastive_way": "supcon_asym_syn", "con_beta": 0.1, "preserve_all": False},
-    **{"eval_gap": 1, "train_set": None, "test_set": None, "model_identification": ""},
+    "global_model_name": "ConvNetBN",
+    "communication_rounds": 1,
+    "join_ratio": 1.0,
+    "lr_server": 0.005,
+    "momentum_server": 0.9,
+    "weight_decay_server": 1e-6,
+    "lr_head": 0.01,
+    "momentum_head": 0.9,
+    "weight_decay_head": 0.0,
+    "weighted_matching": False,
+    "weighted_sample": False,
+    "weighted_mmd": True,
+    "contrastive_way": "supcon_asym_syn",
+    "con_beta": 0.1,
+    "preserve_all": False,
+    "eval_gap": 1,
+    "train_set": None,
+    "test_set": None,
+    "model_identification": "",
 }
 
 

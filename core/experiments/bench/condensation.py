@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from core.condensation import LatentEncoder
-from core.condensation.engine import Condensation, Draws, Problem, RealData, condense
+from core.condensation.engine import condense
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.experiments.bench.timing import random_task, seconds, spread
 from core.federation import Runtime, Task
 from core.rng import Rng
