@@ -434,7 +434,7 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
 
 # %% [markdown]
 # The gradient on condensed images leads back to the condensed images, which the attacker has already. That says nothing
-# about the private ones ([a page on FedMK](21_fedmk_ablations) has the details); membership does.
+# about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
 #
 # ## The paper's tables
 #

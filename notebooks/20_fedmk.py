@@ -20,7 +20,8 @@
 #
 # This page runs FedMK on digits and computes each step once more, in a few lines that are compared with `core`. Which
 # of the paper's numbers hold stands among the [results](22_fedmk_results); what each part adds, among the
-# [ablations](21_fedmk_ablations).
+# [ablations](21_fedmk_ablations); [the weights of samples](23_fedmk_weights) and [what is in the
+# knowledge](24_fedmk_knowledge) have pages of their own.
 #
 # The paper prints no learning rate and no number of steps. Those of the short run (`rates` below) were chosen by
 # looking at a handful of such runs on digits. `rounds` must be at least 2, because nobody has knowledge to share in the
@@ -446,7 +447,7 @@ Markdown(
 
 # %% [markdown]
 # So images that look like noise can carry a picture of the class between them. Whether they carry more than that is the
-# question of [the attack among the ablations](21_fedmk_ablations).
+# question of [a page of its own](24_fedmk_knowledge).
 #
 # ## What the server does
 #

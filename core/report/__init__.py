@@ -1,7 +1,7 @@
 """Tables and figures, computed from records: what a paper prints beside what was measured here."""
 
 from core.report.charts import bars, heat_map, lines, partition_plot, scatter
-from core.report.figures import condensed_images, show
+from core.report.figures import condensed_images, image_rows, show
 from core.report.frames import metrics_frame, table_frame
 from core.report.frontpage import headline
 from core.report.intervals import expected_verdicts
@@ -26,6 +26,7 @@ __all__ = [
     "expected_verdicts",
     "headline",
     "heat_map",
+    "image_rows",
     "lines",
     "method_name",
     "metrics_frame",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,36 @@ def condensed_images(
     if len(targets) != len(pixels):
         raise InputError(f"{len(pixels)} images need as many labels, not {len(targets)}")
     held = np.unique(targets)
+    names = [str(cls if classes is None else classes[cls]) for cls in held]
     rows = [pixels[targets == cls][:columns] for cls in held]
-    height, width, gap = pixels.shape[1], pixels.shape[2], 2
+    return _grid(names, rows, title, inches, f"one row for each of {len(held)} classes")
+
+
+def image_rows(rows: Mapping[str, Any], title: str = "", inches: float = 0.62) -> Figure:
+    """A row of images for every name.
+
+    Args:
+        rows: images of one size by name, each (N, 1 or 3, H, W) uint8, or floats in [0, 1]; other
+            floats are stretched to that range, all together.
+        inches: the side of an image.
+
+    Raises InputError where the images have no common size, and where there is none.
+    """
+    import torch
+
+    found = [torch.as_tensor(images).cpu() for images in rows.values()]
+    if len({images.shape[1:] for images in found}) != 1:
+        raise InputError("rows of images need images, all of one size")
+    pixels = _pixels(torch.cat(found))
+    parts = np.split(pixels, np.cumsum([len(images) for images in found])[:-1])
+    return _grid(list(rows), parts, title, inches, f"in rows: {', '.join(rows)}")
+
+
+def _grid(
+    names: Sequence[str], rows: Sequence[np.ndarray], title: str, inches: float, words: str
+) -> Figure:
+    """Named rows of images (N, H, W, 3) in [0, 1], and what to say of them."""
+    height, width, gap = *rows[0].shape[1:3], 2
     canvas = np.zeros(
         (len(rows) * (height + gap) - gap, max(map(len, rows)) * (width + gap) - gap, 4)
     )
@@ -92,16 +120,13 @@ def condensed_images(
         figure = blank(1.6 + across, 0.4 + canvas.shape[0] / (height + gap) * inches)
         axes = figure.subplots()
         axes.imshow(canvas, interpolation="nearest")
-        axes.set_yticks(
-            [i * (height + gap) + height / 2 for i in range(len(rows))],
-            [str(cls if classes is None else classes[cls]) for cls in held],
-        )
+        axes.set_yticks([i * (height + gap) + height / 2 for i in range(len(rows))], names)
         axes.set(xticks=[], title=title)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.set_label(
-        f"{title + '. ' if title else ''}{sum(map(len, rows))} images of {height} by {width} pixels, "
-        f"one row for each of {len(rows)} classes."
+        f"{title + '. ' if title else ''}{sum(map(len, rows))} images of {height} by {width} "
+        f"pixels, {words}."
     )
     return figure
 

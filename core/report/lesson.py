@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from core import experiments, models
-from core.condensation import LatentEncoder, engine, initial_images
+from core.condensation import LatentEncoder, engine, initial_images, to_wire
 from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.experiments import Experiment, Record
 from core.experiments.profiles import apply
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 #: settings with which a method does something on 8 x 8 digits within seconds
 SMALL: dict[str, dict[str, Any]] = {
     "fedvck": {"image_lr": 1.0, "clip_norm": 30.0, "pool": 1, "server_lr": 0.02},
+    "fedmk": {
+        "inner_lr": 0.2,
+        "horizon": 25,
+        "image_lr": 30.0,
+        "inner_batch": 32,
+        "real_batch": 32,
+        "server_lr": 0.2,
+        "server_steps": 25,
+        "generator_steps": 20,
+    },
     "fediod": {
         "local_steps": 50,
         "distill_batch": 32,
@@ -172,6 +182,13 @@ class Lesson:
         rng = Rng(experiment.seed).at("initialise")
         return experiment.new_algorithm().initialise(self.task, rng)
 
+    def as_images(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Network inputs (N, C, H, W) as the 8-bit images that they stand for; what lies beyond
+        black or white is cut off.
+        """
+        data = self.task.dataset
+        return to_wire(inputs.float(), data.mean, data.std)
+
     def partition_plot(self) -> Figure:
         """Who holds what, with all clients."""
         everyone = experiments.make_clients(self.experiment(), self.task)
@@ -215,6 +232,21 @@ def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch
         torch.cat([client.labels for client in members]),
         torch.repeat_interleave(torch.arange(len(members)), sizes),
     )
+
+
+def clients_apart(features: torch.Tensor, labels: torch.Tensor, owner: torch.Tensor) -> float:
+    """How far apart clients are in the features (N, D) of what they sent: the mean distance between
+    two clients' mean features of a class, in percent of that between two classes of a client.
+
+    Args:
+        labels, owner: (N,) the class of each row, and the client that it is from.
+    """
+    groups, group = torch.unique(torch.stack([owner, labels]), dim=1, return_inverse=True)
+    means = torch.stack([features[group == k].mean(0) for k in range(groups.shape[1])])
+    first, second = torch.triu_indices(len(means), len(means), 1)
+    same_client, same_class = groups[:, first] == groups[:, second]
+    apart = torch.pdist(means)
+    return 100 * (apart[same_class].mean() / apart[same_client].mean()).item()
 
 
 def share_right(scores: torch.Tensor, labels: torch.Tensor) -> float:

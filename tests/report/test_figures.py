@@ -13,7 +13,7 @@ from core.errors import InputError
 from core.experiments import Experiment, Record
 from core.report import style
 from core.report.charts import partition_plot
-from core.report.figures import condensed_images, show, to_html
+from core.report.figures import condensed_images, image_rows, show, to_html
 from core.report.learning_curves import curve_frame, curves
 
 MB = 2**20
@@ -154,6 +154,22 @@ def test_images_stand_in_rows_of_their_class():
     assert (canvas[:4, 12:, :3] == 1).all() and canvas[..., :3].sum() == 4 * 4 * 3
     assert canvas[5, :, 3].max() == 0  # gaps are transparent
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]
+
+
+def test_rows_of_images_have_names_and_lengths_of_their_own():
+    rows = {"one": torch.zeros(1, 1, 4, 4), "two": torch.tensor([-1.0, 1]).view(2, 1, 1, 1)}
+    rows["two"] = rows["two"].expand(2, 1, 4, 4)
+    figure = image_rows(rows, title="A")
+    canvas = figure.axes[0].images[0].get_array()
+    assert canvas.shape == (4 + 2 + 4, 4 + 2 + 4, 4)
+    # stretched together: 0 of the first row lies half way between -1 and 1 of the second
+    assert canvas[0, 0, 0] == 0.5 and canvas[6, ::6, 0].tolist() == [0, 1]
+    assert canvas[0, 6, 3] == 0  # no second image in the first row
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["one", "two"]
+    assert figure.get_label() == "A. 3 images of 4 by 4 pixels, in rows: one, two."
+    for wrong in ({}, rows | {"three": torch.zeros(1, 1, 5, 5)}, {"none": torch.zeros(0, 1, 4, 4)}):
+        with pytest.raises(InputError):
+            image_rows(wrong)
 
 
 def test_the_side_of_an_image_is_what_is_asked_for():

@@ -14,6 +14,7 @@ from core.federation import Ledger
 from core.report.lesson import (
     Lesson,
     answers,
+    clients_apart,
     condensed,
     pooled,
     share_right,
@@ -186,3 +187,20 @@ def test_switches_are_all_that_the_released_code_changes():
     table = switch_table({"a": (None, 2), "b": ("x", "y")}, {"a": "Eq. 1"}, {None: "none"})
     assert table.loc["a"].tolist() == ["none", "2", "Eq. 1"]
     assert table.loc["b"].tolist() == ["x", "y", ""]
+
+
+def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):
+    images = lesson.task.dataset.test.images[:5]
+    inputs = lesson.task.inputs(images)
+    assert torch.equal(lesson.as_images(inputs.double()), images)
+    assert lesson.as_images(inputs - 100).max() == 0 and lesson.as_images(inputs + 100).min() == 255
+
+
+def test_clients_apart_compares_clients_with_classes():
+    # client 0 has class 0 at (0, 0) and (0, 2), its mean at (0, 1), and class 1 at (4, 1);
+    # client 1 has both one higher; client 2 has class 1 alone, three higher
+    points = [(0.0, 0.0), (0, 2), (4, 1), (0, 2), (4, 2), (4, 4)]
+    labels, owner = torch.tensor([0, 0, 1, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 2])
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    found = clients_apart(torch.tensor(points)[order], labels[order], owner[order])
+    assert found == pytest.approx(100 * ((1 + 1 + 2 + 3) / 4) / ((4 + 4) / 2))
