@@ -10,7 +10,7 @@ import pandas as pd
 
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
-from core.report.frames import best_cells, table_frame
+from core.report.frames import best_cells, metrics_frame, table_frame
 from core.report.learning_curves import curve_frame, curves
 from core.report.verdict import values
 
@@ -107,6 +107,36 @@ def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame([rules(record) for record in runs["record"]], index=runs.index)
     by = frame.join(runs[["column", "row"]]).groupby(["column", "row"], sort=False)
     return by.mean().assign(runs=by.size())
+
+
+def ended(
+    paper: str,
+    table: str | int,
+    names: Mapping[str, str],
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """How the runs behind a table ended: means over seeds for every `column` and `row` that is
+    measured.
+
+    Args:
+        names: metrics of `metrics_frame`, and what a page calls them; with "(%)" in that name a
+            fraction comes back in percent. One that no run has is missing everywhere.
+
+    Other arguments and errors are those of `metrics_frame`.
+    """
+    frame = metrics_frame(paper, table, profile, measured).set_index(["column", "row"])
+    found = frame.reindex(columns=list(names)).astype(float).rename(columns=names)
+    found.loc[:, found.columns.str.contains("(%)", regex=False)] *= 100
+    return found.groupby(level=[0, 1], sort=False).mean()
+
+
+def megabytes_to(record: Record, target: float) -> float:
+    """MB (2^20 bytes) that all clients sent and were sent until the first test at which the
+    accuracy, in percent, is a target or more; not a number where it never is.
+    """
+    tested = curve_frame(record)
+    return float(tested.loc[tested["value"] >= target, "megabytes"].min())
 
 
 def gains(

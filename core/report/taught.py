@@ -14,7 +14,7 @@ from core import distillation
 from core.algorithms.fediod import clients as local
 from core.federation import Client, LocalTraining, State, Task, train
 from core.models import Classifier
-from core.report.lesson import Lesson, Run, answers
+from core.report.lesson import SMALL, Lesson, Run, answers
 from core.rng import Rng
 
 
@@ -112,6 +112,45 @@ class TaughtLesson(Lesson):
             for judge, client in zip(judges, self.members(), strict=True)
         ]
         return torch.stack(own)
+
+
+def small_lesson(profile: str, settings: Mapping[str, Any], **fields: Any) -> TaughtLesson:
+    """FedIOD with networks and rates that do something within seconds.
+
+    Args:
+        settings: of FedIOD, on top of `SMALL`.
+        fields: other arguments of `Lesson`: dataset, alpha, clients, rounds, seed and the like.
+    """
+    return TaughtLesson(
+        profile,
+        "fediod",
+        model_options={"depth": 2, "width": 16},
+        settings={"lr": 0.05, "batch_size": 32},
+        own={"fediod": {**SMALL["fediod"], **settings}},
+        **fields,
+    )
+
+
+def slope(images: torch.Tensor, loss: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The gradient of a loss with respect to images, in their shape."""
+    leaf = images.detach().clone().requires_grad_()
+    return torch.autograd.grad(loss(leaf), leaf)[0]
+
+
+def downhill(
+    images: torch.Tensor,
+    loss: Callable[[torch.Tensor], torch.Tensor],
+    steps: int = 20,
+    length: float = 0.3,
+) -> torch.Tensor:
+    """Images (N, C, S, S) after some steps of one length, each image down its own part of the
+    gradient of a loss, kept within [0, 1]. An image without a gradient stays.
+    """
+    for _ in range(steps):
+        g = slope(images, loss)
+        norms = g.flatten(1).norm(dim=1).clamp_min(1e-12)
+        images = (images - length * g / norms[:, None, None, None]).clamp(0, 1)
+    return images
 
 
 def distilled(

@@ -12,9 +12,11 @@ from core.report.results import (
     column_curves,
     core_hours,
     cost_in_words,
+    ended,
     filled,
     gains,
     leads,
+    megabytes_to,
     reporting_rules,
     table_runs,
     verdict_counts,
@@ -110,6 +112,33 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
             "runs": 1,
         }
     )
+
+
+def test_how_runs_ended_are_means_over_seeds_under_the_names_of_a_page():
+    cell = TableSpec.find("fedmk", 6).cells("paper")[0]
+    known = {
+        run.id: record(run, score)
+        for run, score in zip(cell.experiments, (0.5, 0.6), strict=False)
+    }
+    names = {"accuracy": "accuracy (%)", "loss": "loss", "none": "nobody has it"}
+    for value, one in enumerate(known.values(), 1):
+        one.metrics = {**one.metrics, "loss": value}
+    found = ended("fedmk", 6, names, "paper", known)
+    assert found.index.tolist() == [(cell.column, cell.row)]
+    assert found.columns.tolist() == list(names.values())
+    assert found.iloc[0, :2].tolist() == pytest.approx([55, 1.5])
+    assert found["nobody has it"].isna().all()
+    assert ended("fedmk", 6, names, "paper", {}).empty
+
+
+def test_an_accuracy_costs_what_was_sent_until_it_was_first_seen():
+    kept = record(TableSpec.find("fedmk", "1").cells("paper")[0].experiments[0])
+    kept.rounds = [
+        {"round": n, "metrics": {"accuracy": a} if a else {}, "up": 2**20, "down": 2**21}
+        for n, a in enumerate((0.25, 0, 0.75, 0.5, 0.75), 1)
+    ]
+    assert [megabytes_to(kept, target) for target in (20, 25, 26, 75)] == [3, 3, 9, 9]
+    assert pd.isna(megabytes_to(kept, 76))
 
 
 def test_verdicts_are_counted_in_words():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from core.report.lesson import SMALL, Lesson
-from core.report.taught import TaughtLesson, distilled
+from core.report.taught import TaughtLesson, distilled, downhill, slope, small_lesson
 from core.rng import Rng
 
 FIELDS = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
@@ -73,6 +73,36 @@ def test_opinions_follow_the_states_of_runs_on_the_same_noise(lesson):
 def test_a_discriminator_that_says_one_thing_is_heard(lesson):
     real = lesson.judged([Sure(torch.full((1, 2, 2), v).tolist()) for v in (0.0, math.log(3))])
     assert real.tolist() == pytest.approx([0.5, 0.25])
+
+
+def test_a_small_lesson_asks_for_what_a_reader_would_ask_by_hand():
+    by_hand = TaughtLesson(
+        "quick",
+        "fediod",
+        **FIELDS,
+        model_options={"depth": 2, "width": 16},
+        settings={"lr": 0.05, "batch_size": 32},
+        own={"fediod": {**SMALL["fediod"], "local_steps": 2}},
+    )
+    found = small_lesson("quick", {"local_steps": 2}, **FIELDS)
+    assert found.experiment().id == by_hand.experiment().id
+
+
+def test_pixels_go_straight_down_a_slope_by_one_length_a_step():
+    start, goal = torch.full((2, 1, 2, 2), 0.5), torch.zeros(2, 1, 2, 2)
+    start[1] = 0
+
+    def loss(x):
+        return (x - goal).square().sum()
+
+    torch.testing.assert_close(slope(start, loss), 2 * (start - goal))
+    # four pixels of 0.5 are at a distance of 1; the second image is there already
+    for steps, left in ((1, 0.7), (3, 0.1)):
+        moved = downhill(start, loss, steps, 0.3)
+        torch.testing.assert_close(moved[0].norm(), torch.tensor(left))
+        assert torch.equal(moved[1], goal[1])
+    up = downhill(start, lambda x: -x.sum(), 9, 0.3)
+    assert torch.equal(up, torch.ones_like(up))
 
 
 def test_a_student_comes_to_the_answers_it_is_given(lesson):
