@@ -48,29 +48,20 @@ from core.algorithms import find
 from core.algorithms.fediod import clients as local
 from core.algorithms.fediod.server import Centre
 from core.report import condensed_images, lines, show, source
-from core.report.lesson import SMALL, answers, share_right
-from core.report.taught import TaughtLesson
+from core.report.lesson import answers, share_right
+from core.report.taught import small_lesson
 from core.report.texts import Markdown
 from core.rng import Rng
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
-lesson = TaughtLesson(
+lesson = small_lesson(
     profile,
-    "fediod",
+    {"distill_steps": steps, "student_steps": student_steps},
     dataset=dataset,
     alpha=alpha,
     clients=clients,
     rounds=rounds,
     seed=seed,
-    model_options={"depth": 2, "width": 16},
-    settings={"lr": 0.05, "batch_size": 32},
-    own={
-        "fediod": {
-            **SMALL["fediod"],
-            "distill_steps": steps,
-            "student_steps": student_steps,
-        }
-    },
 )
 task, members, algorithm = lesson.task, lesson.members(), lesson.method
 classes, test = task.dataset.classes, task.dataset.test
@@ -90,14 +81,14 @@ teachers = lesson.teachers
 on_test = answers(teachers, task.inputs(test.images))
 pd.DataFrame(
     {
-        f"client {client.id}": {
-            "images": len(client),
-            "classes": int((client.class_counts > 0).sum()),
-            "teacher's accuracy (%)": share_right(z, test.labels),
-        }
-        for client, z in zip(members, on_test, strict=True)
-    }
-).T.round(1)
+        "images": [len(client) for client in members],
+        "classes": (lesson.counts > 0).sum(1),
+        "teacher's accuracy (%)": [
+            share_right(z, test.labels) for z in on_test
+        ],
+    },
+    index=[f"client {client.id}" for client in members],
+).round(1)
 
 # %% [markdown]
 # ## Stage two: one step
@@ -122,25 +113,22 @@ source(find("fediod").step)
 # %% tags=["hide-input"]
 final = run.state
 centre, locals_ = algorithm.sides(final, members, Rng(seed))
+ways = {"down": "server to client", "up": "client to server"}
 crossing = pd.DataFrame(
-    [
-        {
-            "direction": {"down": "server to client", "up": "client to server"}[
-                exchange.direction
-            ],
-            "what": ", ".join(message.tensors),
-            "shape": ", ".join(
-                str(tuple(t.shape)) for t in message.tensors.values()
-            ),
-            "bytes": message.nbytes,
-        }
-        for exchange in algorithm.step(centre, locals_, final.meta["step"])
-        for message in [exchange.of(0)]
-    ]
+    {
+        "direction": ways[exchange.direction],
+        "what": ", ".join(message.tensors),
+        "shape": ", ".join(
+            str(tuple(t.shape)) for t in message.tensors.values()
+        ),
+        "bytes": message.nbytes,
+    }
+    for exchange in algorithm.step(centre, locals_, final.meta["step"])
+    for message in [exchange.of(0)]
 )
-crossing.groupby(
-    ["direction", "what", "shape", "bytes"], sort=False
-).size().rename("messages").reset_index()
+crossing.groupby(list(crossing), sort=False).size().rename(
+    "messages"
+).reset_index()
 
 # %% [markdown]
 # The messages that repeat are those of the student's further steps. The gradient of an image depends on the client's
@@ -181,20 +169,12 @@ for k, own in enumerate(real):
 on_real = lesson.judged(judges)
 pd.DataFrame(
     {
-        f"client {client.id}": {
-            "pi_k": weight,
-            "D_k, own real images": own,
-            "D_k, generated images": made,
-        }
-        for client, weight, own, made in zip(
-            members,
-            pi.tolist(),
-            on_real.tolist(),
-            D_fake.mean(1).tolist(),
-            strict=True,
-        )
-    }
-).T.round(2)
+        "pi_k": pi,
+        "D_k, own real images": on_real,
+        "D_k, generated images": D_fake.mean(1),
+    },
+    index=[f"client {client.id}" for client in members],
+).round(2)
 
 # %% [markdown]
 # $\pi_k$ stands before the real images only. A client with few of them is hardly asked to tell them apart, and may call
@@ -374,26 +354,26 @@ same(L_mimic, distillation.mimic_loss(S, A))
 
 # %% tags=["hide-input"]
 judged = distillation.generated(answers(judges, task.inputs(test.images)))
-mixtures = {
-    "mean of logits": torch.einsum("k,knc->nc", pi, on_test),
-    "class ratio only (*)": distillation.ensemble_logits(
-        on_test, distillation.class_input_importance(counts)
+weights = {
+    "mean of logits": pi[:, None, None],
+    "class ratio only (*)": distillation.class_input_importance(counts),
+    "class and input ratio (Eq. 8)": distillation.class_input_importance(
+        counts, judged, on_real
     ),
-    "class and input ratio (Eq. 8)": distillation.ensemble_logits(
-        on_test, distillation.class_input_importance(counts, judged, on_real)
-    ),
-    "class and input ratio, turned": distillation.ensemble_logits(
-        on_test,
-        distillation.class_input_importance(counts, 1 - judged, 1 - on_real),
+    "class and input ratio, turned": distillation.class_input_importance(
+        counts, 1 - judged, 1 - on_real
     ),
 }
 accuracy = {
-    "best single teacher": max(share_right(z, test.labels) for z in on_test)
+    "best single teacher": max(share_right(z, test.labels) for z in on_test),
+    **{
+        name: share_right(
+            distillation.ensemble_logits(on_test, weight), test.labels
+        )
+        for name, weight in weights.items()
+    },
+    "the student": run.accuracy,
 }
-accuracy |= {
-    name: share_right(scores, test.labels) for name, scores in mixtures.items()
-}
-accuracy["the student"] = run.accuracy
 pd.Series(accuracy).round(1).to_frame("test accuracy (%)")
 
 # %% tags=["hide-input"]
@@ -410,12 +390,12 @@ Markdown(
 # One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
 # *more* than it should client $k$ believes in $y$, not how far it should be believed. With perfect teachers [the
 # chapter before](47_many_teachers) measures both directions. The setting is `input_ratio`; the rows with * in Tables 6 and 7
-# are without this factor.
+# are without this factor. What it does to the weights [has a page](39_fediod_weights).
 #
 # ## Take away
 #
 # - Networks stay at the clients. Images, answers and gradients travel, in every step ({eq}`eq:iod-generator`). [What
-#   this costs](43_fediod_privacy) beside FedAvg has a page.
+#   this costs](49_fediod_communication) beside FedAvg has a page.
 # - A good question looks real, makes each teacher sure and the teachers differ ({eq}`eq:iod-together`), and is hard for
 #   the student.
 # - Answers are mixed by class ({eq}`eq:iod-ensemble`). The factor by input points the other way than the mixture rule.

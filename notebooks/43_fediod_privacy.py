@@ -1,15 +1,15 @@
 # %% [markdown]
-# # FedIOD: privacy and cost
+# # FedIOD: differential privacy
 #
-# *Question:* what does a client of FedIOD {cite:p}`fediod` reveal, what does differential privacy promise and cost, do
-# distances between images say anything about privacy, and how many bytes does an accuracy take?\
-# *Time:* about half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
+# *Question:* what does a client of FedIOD {cite:p}`fediod` reveal, what does differential privacy promise, and what does
+# it cost?\
+# *Time:* about a quarter of a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for Table 5.
 #
 # FedIOD never sends a network. But in every step a client answers the server's images, and what it sends depends on its
-# data. The paper adds differential privacy to it (Table 5), compares synthetic with private images (Figure 4), and
-# counts bytes (Figure 8). None of the three was released as code. Where the paper is silent this page says what is
-# assumed. The generator of the small runs has the adversarial loss only, as in the authors' script for skewed data, and
-# the student takes `student_steps` for each of its steps.
+# data. The paper adds differential privacy to it (Table 5). None of this was released as code; where the paper is
+# silent this page says what is assumed. What the images themselves give away [has a page](48_fediod_images). The
+# generator of the small runs has the adversarial loss only, as in the authors' script for skewed data, and the student
+# takes `student_steps` for each of its steps.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -21,8 +21,6 @@ student_steps = 4
 budgets = [3.5, 6.0, 10.0]
 voters = 20
 largest = 8000
-attacked = 4
-attack_iterations = 12
 games = 400
 seed = 0
 profile = "quick"
@@ -35,17 +33,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from core import distillation, models
 from core.algorithms import find
 from core.data import partition
-from core.federation import LocalTraining, supervised, train
-from core.metrics import image_quality
-from core.metrics.image_quality import (
-    RandomFeatures,
-    adapted_inception_score,
-    fid,
-    inception_score,
-)
 from core.privacy.audit import audited_epsilon, gaussian_epsilon
 from core.privacy.differential import (
     affordable_steps,
@@ -54,67 +43,27 @@ from core.privacy.differential import (
     noisy_votes,
     spent_epsilon,
 )
-from core.privacy.leakage import (
-    DeepLeakage,
-    best_matches,
-    deep_leakage,
-    gradients,
-)
-from core.report import (
-    condensed_images,
-    curve_frame,
-    curves,
-    lines,
-    show,
-    source,
-    table,
-    table_frame,
-)
-from core.report.lesson import SMALL, victim
-from core.report.results import filled, table_runs
-from core.report.taught import TaughtLesson
+from core.report import lines, show, source, table, table_frame
+from core.report.lesson import answers, share_right, trained
+from core.report.results import filled
+from core.report.taught import ADVERSARIAL, small_lesson
 from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings
 delta = Settings().delta
-
-
-# %% tags=["hide-input"]
-lesson = TaughtLesson(
+lesson = small_lesson(
     profile,
-    "fediod",
+    {**ADVERSARIAL, "distill_steps": steps, "student_steps": student_steps},
     dataset=dataset,
     alpha=alpha,
     clients=clients,
     rounds=rounds,
     seed=seed,
-    model_options={"depth": 2, "width": 16},
-    settings={"lr": 0.05, "batch_size": 32},
-    own={
-        "fediod": {
-            **SMALL["fediod"],
-            "distill_steps": steps,
-            "student_steps": student_steps,
-            "mimic": 0,
-            "confidence": 0,
-            "uniqueness": 0,
-            "importance": "class_ratio",
-            "scored_images": 0,
-        }
-    },
 )
 task = lesson.task
-train_set, test, classes = (
-    task.dataset.train,
-    task.dataset.test,
-    task.dataset.classes,
-)
-first = lesson.run()
-algorithm, members = lesson.method, first.clients
-record, final = first.record, first.state
-f"accuracy of the student: {first.accuracy:.1f}%"
+train_set, test = task.dataset.train, task.dataset.test
 
 # %% [markdown]
 # ## What leaves a client
@@ -129,24 +78,17 @@ guards = {
     "discriminator/generated": "not sent",
     "discriminator/real": "not sent",
 }
-printed = lesson.experiment(importance="class_and_input").new_algorithm()
-sides = printed.sides(final, members, Rng(seed))
+weighted = lesson.experiment(importance="class_and_input").new_algorithm()
+run = lesson.run()
+centre, locals_ = weighted.sides(run.state, run.clients, Rng(seed))
 sent = [
-    message
-    for exchange in printed.step(*sides, final.meta["step"])
+    (name, str(tuple(value.shape)), guards[name])
+    for exchange in weighted.step(centre, locals_, run.state.meta["step"])
     if exchange.direction == "up"
-    for message in [exchange.of(0)]
+    for name, value in exchange.of(0).tensors.items()
 ]
-rows = [
-    {
-        "tensor": name,
-        "shape": str(tuple(value.shape)),
-        "in a private run": guards[name],
-    }
-    for message in sent
-    for name, value in message.tensors.items()
-]
-pd.DataFrame(rows).groupby(list(rows[0]), sort=False).size().rename(
+names = ["tensor", "shape", "in a private run"]
+pd.DataFrame(sent, columns=names).groupby(names, sort=False).size().rename(
     "a step"
 ).reset_index().set_index("tensor")
 
@@ -281,21 +223,26 @@ pd.DataFrame(
 ).T.assign(refuted=lambda one: one["at least"] > one["claimed"]).round(2)
 
 # %% [markdown]
-# More noise buys a smaller $\varepsilon$; more steps cost.
+# ### Noise and releases
+#
+# More noise buys a smaller $\varepsilon$; more steps cost. Only $T / \sigma^2$ counts: twice the noise lets four times as
+# many steps pass.
+
 
 # %% tags=["hide-input"]
-sigmas = [2.0**power for power in range(-1, 10)]
-by_noise = pd.DataFrame(
-    [
-        {
-            "sigma": sigma,
-            "epsilon": spent_epsilon(sigma, 1.0, count, delta),
-            "label": f"T = {count:,}",
-        }
-        for count in (1, 100, 10_000)
-        for sigma in sigmas
-    ]
-)
+def epsilons(sigmas, counts):
+    """Epsilon of all pairs of a noise and a number of releases."""
+    return pd.DataFrame(
+        [
+            {"sigma": s, "T": t, "epsilon": spent_epsilon(s, 1.0, t, delta)}
+            for t in counts
+            for s in sigmas
+        ]
+    )
+
+
+by_noise = epsilons([2.0**power for power in range(-1, 10)], [1, 100, 10_000])
+by_noise["label"] = by_noise["T"].map("T = {:,}".format)
 show(
     lines(
         by_noise,
@@ -303,24 +250,13 @@ show(
         "epsilon",
         log="xy",
         xlabel="noise multiplier sigma",
-        ylabel="epsilon",
         title=f"Epsilon against noise (delta = {delta:g})",
     )
 )
 
 # %% tags=["hide-input"]
-counts_of = [4**power for power in range(9)]
-by_steps = pd.DataFrame(
-    [
-        {
-            "T": count,
-            "epsilon": spent_epsilon(sigma, 1.0, count, delta),
-            "label": f"sigma = {sigma:g}",
-        }
-        for sigma in (5.0, 20.0, 100.0)
-        for count in counts_of
-    ]
-)
+by_steps = epsilons([5.0, 20.0, 100.0], [4**power for power in range(9)])
+by_steps["label"] = by_steps["sigma"].map("sigma = {:g}".format)
 show(
     lines(
         by_steps,
@@ -328,16 +264,14 @@ show(
         "epsilon",
         log="xy",
         xlabel="releases T",
-        ylabel="epsilon",
         title=f"Epsilon against releases (delta = {delta:g})",
     )
 )
 
 # %% [markdown]
-# Only $T / \sigma^2$ counts: twice the noise lets four times as many steps pass. Where clients take part at random, an
-# observer does not know whose data were used, and each release costs less:
+# Where clients take part at random, an observer does not know whose data were used, and each release costs less:
 
-# %%
+# %% tags=["hide-input"]
 pd.Series(
     {
         f"rate {rate:g}": spent_epsilon(5.0, rate, 100, delta)
@@ -387,19 +321,18 @@ pd.Series(
 # The same in small, with far fewer steps. Teachers and draws are the same in all runs.
 
 # %% tags=["hide-input"]
-pairs = {}
+small = {}
 for epsilon in budgets:
     for private in (True, False):
         got = lesson.run(
             private=private, epsilon=epsilon, full_epsilon=max(budgets)
         )
-        pairs[f"epsilon = {epsilon:g}", "with" if private else "without"] = {
+        small[f"epsilon = {epsilon:g}", "with" if private else "without"] = {
             "accuracy (%)": got.accuracy,
             "steps": got.state.meta["step"],
             "epsilon in the record": got.record.metrics.get("spent_epsilon"),
         }
-small = pd.DataFrame(pairs).T.rename_axis(["budget", "privacy"])
-small.round(2)
+pd.DataFrame(small).T.rename_axis(["budget", "privacy"]).round(2)
 
 # %% [markdown]
 # Look at the accuracy *without* privacy down the rows. We read the paper's columns so: the budget decides how long
@@ -425,48 +358,33 @@ source(noisy_votes)
 # that which lets $n$ questions pass for $\varepsilon = 10$:
 
 # %% tags=["hide-input"]
-groups = [
-    torch.as_tensor(part)
-    for part in partition.dirichlet(train_set.labels, voters, 1.0, seed)
+groups = partition.dirichlet(train_set.labels, voters, 1.0, seed)
+networks = [
+    trained(
+        task,
+        task.inputs(train_set.images[part]),
+        train_set.labels[part],
+        40,
+        Rng(seed).at("voter", k),
+    )
+    for k, part in enumerate(map(torch.as_tensor, groups))
     if len(part)
 ]
-network = []
-for k, part in enumerate(groups):
-    one = task.new_model(Rng(seed).at("voter", k))
-    train(
-        one,
-        train_set.images[part],
-        train_set.labels[part],
-        LocalTraining(lr=0.05, batch_size=32),
-        20,
-        supervised(task),
-        Rng(seed).at("vote", k),
-    )
-    network.append(one)
-with torch.no_grad():
-    said = torch.stack(
-        [task.outputs(one, test.images).argmax(1) for one in network]
-    )
-votes = nn.functional.one_hot(said, len(classes)).float().sum(0)
+said = answers(networks, task.inputs(test.images)).argmax(2)
+votes = nn.functional.one_hot(said, task.dataset.num_classes).sum(0).float()
 rows = {}
-for asked in (10, 100, 1_000, 10_000):
-    multiplier = noise_multiplier(10.0, delta, 1.0, asked)
-    winner = noisy_votes(
+for asked in (10, 100, 1_000, 10_000, 0):
+    noise = noise_multiplier(10.0, delta, 1.0, asked) if asked else 0.0
+    told = noisy_votes(
         votes,
-        multiplier / math.sqrt(len(votes)),
+        noise / math.sqrt(len(votes)),
         Rng(seed).at("noisy", asked).generator(),
-    ).argmax(1)
-    rows[f"{asked:,}"] = {
-        "noise, in votes": multiplier * math.sqrt(2),
-        "winner kept (%)": 100
-        * (winner == votes.argmax(1)).float().mean().item(),
-        "right (%)": 100 * (winner == test.labels).float().mean().item(),
+    )
+    rows[f"{asked:,}" if asked else "no noise"] = {
+        "noise, in votes": noise * math.sqrt(2),
+        "winner kept (%)": share_right(told, votes.argmax(1)),
+        "right (%)": share_right(told, test.labels),
     }
-rows["no noise"] = {
-    "noise, in votes": 0.0,
-    "winner kept (%)": 100.0,
-    "right (%)": 100 * (votes.argmax(1) == test.labels).float().mean().item(),
-}
 pd.DataFrame(rows).T.rename_axis("questions").round(1)
 
 # %% [markdown]
@@ -489,22 +407,20 @@ wide = {
     )
     for kind in ("printed", "measured")
 }
-answers = {}
-for kind, of in wide.items():
-    answers |= {
-        f"FedIOD over FedKD, with DP, {kind}": of["FedIOD with DP"]
-        - of["FedKD with DP"],
-        f"price for FedIOD, {kind}": of["FedIOD without DP"]
-        - of["FedIOD with DP"],
-        f"price for FedKD, {kind}": of["FedKD without DP"]
-        - of["FedKD with DP"],
-    }
-filled(pd.DataFrame(answers).T, "{:+.2f}")
+pairs = {
+    "FedIOD over FedKD, with DP": ("FedIOD with DP", "FedKD with DP"),
+    "price for FedIOD": ("FedIOD without DP", "FedIOD with DP"),
+    "price for FedKD": ("FedKD without DP", "FedKD with DP"),
+}
+differences = {
+    f"{name}, {kind}": of[a] - of[b]
+    for kind, of in wide.items()
+    for name, (a, b) in pairs.items()
+}
+filled(pd.DataFrame(differences).T, "{:+.2f}")
 
 # %% tags=["hide-input"]
-lead = (
-    wide["printed"]["FedIOD with DP"] - wide["printed"]["FedKD with DP"]
-).dropna()
+lead = differences["FedIOD over FedKD, with DP, printed"].dropna()
 Markdown(
     'Under equal budgets the paper calls FedIOD "superior or equivalent". In '
     f"print it is ahead in {(lead > 0).sum()} of {len(lead)} columns, by "
@@ -512,357 +428,6 @@ Markdown(
 )
 
 # %% [markdown]
-# ## How good are the images?
-#
-# Privacy by bad images is easy. So quality first. The *inception score* {cite:p}`inceptionscore` takes a classifier
-# $p(y | x)$ and asks that each image be of one class, and all classes occur:
-#
-# $$
-# \mathrm{IS} = \exp \mathbb{E}_x \bigl[ \mathrm{KL}\bigl(p(y | x) \,\Vert\, p(y)\bigr) \bigr]
-# = \exp \bigl\{ H(\mathbb{E}_x \, p(y | x)) - \mathbb{E}_x H(p(y | x)) \bigr\} .
-# $$ (eq:iop-inception)
-#
-# It lies between 1 and $C$. The right side is the divergence {eq}`eq:iod-unique` once more: there between teachers, for
-# one image; here between images, for one classifier.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show exponential_score in core"}
-source(image_quality.exponential_score)
-
-# %% [markdown]
-# Usually the classifier is Inception, trained on ImageNet. The paper's *adapted* score takes the local teachers, and
-# the mean of their scores (Table 7). Some sets of images; in place of Inception a network that has learned from all
-# data:
-
-# %% tags=["hide-input"]
-teachers = lesson.teachers
-judge = task.new_model(Rng(seed).at("judge"))
-train(
-    judge,
-    train_set.images,
-    train_set.labels,
-    LocalTraining(lr=0.05, batch_size=32),
-    150,
-    supervised(task),
-    Rng(seed).at("judge", "train"),
-)
-judge.eval()
-
-
-@torch.no_grad()
-def probabilities(network, x):
-    """(N, C) for images in [0, 1]."""
-    return network(task.dataset.standardise(x)).float().softmax(1)
-
-
-begin = lesson.start()
-real = test.images[:300].float() / 255
-noise = torch.rand(real.shape, generator=Rng(seed).at("uniform").generator())
-sets = {
-    "real test images": real,
-    "one real image, repeated": real[:1].expand_as(real),
-    "pairs of real images, averaged": (real + real.flip(0)) / 2,
-    "uniform noise": noise,
-    "generator, untrained": lesson.pictures(begin, 300),
-    "generator, trained": lesson.pictures(final, 300),
-}
-pd.DataFrame(
-    {
-        name: {
-            "one classifier": inception_score(probabilities(judge, x)),
-            "adapted": adapted_inception_score(
-                torch.stack([probabilities(t, x) for t in teachers])
-            ),
-        }
-        for name, x in sets.items()
-    }
-).T.round(2)
-
-# %% [markdown]
-# A teacher that has seen few classes cannot score high, whatever the images: its score is at most about the number of
-# classes it knows. So adapted scores can be compared within one partition only.
-
-# %% tags=["hide-input"]
-pd.DataFrame(
-    {
-        f"client {client.id}": {
-            "its classes": int((client.class_counts > 0).sum()),
-            "classes by size": distillation.entropy(
-                client.class_counts / len(client)
-            )
-            .exp()
-            .item(),
-            "score of real images": inception_score(
-                probabilities(teacher, real)
-            ),
-        }
-        for client, teacher in zip(members, teachers, strict=True)
-    }
-).T.round(2)
-
-# %% [markdown]
-# ## Figure 4: distances
-#
-# The paper measures the Fréchet distance {cite:p}`frechetdistance` between synthetic and private images, of Gaussians
-# fitted to the features of both,
-#
-# $$
-# d^2 = \lVert m - m' \rVert^2 + \mathrm{Tr}\bigl(C + C' - 2 (C C')^{1/2}\bigr),
-# $$ (eq:iop-frechet)
-#
-# and compares it with that of images which an attacker restores from FedAvg's updates (DLG, {cite:p}`dlg`). A larger
-# distance is read as more privacy. The features are Inception's in print; here they come from a network with random
-# weights, which needs no download. Numbers of two networks cannot be compared, their order can.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show frechet_distance in core"}
-source(image_quality.frechet_distance)
-
-# %% tags=["hide-input"]
-features = RandomFeatures(task.dataset.channels)
-size = min(100, *(len(client) // 2 for client in members))
-distances = {}
-for client in members:
-    own = client.images[
-        torch.randperm(
-            len(client), generator=Rng(seed).at("own", client.id).generator()
-        )
-    ]
-    private, rest = own[:size], own[size : 2 * size]
-    neighbour = members[(members.index(client) + 1) % len(members)].images[
-        :size
-    ]
-    distances[f"client {client.id}"] = {
-        name: fid(private, x, features)
-        for name, x in {
-            "its own other images": rest,
-            "another client's images": neighbour,
-            "test images": test.images[:size],
-            "generator, trained": lesson.pictures(final, size),
-            "generator, untrained": lesson.pictures(begin, size),
-            "uniform noise": noise[:size],
-        }.items()
-    }
-distances = pd.DataFrame(distances)
-distances.assign(mean=distances.mean(axis=1)).round(2)
-
-# %%
-middle = distances.mean(axis=1)
-Markdown(
-    f"{size} images on each side. The trained generator has "
-    f"{middle['generator, trained']:.2f}, an untrained one "
-    f"{middle['generator, untrained']:.2f} and noise "
-    f"{middle['uniform noise']:.2f}."
-)
-
-# %% [markdown]
-# These are the controls that Figure 4 lacks. An untrained generator knows no client and cannot leak, and neither can
-# noise; test images played no part. Compare their distances with that of the trained generator: a distance says how
-# *like* the data the images are, and for distillation they should be alike.
-#
-# ### The attack
-#
-# Deep leakage looks for an image whose gradient is the one that was seen. It needs a smooth network and the gradient of
-# one small batch; FedAvg sends the sum of many steps. So this is the best case for the attacker: one image at a time.
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show victim in core"}
-source(victim)
-
-# %% tags=["hide-input"]
-network = victim(task, Rng(seed).at("victim"))
-client = members[0]
-secret, marks = client.images[:attacked].float() / 255, client.labels[:attacked]
-plan_of_attack = DeepLeakage(iterations=attack_iterations)
-restored = torch.cat(
-    [
-        deep_leakage(
-            network,
-            gradients(network, x[None], y[None]),
-            (1, *x.shape),
-            len(classes),
-            plan_of_attack,
-            Rng(seed).at("attack", i),
-        ).images
-        for i, (x, y) in enumerate(zip(secret, marks, strict=True))
-    ]
-).clamp(0, 1)
-show(
-    condensed_images(
-        torch.cat([secret, restored, lesson.pictures(final, attacked)]),
-        torch.arange(3).repeat_interleave(attacked),
-        ["private", "restored", "generated"],
-        title="From a gradient, and from the generator",
-    ),
-    alt=f"{attacked} private images of client {client.id} in the first row, "
-    "what deep leakage restored from their "
-    "gradients in the second, generated images in the third.",
-)
-
-# %% [markdown]
-# Distances of so few images, and a measure that asks the right question: how near does each image come to *some*
-# private image of this client (peak signal-to-noise ratio, in decibels)? And does it come nearer to private images
-# than to as many test images, which played no part?
-
-# %% tags=["hide-input"]
-reference, control = client.images.float() / 255, test.images.float() / 255
-control, unseen = control[:-attacked], control[-attacked:]
-many = min(len(reference), len(control))
-nearness = {}
-for name, x in {
-    "restored from gradients": restored,
-    "generator, trained": lesson.pictures(final, attacked),
-    "uniform noise": noise[:attacked],
-    "test images": unseen,
-}.items():
-    mine, others = (
-        best_matches(x, images[:many]).psnr.median().item()
-        for images in (reference, control)
-    )
-    nearness[name] = {
-        "Fréchet distance": fid(secret, x, features),
-        "to private (dB)": mine,
-        "to test (dB)": others,
-        "difference": mine - others,
-    }
-pd.DataFrame(nearness).T.round(2)
-
-# %% [markdown]
-# Only the last column is about privacy: images that give away this client are nearer to its data than to other data of
-# the same kind. (The last row looks for test images among others of the client and of the test set.) One client and a
-# handful of images are an illustration. What a client's *answers* give away is not measured by images at all; that is
-# what {eq}`eq:iop-dp` is about.
-#
-# ## Figure 8: bytes for an accuracy
-#
-# The figure says that FedIOD needs no more bytes than FedAvg to reach an accuracy; it prints no numbers. First, does
-# the ledger count every exchange? For $T$ steps, $K$ clients, batches of $N$ images of $P$ numbers, $C$ classes and
-# weights by class only, let the student take $s$ steps on fresh images after each of the generator ($s = 0$ where it
-# learns on the generator's own, as printed). $u$ is 1 where the generator's loss has a term in the logits, and else 0:
-#
-# $$
-# \text{bytes} = 4 K T N \bigl[ \underbrace{(P + u C)}_\text{down: images, gradients of logits}
-# + \underbrace{(C + P)}_\text{up: logits, gradients of images}
-# + s \underbrace{(P + C)}_\text{images down, logits up} \bigr] + \text{once: counts, } \pi_k .
-# $$ (eq:iop-bytes)
-
-# %% tags=["hide-input"]
-batch, numbers = (
-    algorithm.settings.distill_batch,
-    task.dataset.channels * task.dataset.size**2,
-)
-more = (
-    0
-    if algorithm.settings.student_steps == 1
-    else algorithm.settings.student_steps
-)
-in_logits = any(
-    (
-        algorithm.settings.mimic,
-        algorithm.settings.confidence,
-        algorithm.settings.uniqueness,
-    )
-)
-values = (2 + more) * (numbers + len(classes)) - (not in_logits) * len(classes)
-formula = 4 * len(members) * steps * batch * values
-ledger = {way: sum(kinds.values()) for way, kinds in record.bytes.items()}
-once = {
-    kind: size
-    for way in ("up", "down")
-    for kind, size in record.bytes[way].items()
-    if kind in ("counts", "meta")
-}
-pd.Series(
-    {
-        "formula, all steps": formula,
-        "ledger, all steps": sum(ledger.values()) - sum(once.values()),
-        "ledger, once": sum(once.values()),
-    }
-).to_frame("bytes")
-
-# %%
-averaged = lesson.run("fedavg", local_steps=10).record
-show(
-    curves(
-        [record, averaged], x="megabytes", title=f"{dataset}, alpha = {alpha:g}"
-    )
-)
-
-# %% [markdown]
-# The same question to the records of Table 1: how many MB until a test accuracy is reached for the first time? The
-# target is the best test accuracy of the weaker method. A record that was tested rarely says it coarsely.
-
-
-# %% tags=["hide-input"]
-def megabytes_to(one, target):
-    """MB sent, both ways, until the first test at which the accuracy (%) is
-    reached; missing if never.
-    """
-    tested = curve_frame(one)
-    reached = tested[tested["value"] >= target]
-    return reached["megabytes"].iat[0] if len(reached) else None
-
-
-runs = table_runs("fediod", 1, ["paper", "laptop"])
-runs = runs[runs["row"].isin(["FedAvg", "FedIOD"])]
-found = {
-    key: dict(zip(of["row"], of["record"], strict=True))
-    for key, of in runs.groupby(["column", "profile", "seed"], sort=False)
-}
-found[f"{dataset}, this page", profile, seed] = {
-    "FedAvg": averaged,
-    "FedIOD": record,
-}
-rows = []
-for (column, level, number), both in found.items():
-    if len(both) == 2:
-        target = min(curve_frame(one)["value"].max() for one in both.values())
-        rows.append(
-            {
-                "data": column,
-                "profile": level,
-                "seed": number,
-                "target (%)": target,
-            }
-            | {
-                f"{name} (MB)": megabytes_to(one, target)
-                for name, one in both.items()
-            }
-        )
-pd.DataFrame(rows).round(2)
-
-# %% [markdown]
-# ### The exchange rate
-#
-# A step of FedIOD has a fixed price, a round of FedAvg as well. In the paper's setting, how many steps cost as much as
-# one round?
-
-# %% tags=["hide-input"]
-network = models.build("resnet8", 3, 32, 10, Rng(0))
-model = 4 * sum(value.numel() for value in network.state_dict().values())
-prices = {}
-for name, weigh, repeats in (
-    ("as printed", 1, 1),
-    ("class ratios", 0, 1),
-    ("five steps of the student", 0, 5),
-):
-    step = 2 * 4 * 64 * (pixels + 10) + weigh * 4 * (
-        2 * 64 + 1
-    )  # images, logits and gradients; D_k(x), E D_k
-    step += (
-        (repeats > 1) * repeats * 4 * 64 * (pixels + 10)
-    )  # fresh images down, answers up
-    prices[name] = {
-        "MB a step and client": step / 2**20,
-        "steps for a round of FedAvg": 2 * model / step,
-    }
-pd.DataFrame(prices).T.round(2)
-
-# %% [markdown]
-# Images are large and travel in every step. FedIOD is cheap where a network is large and the images are few and small.
-#
-# ## Where paper and code differ
-#
-# Differential privacy, the attack, the distances and the scores were never released. All on this page follows the text.
-#
 # ## Take away
 #
 # - A budget means nothing without its neighbours. Protecting a whole client over tens of thousands of steps needs
@@ -870,8 +435,6 @@ pd.DataFrame(prices).T.round(2)
 # - Steps and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`). Table 5 mixes two effects: noise, and, as we
 #   read it, an earlier end.
 # - Votes protect a sum; FedIOD needs single answers.
-# - A large Fréchet distance follows from bad images as well. Compare with controls: noise, test images.
-# - Each step is paid in images, both ways ({eq}`eq:iop-bytes`).
 #
 # ## Exercises
 #
@@ -921,74 +484,4 @@ pd.DataFrame(prices).T.round(2)
 # ```
 #
 # About a tenth more. The accountant must be right for sampled mechanisms as well; this gap is the price.
-# ````
-#
-# ```{exercise} A thief
-# :label: ex-iop-thief
-#
-# *Easy, 15 minutes.*
-#
-# A generator hands out private images. What do its inception score, its Fréchet distance and its nearness say?
-# ```
-#
-# ````{solution} ex-iop-thief
-# :class: dropdown
-#
-# ```python
-# stolen = reference[:100]
-# (inception_score(probabilities(judge, stolen)), fid(reference[:100], stolen, features),
-#  best_matches(stolen[:5], reference).psnr.min().item())
-# ```
-#
-# The score praises it, the distance is 0 and the nearness infinite. So a *small* distance is a warning, but only in
-# comparison: test images have a small one, too. Nearness to private against nearness to test images tells them apart.
-# ````
-#
-# ```{exercise} Who breaks even
-# :label: ex-iop-even
-#
-# *Easy, 10 minutes.*
-#
-# At which batch size does a step of FedIOD cost as much as a round of FedAvg, for a ResNet-8 at 32x32 pixels?
-# ```
-#
-# ````{solution} ex-iop-even
-# :class: dropdown
-#
-# ```python
-# 2 * model / (2 * 4 * (pixels + 10))
-# ```
-#
-# More than a thousand images. But a round of FedAvg is many local steps for one exchange, while FedIOD pays for each
-# step.
-# ````
-#
-# ```{exercise} The price of a question
-# :label: ex-iod-bytes
-#
-# *Medium, 25 minutes.*
-#
-# How many bytes does FedIOD send on CIFAR-10 in the paper's setting: 20 clients, batches of 64, 300 epochs, one step of
-# the student? Let the largest client have 8,000 images. How many rounds of FedAvg with a ResNet-8 are that?
-# ```
-#
-# ````{solution} ex-iod-bytes
-# :class: dropdown
-#
-# ```python
-# from core import models
-#
-# network = models.build("resnet8", 3, 32, 10, Rng(0))
-# model = 4 * sum(value.numel() for value in network.state_dict().values())
-# batch, people, largest = 64, 20, 8_000
-# image, answer = 4 * 3 * 32 * 32, 4 * 10
-# down = batch * (image + answer + 4)          # images; gradients of logits and of D_k(x)
-# up = batch * (answer + 4 + image) + 4        # logits, D_k(x), gradients of images; mean D_k on real images
-# steps_taken = 300 * -(-largest // batch)
-# total = people * steps_taken * (down + up)
-# total / 1e9, total / (2 * people * model)
-# ```
-#
-# An epoch is taken as one pass over the data of the largest client; the paper does not say. It is far more than 100
-# rounds. Networks are large but travel rarely; images travel in each step.
 # ````

@@ -5,9 +5,10 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # How the method works stands in [the chapter before](41_fediod). Here are the paper's main claims, its Table 1, and
-# what came of the runs behind it. Tables 6 and 7 stand among the [ablations](42_fediod_ablations), Table 5 beside
-# [privacy and cost](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks and images](45_fediod_dense), and each switch
-# of [the released code](44_fediod_paper_vs_released) on a page of its own.
+# what came of the runs behind it. Table 6 stands among the [ablations](42_fediod_ablations), Table 7 beside the
+# [images](48_fediod_images), Table 5 beside [differential privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks
+# and images](45_fediod_dense), and each switch of [the released code](44_fediod_paper_vs_released) on a page of its own.
+# [Communication](49_fediod_communication) has one, too.
 #
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 

@@ -17,6 +17,15 @@ from core.models import Classifier
 from core.report.lesson import SMALL, Lesson, Run, answers
 from core.rng import Rng
 
+#: FedIOD whose generator has the adversarial loss only, as in the authors' script for skewed data
+ADVERSARIAL: dict[str, Any] = {
+    "mimic": 0,
+    "confidence": 0,
+    "uniqueness": 0,
+    "importance": "class_ratio",
+    "scored_images": 0,
+}
+
 
 class TaughtLesson(Lesson):
     """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""

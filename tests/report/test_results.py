@@ -117,8 +117,7 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
 def test_how_runs_ended_are_means_over_seeds_under_the_names_of_a_page():
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
     known = {
-        run.id: record(run, score)
-        for run, score in zip(cell.experiments, (0.5, 0.6), strict=False)
+        run.id: record(run, score) for run, score in zip(cell.experiments, (0.5, 0.6), strict=False)
     }
     names = {"accuracy": "accuracy (%)", "loss": "loss", "none": "nobody has it"}
     for value, one in enumerate(known.values(), 1):
