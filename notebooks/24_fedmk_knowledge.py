@@ -320,7 +320,7 @@ pd.Series(
 ).round(2).to_frame("nearest image (dB)")
 
 # %% [markdown]
-# That is a weak test: the mean of many images that look like noise shows the class ([FedMK](20_fedmk) draws it). And to
+# That is a weak test: the mean of many images that look like noise shows the class ([the page on the server](25_fedmk_server) draws it). And to
 # guess *who is in* a data set, no picture is needed. The paper answers with a bound: what membership inference can gain
 # is of order $|\hat{\mathcal{D}}| / |\mathcal{D}|$, and the first is "much fewer". Is it? Images of knowledge of a
 # client with all classes, and images that a client has on average (half of the training set over 20 clients):

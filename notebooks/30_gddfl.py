@@ -22,7 +22,8 @@
 #
 # This page goes through the equations in a few lines that are compared with `core`, and runs all methods of the paper's
 # table on digits. Which of its numbers hold, and what its precision and recall mean, stands among the
-# [results](32_gddfl_results); [a page of its own](31_gddfl_shift) looks at the shift.
+# [results](32_gddfl_results); [a page of its own](31_gddfl_shift) looks at the shift, and
+# [another](33_gddfl_devices) at what it brings.
 #
 # Digits have 8x8 pixels and the runs are short. So the encoder has two blocks in place of three, and gradient matching
 # takes the step size of the other methods.

@@ -1,81 +1,45 @@
 # %% [markdown]
 # # GDD-FL: the shift
 #
-# *Question:* what do the shifted images and features of GDD-FL {cite:p}`gddfl` look like, do the two readings and the
-# two places make a difference, and do clients' condensed images come nearer to each other?\
-# *Time:* about half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the table.
+# *Question:* what do the shifted images and features of GDD-FL {cite:p}`gddfl` look like, and what do encoder and
+# condensation notice of the shift, in either of its two readings and two places?\
+# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* scikit-learn's digits.
 #
 # The paper leaves two things open. The line after its Eq. 2 has mean and deviation the other way round than the method
 # it follows {cite:p}`dsu`: {eq}`eq:gdd-shift` has both readings. And its Eq. 1 and 2 speak of *features*, while
-# Algorithm 1 shifts the *images*. Two readings in two places make four methods. This page looks at each of them, then
-# at the table that compares them, and ends with a gallery in the manner of the paper's Figure 2.
-#
-# All clients have the same mix of classes here, so that any difference comes from the shift. The numbers of the run are
-# those of [the lesson](30_gddfl). `shown` is the profile that the table shows.
+# Algorithm 1 shifts the *images*. Two readings in two places make four methods. This page looks at each of them; [the
+# next one](33_gddfl_devices) runs them, and has the table that compares them.
 
 # %% tags=["parameters"]
 dataset = "digits"
-clients = 4
-images_per_class = 1
-iterations = 40
 encoder_depth = 2
 encoder_width = 32
-real_batch = 16
 seed = 0
 profile = "quick"
-shown = "best"
 
 # %% tags=["hide-input"]
-import attrs
 import pandas as pd
 import torch
-from IPython.display import display
 
-from core import condensation, models
+from core import models
 from core.condensation import shift
-from core.experiments import TableSpec
-from core.report import (
-    condensed_images,
-    scatter,
-    show,
-    source,
-    table,
-)
+from core.report import image_rows, scatter, show, source
 from core.report.lesson import Lesson
-from core.report.results import gains
-from core.report.texts import Markdown
 from core.rng import Rng
 
-best = None if shown == "best" else shown
 forms = {"dsu": "dsu", "as printed": "as_printed"}
-
-
-# %% tags=["hide-input"]
-lesson = Lesson(
-    profile,
-    "gddfl",
-    dataset=dataset,
-    partition={"name": "iid"},
-    clients=clients,
-    rounds=1,
-    seed=seed,
-    settings={
-        "images_per_class": images_per_class,
-        "iterations": iterations,
-        "image_lr": 1.0,
-        "real_batch": real_batch,
-        "encoder_depth": encoder_depth,
-        "encoder_width": encoder_width,
-        "server_epochs": 150,
-        "server_lr": 0.02,
-    },
-)
-task, members = lesson.task, lesson.members()
-data, classes = task.dataset, task.dataset.classes
-train = data.train
+places = ("image channels", "inner layer")
+lesson = Lesson(profile, "gddfl", dataset=dataset, partition={"name": "iid"})
+task = lesson.task
+data, classes, train = task.dataset, task.dataset.classes, task.dataset.train
 label = int(torch.bincount(train.labels).argmax())
-pictures = train.images[train.labels == label][:48]
-batch = task.inputs(pictures)
+
+
+def images_of(cls):
+    return task.inputs(train.images[train.labels == cls][:48])
+
+
+batch = images_of(label)
 
 # %% [markdown]
 # ## Shifted images
@@ -84,40 +48,29 @@ batch = task.inputs(pictures)
 # the encoder sees, in shades from black to white.
 
 # %% tags=["hide-input"]
-moved = {
+strips = {"as they are": batch}
+strips |= {
     name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form)
     for name, form in forms.items()
 }
-strips = {"as they are": batch, **moved}
-number = min(8, len(batch))
-show(
-    condensed_images(
-        torch.cat(
-            [
-                condensation.to_wire(x[:number], data.mean, data.std)
-                for x in strips.values()
-            ]
-        ),
-        torch.arange(len(strips)).repeat_interleave(number),
-        list(strips),
-        columns=number,
-        title=f"Images of class {classes[label]} after the shift",
-    )
-)
+rows = {name: lesson.as_images(x[:8]) for name, x in strips.items()}
+title = f"Images of class {classes[label]} after the shift"
+show(image_rows(rows, title))
 
 
 # %% tags=["hide-input"]
-def statistics(maps, name, channel=0):
-    """Mean and deviation of one channel of every image, as a frame."""
-    mean, deviation = (
-        value[:, channel, 0, 0].float() for value in shift.moments(maps)
-    )
-    return pd.DataFrame({"mean": mean, "deviation": deviation, "label": name})
+def statistics(maps):
+    """Mean and deviation of the first channel of every image, by name."""
+    frames = {}
+    for name, x in maps.items():
+        mean, deviation = (one[:, 0, 0, 0].float() for one in shift.moments(x))
+        frames[name] = pd.DataFrame({"mean": mean, "deviation": deviation})
+    return pd.concat(frames, names=["label"]).reset_index("label")
 
 
 show(
     scatter(
-        pd.concat([statistics(x, name) for name, x in strips.items()]),
+        statistics(strips),
         "mean",
         "deviation",
         xlabel="mean of the image",
@@ -181,9 +134,8 @@ def features(network, images, form=None, layer=0, draw=0, until=None):
     for number in range((until or len(network.blocks)) + 1):
         maps = network.blocks[number - 1](maps) if number else maps
         if form and number == layer:
-            maps = shift.uncertain_shift(
-                maps, 1.0, Rng(seed).at("draw", draw), form
-            )
+            draws = Rng(seed).at("draw", draw)
+            maps = shift.uncertain_shift(maps, 1.0, draws, form)
     return maps if until else maps.flatten(1)
 
 
@@ -194,7 +146,7 @@ inner |= {
 }
 show(
     scatter(
-        pd.concat([statistics(x, name) for name, x in inner.items()]),
+        statistics(inner),
         "mean",
         "deviation",
         xlabel="mean of the map",
@@ -225,15 +177,11 @@ def noticed(form, layer, norm="instance", repeat=1, networks=4, draws=4):
         network = encoder(k, norm, data.channels * repeat)
         plain = features(network, images)
         apart.append(torch.pdist(plain).mean())
-        lengths += [
-            (features(network, images, form, layer, draw) - plain)
-            .norm(dim=1)
-            .mean()
-            for draw in range(draws)
-        ]
-    return (
-        100 * torch.stack(lengths).mean() / torch.stack(apart).mean()
-    ).item()
+        for draw in range(draws):
+            moved = features(network, images, form, layer, draw)
+            lengths.append((moved - plain).norm(dim=1).mean())
+    share = torch.stack(lengths).mean() / torch.stack(apart).mean()
+    return 100 * share.item()
 
 
 cases = {
@@ -241,13 +189,14 @@ cases = {
     "no normalisation": {"norm": "none"},
     "instance norm, every channel three times": {"repeat": 3},
 }
+methods = {
+    f"{name}, {place}": {"form": form, "layer": layer}
+    for layer, place in enumerate(places)
+    for name, form in forms.items()
+}
 pd.DataFrame(
     {
-        column: {
-            f"{name}, {place}": noticed(form, layer, **case)
-            for layer, place in enumerate(("image channels", "inner layer"))
-            for name, form in forms.items()
-        }
+        column: {name: noticed(**how, **case) for name, how in methods.items()}
         for column, case in cases.items()
     }
 ).round(0)
@@ -271,49 +220,29 @@ pd.DataFrame(
 
 
 # %% tags=["hide-input"]
-def mean_feature(network, cls, **how):
-    return features(
-        network, task.inputs(train.images[train.labels == cls][:48]), **how
-    ).mean(0)
-
-
-def lasting(form, layer, networks=4, draws=12):
+def lasting(networks=4, draws=12, **how):
     """What is left of a shift in the mean over draws, and the deviation of a
     single draw.
     """
-    parts = {"on average over draws": [], "in a single draw": []}
+    left, single = [], []
     for k in range(networks):
         network = encoder(k)
-        plain, other = (
-            mean_feature(network, cls)
-            for cls in (label, (label + 1) % len(classes))
-        )
+        plain = features(network, batch).mean(0)
+        other = features(network, images_of((label + 1) % len(classes))).mean(0)
         drawn = torch.stack(
-            [
-                mean_feature(network, label, form=form, layer=layer, draw=d)
-                for d in range(draws)
-            ]
-        )
+            [features(network, batch, draw=d, **how) for d in range(draws)]
+        ).mean(1)
         apart = (plain - other).norm()
-        parts["on average over draws"].append(
-            (drawn.mean(0) - plain).norm() / apart
-        )
-        parts["in a single draw"].append(
-            (drawn - plain).norm(dim=1).mean() / apart
-        )
+        left.append((drawn.mean(0) - plain).norm() / apart)
+        single.append((drawn - plain).norm(dim=1).mean() / apart)
     return {
-        name: 100 * torch.stack(values).mean().item()
-        for name, values in parts.items()
+        "on average over draws": 100 * torch.stack(left).mean().item(),
+        "in a single draw": 100 * torch.stack(single).mean().item(),
     }
 
 
-pd.DataFrame(
-    {
-        f"{name}, {place}": lasting(form, layer)
-        for layer, place in enumerate(("image channels", "inner layer"))
-        for name, form in forms.items()
-    }
-).T.round(0)
+found = {name: lasting(**how) for name, how in methods.items()}
+pd.DataFrame(found).T.round(0)
 
 # %% [markdown]
 # The batch averages over its images, each with an $\epsilon$ of its own, so even a single draw moves the mean feature
@@ -321,287 +250,12 @@ pd.DataFrame(
 # zero, GDD-FL is little more than DM with the longer step. A loss that compares more than means, such as one with the
 # Gaussian kernel, would notice the width of the cloud as well.
 #
-# ## Clients with different devices
-#
-# The shift is made for clients whose images come from different devices. Here we make such clients: each has a contrast
-# and a brightness of its own. Then all variants condense, and we ask two things. Do the condensed images of different
-# clients lie nearer to each other, as the paper's introduction says? And does the server's model work on test images
-# from a device that no client has?
-
-
-# %% tags=["hide-input"]
-def device(images, number):
-    """8-bit images as a device shows them: number 0 to clients - 1; any other
-    lies beyond.
-    """
-    position = number / max(clients - 1, 1)
-    return (
-        ((images.float() - 128) * (0.7 + 0.3 * position) + 113 + 30 * position)
-        .clamp(0, 255)
-        .to(torch.uint8)
-    )
-
-
-def gallery(rows, title):
-    """A row of images (N, C, H, W) for every name."""
-    counts = torch.tensor([len(images) for images in rows.values()])
-    show(
-        condensed_images(
-            torch.cat(list(rows.values())),
-            torch.arange(len(rows)).repeat_interleave(counts),
-            list(rows),
-            columns=int(counts.max()),
-            title=title,
-        )
-    )
-
-
-equipped = [
-    attrs.evolve(client, images=device(client.images, client.id))
-    for client in members
-]
-tests = {
-    "the clients' devices": torch.cat(
-        [device(data.test.images, client.id) for client in members]
-    ),
-    "a new device": device(data.test.images, -0.5),
-}
-gallery(
-    {
-        f"client {client.id}": client.images[client.labels == label][:8]
-        for client in equipped
-    }
-    | {"a new device": tests["a new device"][data.test.labels == label][:8]},
-    title="Devices",
-)
-
-
-# %% tags=["hide-input"]
-def clients_apart(state, networks=5):
-    """Mean distance between clients' mean features of a class, in percent of
-    that between classes.
-    """
-    images, labels, owner = (
-        state.tensors[f"uploaded/{name}"]
-        for name in ("images", "labels", "client")
-    )
-    ratios = []
-    for k in range(networks):
-        found = features(encoder(100 + k), task.inputs(images))
-        groups = {
-            (int(i), int(c)): found[(owner == i) & (labels == c)].mean(0)
-            for i in owner.unique()
-            for c in labels.unique()
-            if ((owner == i) & (labels == c)).any()
-        }
-        same = [
-            (groups[a] - groups[b]).norm()
-            for a in groups
-            for b in groups
-            if a[0] < b[0] and a[1] == b[1]
-        ]
-        other = [
-            (groups[a] - groups[b]).norm()
-            for a in groups
-            for b in groups
-            if a[0] == b[0] and a[1] < b[1]
-        ]
-        ratios.append(torch.stack(same).mean() / torch.stack(other).mean())
-    return 100 * torch.stack(ratios).mean().item()
-
-
-# %% tags=["hide-input"]
-arms = {
-    "no shift (DM)": ("dm", {}),
-    "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
-    "dsu, image channels": ("gddfl", {}),
-    "as printed, image channels": ("gddfl", {"shift": "as_printed"}),
-    "dsu, inner layer": ("gddfl", {"shift_layer": 1}),
-    "as printed, inner layer": (
-        "gddfl",
-        {"shift": "as_printed", "shift_layer": 1},
-    ),
-}
-states, measures = {}, {}
-for name, (algorithm, changes) in arms.items():
-    run = lesson.run(algorithm, clients=equipped, **changes)
-    states[name] = run.state
-    model = run.experiment.new_algorithm().model(run.state)
-    right = {
-        where: (
-            task.outputs(model, images).argmax(1)
-            == data.test.labels.repeat(len(images) // len(data.test))
-        )
-        for where, images in tests.items()
-    }
-    measures[name] = {"clients apart (%)": clients_apart(run.state)} | {
-        f"accuracy (%), {where}": 100 * hits.float().mean().item()
-        for where, hits in right.items()
-    }
-found = pd.DataFrame(measures).T
-found.round(1)
-
-# %% tags=["hide-input"]
-less = (
-    found["clients apart (%)"].drop("no shift (DM)")
-    - found.loc["no shift (DM)", "clients apart (%)"]
-)
-Markdown(
-    f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
-    "to each other than DM does; "
-    f"the change lies between {less.min():+.1f} and {less.max():+.1f}."
-)
-
-# %% [markdown]
-# One seed and very small images: this shows how to ask, and settles nothing. The second row tells what of a difference
-# to DM is due to the longer step alone.
-#
-# ## The table
-#
-# Not in the paper: the readings and places on HAM10000 (*a stand-in for ISIC 2020*), ten images per class. The images
-# are in colour, and in the natural partition each client is one of four centres. So if the shift helps, it should help
-# in the last column.
-
-# %% tags=["hide-input"]
-table("gddfl", "shift", best)
-
-# %% [markdown]
-# Points of AUC against DM, over the seeds that both have (in brackets how many):
-
-# %% tags=["hide-input"]
-gain = gains("gddfl", "shift", "auc", "no shift (DM)", best)
-shown_gain = gain.assign(
-    text=[
-        f"{value:+.1f} ({seeds})"
-        for value, seeds in zip(gain["gain"], gain["seeds"], strict=True)
-    ]
-).pivot(index="row", columns="column", values="text")
-shown_gain.reindex(
-    index=[row for row in arms if row in set(gain["row"])],
-    columns=gain["column"].unique(),
-).fillna("pending")
-
-# %% tags=["hide-input"]
-longest = "no shift, twice the step"
-beyond = gains("gddfl", "shift", "auc", longest, best).set_index("column")
-for column, of in gain.set_index("row").groupby("column", sort=False):
-    longer = of["gain"].get(longest)
-    shifts = beyond.loc[[column]] if column in beyond.index else beyond[:0]
-    shifts = shifts[shifts["row"] != "no shift (DM)"]
-    display(
-        Markdown(
-            f"{column}: the longer step alone "
-            + ("is pending" if longer is None else f"has {longer:+.1f}")
-            + "".join(
-                f"; {one.row} {one.gain:+.1f} beyond it ({one.seeds})"
-                for one in shifts.itertuples()
-            )
-            + "."
-        )
-    )
-
-# %% [markdown]
-# ## What the released code does
-#
-# A program by the authors came out after the paper. It puts $U_p$ behind the convolutions of a second network, where
-# an instance norm follows. Such a norm takes from every map its mean and its deviation, and these are all that $U_p$
-# changes:
-#
-# $$
-# \mathrm{IN}\!\left(\hat\sigma \, \frac{x - \mu}{\sigma} + \hat\mu\right) =
-# \operatorname{sign}(\hat\sigma) \, \frac{x - \mu}{\sigma} .
-# $$ (eq:gdd-undone)
-#
-# So what the program calls a shift does nothing, but for the sign where a negative deviation is drawn. How far apart
-# are the maps of some images and their shifted selves, before and after the norm? Relative to the deviation of the maps:
-
-# %% tags=["hide-input"]
-filters = torch.randn(
-    8, data.channels, 3, 3, generator=Rng(seed).at("filters").generator()
-)
-maps = torch.nn.functional.conv2d(batch, filters, padding=1)
-shifted_maps = shift.uncertain_shift(maps, 1.0, Rng(seed).at("undone"))
-norm = torch.nn.GroupNorm(8, 8, affine=False)
-before, after = shifted_maps - maps, norm(shifted_maps) - norm(maps)
-pd.Series(
-    {
-        "before the norm": (before.std() / maps.std()).item(),
-        "after it": (after.std() / norm(maps).std()).item(),
-    }
-).round(4).to_frame("change")
-
-# %% [markdown]
-# What is left is DM on the logits of two random networks that never change, under one augmentation, and a server that
-# does not train on the last client's images. Each difference alone, and together:
-
-# %% tags=["hide-input"]
-Markdown("> " + TableSpec.find("gddfl", "released").note)
-
-# %% tags=["hide-input"]
-table("gddfl", "released", best)
-
-# %% tags=["hide-input"]
-gap = gains("gddfl", "released", "auc", "as printed", best)
-Markdown(
-    "AUC against the form as printed, in points, over the seeds that both "
-    "have: "
-    + "; ".join(
-        f"{one.row} {one.gain:+.1f} ({one.seeds})" for one in gap.itertuples()
-    )
-    + ". Random selection loses in print."
-)
-
-# %% [markdown]
-# ## Gallery
-#
-# Every row is a client, with its own device: real and condensed images in turn, class by class. First without a shift,
-# then with it.
-
-
-# %% tags=["hide-input"]
-def side_by_side(state, most=5):
-    """For every client pairs of a real and a condensed image, one pair a
-    class.
-    """
-    images, labels, owner = (
-        state.tensors[f"uploaded/{name}"]
-        for name in ("images", "labels", "client")
-    )
-    rows = {}
-    for client in equipped:
-        held = client.class_counts.nonzero()[:most, 0]
-        pairs = [
-            images_of[labels_of == c][:1]
-            for c in held
-            for images_of, labels_of in (
-                (client.images, client.labels),
-                (images[owner == client.id], labels[owner == client.id]),
-            )
-        ]
-        rows[f"client {client.id}"] = torch.cat(pairs)
-    return rows
-
-
-for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
-    gallery(
-        side_by_side(states[name]), title=f"Real and condensed in turn: {name}"
-    )
-
-# %% [markdown]
-# The paper says of its Figure 2 that the images keep texture and style and cannot be read by a person. With few steps
-# much of the noise of the start is left. The whole page with a larger encoder on a lesion data set, in some minutes:
-#
-# ```bash
-# python -m core notebook notebooks/31_gddfl_shift.py -p dataset ham10000_melanoma_64 -p encoder_depth 3
-# ```
-#
 # ## Take away
 #
 # - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and some become negatives.
 # - An encoder with instance normalisation notices the shift of a grey image at the border only; colours and inner
 #   layers are another matter. "Where" is as important as "how".
 # - Condensation sees the mean over the shift only. Most of the noise cancels.
-# - A comparison with DM needs an arm with the longer step and no shift.
 #
 # ## Exercises
 #
@@ -686,24 +340,3 @@ alone = shift.uncertain_shift(batch[:1], 1.0, Rng(0)) - batch[:1]
 assert abs(largest_change - alone.abs().max().item()) < 1e-5, (
     "what is the spread of the statistics of one image?"
 )
-
-# %% [markdown]
-# ```{exercise} Always
-# :label: ex-shift-always
-#
-# *Easy, 15 minutes.*
-#
-# The paper takes $p = 0.5$ "to avoid introducing excessive noise". Try $p = 1$ in the inner layer.
-# ```
-#
-# ````{solution} ex-shift-always
-# :class: dropdown
-#
-# ```python
-# for p in (0.0, 0.5, 1.0):
-#     last = lesson.run(clients=equipped, shift_layer=1, shift_probability=p)
-#     print(p, clients_apart(last.state), last.accuracy)
-# ```
-#
-# Algorithm 1 keeps the unshifted loss in any case, so that even at $p = 1$ half of the pull is towards the real images.
-# ````

@@ -6,7 +6,8 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # How the method works stands in [the chapter before](30_gddfl). Here is the paper's table, how its numbers are averaged,
-# and what is sent. [The shift](31_gddfl_shift) and the authors' later program have a page of their own.
+# and what is sent. [The shift](31_gddfl_shift) has a page of its own, and so has [what it brings](33_gddfl_devices),
+# with the authors' later program.
 #
 # `shown` is the profile that the tables show; "best" is the fullest that is measured.
 
