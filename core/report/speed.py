@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,8 @@ from core.experiments.bench import BENCH
 def speed(folder: Path = BENCH) -> pd.DataFrame:
     """One row per contestant of every bench record: `bench`, `contestant`, `rate` and its `unit`,
     the ratio of rates to a plain loop (`times plain`; median, lowest and highest of the pairs),
-    the `share of the ceiling` of a matrix product, `threads` and `precision`.
+    the `share of the ceiling` of a matrix product, where both sides were tested their mean accuracy
+    over seeds (`accuracy (plain)`), `threads` and `precision`.
     """
     rows = []
     for path in sorted(folder.glob("*.json")):
@@ -30,6 +32,11 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
                     if ratio
                     else "",
                     "share of the ceiling": f"{share:.0%}" if share is not None else "",
+                    "accuracy (plain)": "{:.1f}% ({:.1f}%)".format(
+                        *(statistics.fmean(one["accuracy"][side]) for side in ("ours", "theirs"))
+                    )
+                    if "accuracy" in one
+                    else "",
                     "threads": found["environment"]["threads"],
                     "precision": found["environment"]["precision"],
                 }

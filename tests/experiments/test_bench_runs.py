@@ -12,7 +12,8 @@ import torch
 from core.algorithms.fediod import FedIOD
 from core.errors import InputError
 from core.experiments import bench
-from core.experiments.bench import authors, bilevel, clients, runs
+from core.experiments.bench import authors, bilevel, clients, equal, runs
+from core.experiments.bench.whole import whole_run
 from core.federation import Runtime
 
 
@@ -25,6 +26,7 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     monkeypatch.setattr(bilevel, "ITERATIONS", 1)
     # the authors' code is theirs: something that takes as long as it likes stands in its place
     monkeypatch.setattr(runs.authors, "fedvck", lambda *_: lambda: time.sleep(0.05))
+    monkeypatch.setattr(equal, "measure", lambda *_: {})
     found = runs.measure(Runtime(torch.device("cpu")), Path("checkout"))
     for name in ("fedavg", "fedvck", "gddfl", "fediod", "fedmk", runs.AUTHORS):
         one = found["contestants"][name]
@@ -33,6 +35,33 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
     assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+
+
+def test_both_sides_start_alike_and_are_tested_on_the_same_images(monkeypatch):
+    """Where the authors' program is replaced by ours the accuracies are the same, seed by seed."""
+    here = Runtime(torch.device("cpu"), precision="float32")
+    sizes = {"SEEDS": (0, 1), "CLIENTS": 2, "ROUNDS": 1, "IMAGES": 60, "TESTED": 200}
+    small = {"iterations": 2, "condensed": 2, "real_batch": 4, "batch": 16, "epochs": 2}
+    for name, value in (sizes | {"BUDGET": small}).items():
+        monkeypatch.setattr(equal, name, value)
+    monkeypatch.setattr(equal.data, "available", lambda: [])  # digits, which everybody has
+    seeds = iter(sizes["SEEDS"])
+
+    def stand_in(checkout, task, clients, iterations, condensed, real_batch, batch, epochs, rounds):
+        plan = {"iterations": iterations, "real_batch": real_batch, "share": 0.001}
+        plan |= {"min_images": condensed, "server_batch": batch, "server_epochs": epochs}
+        seed = next(seeds)
+        return lambda: whole_run(task, clients, "fedvck", plan, "released", rounds, seed)
+
+    monkeypatch.setattr(equal.authors, "fedvck", stand_in)
+    found = equal.measure(here, Path("checkout"))
+    same, exact = found.values()
+    assert same["accuracy"]["theirs"] == same["accuracy"]["ours"] == exact["accuracy"]["theirs"]
+    assert len(set(same["accuracy"]["ours"])) == 2 and exact["accuracy"]["ours"] != same["accuracy"]
+    assert same["data"] == "digits" and same["ratio"]["lowest"] > 0
+    described = {"device_name": "x", "threads": 1, "precision": "float32"}
+    result = {"bench": "run", "what": "", "unit": "runs/hour", "contestants": found}
+    assert bench.report({"environment": described, **result}).count("% beside ") == 2
 
 
 def test_only_a_checkout_of_the_authors_code_is_timed(tmp_path):
@@ -70,5 +99,5 @@ def test_a_round_is_the_whole_run():
     with patch.object(FedIOD, "step", lambda *_: steps.append(1) or []):
         small = {"local_steps": 1, "distill_steps": 7, "distill_batch": 2, "generator_width": 4}
         with pytest.raises(KeyError):  # nothing was made that could be measured
-            runs.whole_round(task, members, "fediod", small | {"discriminator_width": 4})
+            runs.whole_run(task, members, "fediod", small | {"discriminator_width": 4})
     assert len(steps) == 7

@@ -11,7 +11,12 @@ def test_a_row_for_each_contestant(tmp_path):
     machine = {"threads": 1, "precision": "float32"}
     contestants = {
         "plain": {"rate": 8.0},
-        "ours": {"rate": 1.2e4, "ratio": ratio, "ceiling_share": 0.294},
+        "ours": {
+            "rate": 1.2e4,
+            "ratio": ratio,
+            "ceiling_share": 0.294,
+            "accuracy": {"theirs": [40.0, 42.0], "ours": [43.0, 44.1]},
+        },
     }
     found = {
         "unit": "rounds/hour",
@@ -28,6 +33,7 @@ def test_a_row_for_each_contestant(tmp_path):
         "unit": "rounds/hour",
         "times plain": "2.00 (1.50 to 2.25)",
         "share of the ceiling": "29%",
+        "accuracy (plain)": "43.5% (41.0%)",
         "threads": 1,
         "precision": "float32",
     }

@@ -5,6 +5,7 @@ ceiling.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,5 +72,8 @@ def report(result: dict[str, Any]) -> str:
             else ""
         )
         memory = f"  {one['peak_memory'] / 2**20:,.0f} MB at most" if "peak_memory" in one else ""
+        if "accuracy" in one:
+            ours, theirs = (statistics.fmean(one["accuracy"][side]) for side in ("ours", "theirs"))
+            memory += f"  accuracy {ours:.1f}% beside {theirs:.1f}%"
         lines.append(f"  {name:22}{one['rate']:12,.1f} {result['unit']}{beside}{share}{memory}")
     return "\n".join(lines)

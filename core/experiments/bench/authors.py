@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 
 from core.errors import InputError
 from core.federation import Client, Task
@@ -43,7 +44,6 @@ CONDENSATION: dict[str, Any] = {
 }
 TRAINING: dict[str, Any] = {
     "global_model_name": "ConvNetBN",
-    "communication_rounds": 1,
     "join_ratio": 1.0,
     "lr_server": 0.005,
     "momentum_server": 0.9,
@@ -93,8 +93,11 @@ def fedvck(
     real_batch: int,
     batch: int,
     epochs: int,
-) -> Callable[[], None]:
-    """A first round with its server, which is tested on one image; ConvNet-128, float32."""
+    rounds: int = 1,
+) -> Callable[[], nn.Module]:
+    """Rounds with their server, which is tested on one image; ConvNet-128, float32. What is called
+    returns the server's network.
+    """
     of_client, of_server, utils, dataset = modules(checkout)
     data, device = task.dataset, task.runtime.device
     info = {"name": data.name, "channel": data.channels, "im_size": (data.size, data.size)}
@@ -110,16 +113,17 @@ def fedvck(
     # they take one iteration more, and one epoch
     condensing = {"dc_iterations": iterations - 1, "real_batch_size": real_batch, **CONDENSATION}
     training = {"batch_size": batch, "model_epochs": epochs - 1, "test_loader": test, **TRAINING}
-    training["topk"] = min(5, data.num_classes)
+    training |= {"topk": min(5, data.num_classes), "communication_rounds": rounds}
 
-    def round_() -> None:
+    def run() -> nn.Module:
         with _apart() as folder:
             here = {**shared, "save_root_path": folder}
             learners = [of_client.Client(**part, **condensing, **here) for part in parts]
             model = utils.get_model("ConvNetBN", info)
             of_server.Server(global_model=model, clients=learners, **training, **here).fit()
+            return model
 
-    return round_
+    return run
 
 
 @contextlib.contextmanager

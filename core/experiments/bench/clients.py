@@ -11,8 +11,8 @@ import attrs
 import torch
 
 from core import data
-from core.experiments.bench.runs import whole_round
 from core.experiments.bench.timing import random_task, seconds
+from core.experiments.bench.whole import whole_run
 from core.federation import Client, Rows, Runtime, Task
 from core.rng import Rng
 
@@ -49,8 +49,8 @@ def one_round(name: str, number: int, runtime: Runtime, dataset: str, width: int
         Client(k, task, Rows(images, rows), labels[rows])
         for k, rows in enumerate(order.to(device).chunk(number))
     ]
-    whole_round(task, clients[:2], name, ROUNDS[name])  # warm-up
-    took = seconds(lambda: whole_round(task, clients, name, ROUNDS[name]), device)
+    whole_run(task, clients[:2], name, ROUNDS[name])  # warm-up
+    took = seconds(lambda: whole_run(task, clients, name, ROUNDS[name]), device)
     return {
         "rate": 3600 / took,
         "seconds": took,

@@ -13,10 +13,10 @@ import attrs
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from core.algorithms import create
-from core.experiments.bench import authors, bilevel, plain
+from core.experiments.bench import authors, bilevel, equal, plain
 from core.experiments.bench.timing import ceiling, random_task, seconds, spread
-from core.federation import Client, Ledger, Runtime, Schedule, Task
+from core.experiments.bench.whole import whole_run
+from core.federation import Client, Runtime, Task
 from core.rng import Rng
 
 #: pairs; clients, and images of each
@@ -44,23 +44,9 @@ def clients_of(task: Task, number: int) -> list[Client]:
     ]
 
 
-def whole_round(
-    task: Task, clients: list[Client], name: str, settings: dict[str, Any], variant: str = "printed"
-) -> None:
-    """A first round of an algorithm, by the package."""
-    for client in clients:
-        client.memory = {}
-    # one round is the whole run: an algorithm may cut its work into as many parts as there are rounds
-    schedule = Schedule(clients=len(clients), rounds=1)
-    algorithm, ledger = create(name, settings, variant, schedule), Ledger()
-    ledger.open_round()
-    state = algorithm.initialise(task, Rng(0))
-    algorithm.model(algorithm.round(state, clients, ledger, Rng(0).at("round", 1)))
-
-
 def _contestants(
     runtime: Runtime, checkout: Path | None = None
-) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     """For each algorithm the plain run and ours; for FedVCK the authors' too, from a checkout."""
     task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
     task = attrs.evolve(task, model_options={"width": WIDTH})
@@ -80,8 +66,8 @@ def _contestants(
     steps = {"local_steps": 2, "batch_size": BATCH, "distill_batch": BATCH, "distill_steps": 4}
     numbers = (ITERATIONS, CONDENSED, REAL, BATCH, 4)
 
-    def ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], None]:
-        return lambda: whole_round(task, clients, *what)
+    def ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], Any]:
+        return lambda: whole_run(task, clients, *what)
 
     fedvck = ours(task, clients, "fedvck", exact, "released")
     beside = {}
@@ -137,6 +123,8 @@ def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
             "ratio": spread([theirs / ours for theirs, ours in pairs]),
             "ceiling_share": counter.get_total_flops() / took / best,
         }
+    if checkout is not None:
+        found |= equal.measure(runtime, checkout)
     return {
         "what": f"one round with its server, {CLIENTS} clients, {ITERATIONS} iterations, {REAL} real "
         "images a class and step, random pixels of 3x32x32 (fedmk: 1x28x28), against a plain loop "

@@ -1,0 +1,92 @@
+"""Is the faster run as good? FedVCK by the authors' code and by the package: the same clients, the
+same budget, the same test images, a few seeds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+
+from core import data
+from core.data import Split
+from core.experiments.bench import authors
+from core.experiments.bench.timing import seconds, spread
+from core.experiments.bench.whole import whole_run
+from core.federation import Runtime, Task, distribute
+from core.rng import Rng
+
+SEEDS, CLIENTS, ROUNDS = (0, 1, 2), 10, 2
+#: training images, and images of the test set that the server's network is tested on
+IMAGES, TESTED = 1000, 2000
+#: iterations, condensed images of a class, real ones in a step, the server's batch and epochs
+BUDGET = {"iterations": 20, "condensed": 5, "real_batch": 32, "batch": 64, "epochs": 20}
+#: how the package is run beside the authors' code: with their batches, or with exact means
+READINGS: dict[str, dict[str, Any]] = {
+    "same batches": {},
+    "exact means": {"estimator": "expectation", "pool": 2},
+}
+
+
+def real_task(runtime: Runtime) -> Task:
+    """Some images of MNIST, or the digits of scikit-learn where it is missing; ConvNet-128."""
+    here = {info.name for info in data.available() if info.present}
+    full = data.load("mnist" if "mnist" in here else "digits")
+    draw = Rng(0).generator()
+
+    def some(split: Split, count: int) -> Split:
+        rows = torch.randperm(len(split), generator=draw)[:count]
+        return Split(split.images[rows], split.labels[rows])
+
+    train, test = some(full.train, IMAGES), some(full.test, TESTED)
+    kept = attrs.evolve(full, train=train, val=train, test=test, held_out=None)
+    return Task(kept, "convnet", {"width": 128}, runtime)
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, task: Task) -> float:
+    """Share of the test images that a network names rightly, in float32."""
+    test = task.dataset.test
+    found = model.eval()(task.dataset.normalise(test.images.to(task.runtime.device))).argmax(1)
+    return float((found.cpu() == test.labels).double().mean())
+
+
+def measure(runtime: Runtime, checkout: Path) -> dict[str, Any]:
+    """For each reading of ours: the ratio of times, seed by seed, and both accuracies in percent."""
+    task, budget = real_task(runtime), dict(BUDGET)
+    plan = {"iterations": budget["iterations"], "real_batch": budget["real_batch"], "share": 0.001}
+    plan |= {"min_images": budget["condensed"], "server_batch": budget["batch"]}
+    plan |= {"server_epochs": budget["epochs"]}
+    times: dict[str, list[float]] = {name: [] for name in ("theirs", *READINGS)}
+    scores: dict[str, list[float]] = {name: [] for name in times}
+
+    def timed(name: str, run: Any) -> None:
+        found: list[nn.Module] = []
+        times[name].append(seconds(lambda: found.append(run()), runtime.device))
+        scores[name].append(100 * accuracy(found[0], task))
+
+    for seed in SEEDS:
+        dealt = distribute(task, {"name": "dirichlet", "alpha": 0.1}, CLIENTS, seed)
+        clients = [client for client in dealt if len(client)]
+        theirs = authors.fedvck(checkout, task, clients, **budget, rounds=ROUNDS)
+        timed("theirs", theirs)
+        for name, change in READINGS.items():
+            given = (task, clients, "fedvck", plan | change, "released", ROUNDS, seed)
+            timed(name, lambda given=given: whole_run(*given))
+    found = {}
+    for name in READINGS:
+        took = statistics.median(times[name])
+        found[f"fedvck, authors' code, {name}"] = {
+            "beside": "the authors' code",
+            "data": task.dataset.name,
+            "rate": 3600 / took,
+            "seconds": took,
+            "plain_seconds": statistics.median(times["theirs"]),
+            "ratio": spread([a / b for a, b in zip(times["theirs"], times[name], strict=True)]),
+            "accuracy": {"theirs": scores["theirs"], "ours": scores[name]},
+        }
+    return found
