@@ -5,7 +5,8 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # How the method works stands in [the chapter before](20_fedmk). Here are the paper's Tables 1, 3 and 4 and its Figure
-# 2, how they were measured, and what is sent. [Ablations](21_fedmk_ablations) have a page of their own.
+# 2, and how they were measured. [What is sent](26_fedmk_communication) and the [ablations](21_fedmk_ablations) have pages
+# of their own.
 #
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
 
@@ -13,14 +14,9 @@
 shown = "best"
 
 # %% tags=["hide-input"]
-import attrs
 import pandas as pd
 
-import core.federation as federation
-from core import data, models
-from core.algorithms import find
 from core.experiments import TableSpec
-from core.models import count_parameters
 from core.report import curve_frame, progress, show, table, table_frame
 from core.report.claims import claims_table
 from core.report.results import (
@@ -34,7 +30,6 @@ from core.report.results import (
 )
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table
-from core.rng import Rng
 
 best = None if shown == "best" else shown
 
@@ -86,18 +81,14 @@ Markdown(
     f"{lead_in_words('measured')}; against rivals whose learning rate was "
     f"tuned, {lead_in_words('measured, others tuned')}.\n\n"
     f"{len(frame)} cells: {verdict_counts(frame)}. {len(wide)} of them decide "
-    "nothing because their seeds differ so much"
-    + "".join(
-        f"; {cell['row']}, {cell['column']}: {cell['measured']:.1f} ± "
-        f"{cell['std']:.1f} against "
-        f"{cell['printed']}"
-        for _, cell in wide.iterrows()
-    )
-    + ".\n\n"
+    "nothing because their seeds differ so much.\n\n"
     f'The abstract: "from 74.07% to 92.95%". {first["FedMK"]} is in Table 1, '
     f"and {first['FedGen']} is FedGen; "
     f"the best other method there is {rival.idxmax()} with {rival.max()}."
 )
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the cells whose seeds differ too much"}
+wide.set_index(["row", "column"])[["measured", "std", "printed"]].round(2)
 
 # %% [markdown]
 # What the paper rests on, judged by paired differences over seeds:
@@ -307,169 +298,6 @@ pd.DataFrame(passed).T if passed else Markdown(
 )
 
 # %% [markdown]
-# ## What is sent
-#
-# Appendix A works the cost out for MNIST: 20 float32 images of 28 by 28 pixels per class and a model of 105 K, ten
-# active clients. Its arithmetic, line by line:
-
-# %% tags=["hide-input"]
-K, M = 1e3, 1e6
-pixel_bytes, side, per_class, ten, model_bytes = 4, 28, 20, 10, 105 * K
-one_way = pixel_bytes * side * side * per_class * ten
-other_way = one_way + model_bytes * ten
-pd.DataFrame(
-    {
-        "upload, 4 x 28 x 28 x 20 x 10": {
-            "computed": one_way,
-            "printed": 627.2 * K,
-        },
-        "download, 627.2 K + 105 K x 10": {
-            "computed": other_way,
-            "printed": 1677.2 * K,
-        },
-        "FedMK, (upload + download) x 10 rounds": {
-            "computed": 10 * (one_way + other_way),
-            "printed": 16 * M,
-        },
-        "download alone x 10 rounds": {
-            "computed": 10 * other_way,
-            "printed": 16 * M,
-        },
-        "FedAvg, 105 K x 10 x 2 x 200 rounds": {
-            "computed": model_bytes * ten * 2 * 200,
-            "printed": 420 * M,
-        },
-    }
-).T.map("{:,.0f}".format)
-
-# %% [markdown]
-# Two things are odd. The total of 16 M is that of the download alone: the sum that the text writes down is 23 M. And
-# the upload of $4 \times 28 \times 28 \times 20 \times 10$ bytes is that of *one* client: 20 images of each of ten
-# classes. FedAvg's sum has ten clients.
-#
-# What does the ledger say? We run one exchange with images of MNIST's size (scikit-learn's digits, tiled: the ledger
-# counts bytes, whatever is on the pictures) and ten active clients that make knowledge of all ten classes. The second
-# round is counted, because in the first nobody has anything to share.
-
-# %% tags=["hide-input"]
-digits = data.load("digits")
-tiled = data.Split(
-    digits.train.images.repeat(1, 1, 4, 4)[..., :side, :side].contiguous(),
-    digits.train.labels,
-)
-large = federation.Task(
-    attrs.evolve(digits, train=tiled, test=tiled, val=tiled), "lenet"
-)
-ten_clients = [
-    federation.Client(k, large, tiled.images[k::ten], tiled.labels[k::ten])
-    for k in range(ten)
-]
-
-
-def second_round(name, **settings):
-    """Bytes of the second round by direction and kind, over ten clients."""
-    algorithm, ledger = (
-        find(name)(find(name).Settings(**settings)),
-        federation.Ledger(),
-    )
-    state = algorithm.initialise(large, Rng(0))
-    for number in range(2):
-        ledger.open_round()
-        state = algorithm.round(state, ten_clients, ledger, Rng(0).at(number))
-    return {way: ledger.rounds[-1][way] for way in ("up", "down")}
-
-
-mk = second_round(
-    "fedmk",
-    images_per_class=per_class,
-    classes="all",
-    iterations=1,
-    server_steps=1,
-    generator_steps=1,
-)
-avg = second_round("fedavg", local_steps=1)
-counted = (
-    pd.DataFrame(
-        {
-            name: {
-                (way, kind): size
-                for way in ("up", "down")
-                for kind, size in sent[way].items()
-            }
-            for name, sent in (("FedMK", mk), ("FedAvg", avg))
-        }
-    )
-    .fillna(0)
-    .astype(int)
-)
-counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map(
-    "{:,}".format
-)
-
-# %% [markdown]
-# The model is about as large as printed: LeNet as in the code of FedGen. With these bytes the total can be read in
-# several ways. In the text the server broadcasts "the obtained global $\mathbf{W}_G$ and meta knowledge
-# $\hat{\mathcal{D}}$", so a client may get the images of all others and not of one.
-# Ten rounds of FedMK, what 200 rounds of FedAvg cost beside them, and how many rounds of FedAvg cost as much:
-
-# %% tags=["hide-input"]
-up, shared, weights = (
-    mk["up"]["images"],
-    mk["down"]["images"],
-    mk["down"]["parameters"],
-)
-ways = {
-    "printed total (16 M)": 16 * M,
-    "printed sum, (up + down) x 10": 10 * (one_way + other_way),
-    "ledger, one set each": 10 * (up + shared + weights),
-    "ledger, ten sets each": 10 * (up + ten * shared + weights),
-}
-against = avg["up"]["parameters"] + avg["down"]["parameters"]
-readings = pd.DataFrame(
-    {
-        name: {
-            "FedMK (MB)": cost / M,
-            "FedAvg / FedMK": 200 * against / cost,
-            "rounds of FedAvg": cost / against,
-        }
-        for name, cost in ways.items()
-    }
-).T
-readings.round(1)
-
-# %% [markdown]
-# So FedMK on MNIST is cheaper than 200 rounds of FedAvg, if a client gets one set of images; by how much depends on
-# what is counted. The paper computes MNIST only. The upload grows with the pixels and the number of images, and the
-# model does not. The most that a client sends in a round, and how many rounds of FedAvg cost as much as ten of FedMK:
-
-# %% tags=["hide-input"]
-facts = pd.DataFrame(
-    {
-        "mnist": (1, 28, 10, 20),
-        "svhn": (3, 32, 10, 100),
-        "cifar10": (3, 32, 10, 100),
-        "cifar100 (coarse)": (3, 32, 20, 40),
-    },
-    index=["channels", "size", "classes", "per class"],
-).T
-rows = {}
-for name, (channels, size, many, number) in facts.iterrows():
-    sent = 4 * number * many * channels * size**2
-    network = 4 * count_parameters(
-        models.build("lenet", channels, size, many, Rng(0))
-    )
-    rows[name] = {
-        "knowledge (kB)": sent / K,
-        "LeNet (kB)": network / K,
-        "ratio": sent / network,
-        "rounds of FedAvg": 10 * (2 * sent + network) / (2 * network),
-    }
-pd.DataFrame(rows).T.round(1)
-
-# %% [markdown]
-# Clients that lack classes send less; this is the most. LeNet is a very small network. With a larger one, FedAvg would
-# send more and FedMK's uploads would stay as they are.
-#
 # ## What the paper leaves open
 #
 # There is no released code. What we chose, and where it can be changed:
@@ -489,8 +317,6 @@ pd.DataFrame(rows).T.round(1)
 #
 # ## Take away
 #
-# - The printed savings hold for MNIST, small images and long runs of FedAvg. On colour images one upload costs as much
-#   as many models.
 # - Equal rounds favour the method that works more within a round. The printed lead is over 20 local batches; what is
 #   left of it when these have a learning rate that was chosen for them stands at the top of this page.
 # - A number after the last round, the mean of some rounds and the best round are three results. Say which.

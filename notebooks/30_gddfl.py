@@ -21,8 +21,8 @@
 # ```
 #
 # This page goes through the equations in a few lines that are compared with `core`, and runs all methods of the paper's
-# table on digits. Which of its numbers hold, and what its precision and recall mean, stands among the
-# [results](32_gddfl_results); [a page of its own](31_gddfl_shift) looks at the shift, and
+# table on digits. Which of its numbers hold stands among the [results](32_gddfl_results); what its precision and recall mean, on
+# [another page](34_gddfl_averaging); [a page of its own](31_gddfl_shift) looks at the shift, and
 # [another](33_gddfl_devices) at what it brings.
 #
 # Digits have 8x8 pixels and the runs are short. So the encoder has two blocks in place of three, and gradient matching
@@ -52,7 +52,7 @@ from core import condensation
 from core.algorithms import find, random_selection
 from core.condensation import gradient, problem, shift
 from core.families import one_shot
-from core.report import condensed_images, show, source
+from core.report import condensed_images, image_rows, show, source
 from core.report.lesson import Lesson
 from core.report.texts import Markdown
 from core.rng import Rng
@@ -82,7 +82,6 @@ lesson = Lesson(
 settings = lesson.experiment().new_algorithm().settings
 task, members = lesson.task, lesson.members()
 classes = task.dataset.classes
-mean, std = task.dataset.mean, task.dataset.std
 show(lesson.partition_plot())
 
 # %% [markdown]
@@ -143,21 +142,8 @@ same(printed, shift.shifted(x, noise, "as_printed"))
 
 # %% tags=["hide-input"]
 strips = {"as they are": x, "shifted": moved, "as printed": printed}
-number = min(10, len(x))
-show(
-    condensed_images(
-        condensation.to_wire(
-            torch.cat([one[:number].float() for one in strips.values()]),
-            mean,
-            std,
-        ),
-        torch.arange(len(strips)).repeat_interleave(number),
-        list(strips),
-        columns=number,
-        title=f"Images of class {classes[label]}",
-        inches=0.5,
-    )
-)
+rows = {name: lesson.as_images(one[:10]) for name, one in strips.items()}
+show(image_rows(rows, f"Images of class {classes[label]}", inches=0.5))
 
 # %% [markdown]
 # $U_p$ does this to a batch with probability $p = 0.5$, else nothing. A check in many draws with $p = 1$: the mean of
@@ -302,13 +288,9 @@ show(
 
 # %% tags=["hide-input"]
 def line(function, start, rows=1):
-    """So many lines of a function's source, from the one that begins with some
-    text.
-    """
+    """So many lines of a function's source, from the one that begins so."""
     text = [row.strip() for row in inspect.getsource(function).splitlines()]
-    (first,) = [
-        number for number, row in enumerate(text) if row.startswith(start)
-    ]
+    (first,) = (k for k, row in enumerate(text) if row.startswith(start))
     return " ".join(text[first : first + rows])
 
 
