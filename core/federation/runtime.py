@@ -5,7 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import attrs
 import torch
@@ -14,6 +17,11 @@ from core.errors import InputError, unknown
 from core.models import kernels
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+#: runs beside each other, at most: each holds data and maps of its own
+MOST_RUNS = 8
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def cpu_has_bfloat16() -> bool:
@@ -65,6 +73,27 @@ class Runtime:
         return torch.autocast(
             self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
         )
+
+    def side_by_side(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[Result]:
+        """The function of every item, in their order. On a CPU so many run at once as PyTorch has
+        threads (`MOST_RUNS` at most), each on one core, so that a result does not depend on how many
+        there are; a GPU takes one after the other.
+
+        The function must leave alone what the others use. After an error or Ctrl-C what is under way
+        still ends, but nobody waits for it, and nothing else begins.
+        """
+        threads = torch.get_num_threads()
+        if self.device.type != "cpu" or threads == 1:
+            yield from map(function, items)
+            return
+        pool = ThreadPoolExecutor(min(threads, MOST_RUNS), "run", torch.set_num_threads, (1,))
+        try:
+            yield from pool.map(function, items)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            torch.set_num_threads(threads)
 
     def peak_memory(self) -> int:
         """The most bytes held at once so far: by tensors on the GPU, or by this whole process on

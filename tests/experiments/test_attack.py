@@ -121,7 +121,15 @@ def test_the_uploads_of_the_real_run_are_attacked():
     assert (found.server.evidence.target == torch.cat(expected).numpy()).all()
 
 
-def test_an_attack_that_was_cut_goes_on(tmp_path):
+@pytest.fixture
+def threads():
+    """A function that sets PyTorch's threads, until the test ends."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
     class Cut(FedAvg):
         left = 5
 
@@ -133,6 +141,7 @@ def test_an_attack_that_was_cut_goes_on(tmp_path):
 
     task, plan, kept = noise_task(24), LikelihoodRatio(shadows=4), tmp_path / "kept.safetensors"
     settings, schedule = Settings(local_steps=2), Schedule(clients=2, rounds=1)
+    threads(1)  # so that what is cut is known
     whole = attack(FedAvg(settings, schedule), task, clients_of(task, 2), 0, plan).metrics()
     cut = Cut(settings, schedule)
     with pytest.raises(KeyboardInterrupt):
@@ -158,15 +167,21 @@ def test_images_that_are_sent_as_they_are_can_be_told():
     assert found.clients[0].auc > 0.8
 
 
-@pytest.mark.parametrize("algorithm", ["desa", "fedmk", "gddfl", "scaffold"])
-def test_methods_with_rounds_of_their_own_are_attacked(algorithm):
+@pytest.mark.parametrize("algorithm", ["desa", "fedmk", "fedvck", "gddfl", "scaffold"])
+def test_methods_with_rounds_of_their_own_are_attacked(algorithm, threads):
+    """And what shadow runs say does not depend on how many are under way."""
     asked = {"algorithm": algorithm, "dataset": "digits", "clients": 2, "rounds": 1}
     run = apply("quick", asked | {"train_fraction": 0.05, "model_options": {"width": 4}})
     task = running.make_task(run, CPU)
     clients = running.make_clients(run, task)
-    found = attack(run.new_algorithm(), task, clients, 0, LikelihoodRatio(shadows=4))
-    assert set(found.clients) == {0, 1}
-    assert 0 <= found.metrics()["mia_server_auc"] <= 1
+    found = []
+    for number in (1, 3):
+        threads(number)
+        found.append(attack(run.new_algorithm(), task, clients, 0, LikelihoodRatio(shadows=4)))
+    assert set(found[0].clients) == {0, 1}
+    assert 0 <= found[0].metrics()["mia_server_auc"] <= 1
+    one, three = (each.together().evidence.shadows for each in found)
+    assert (one == three).all() and one.std(0).min() > 0
 
 
 @pytest.fixture

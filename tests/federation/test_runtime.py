@@ -1,9 +1,53 @@
-"""What a record says about the machine."""
+"""What a record says about the machine, and runs beside each other."""
 
+import itertools
 import mmap
 import multiprocessing
+import threading
+
+import pytest
+import torch
 
 from core.federation import Runtime
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    """PyTorch with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_runs_beside_each_other_have_a_core_each_and_come_in_order(threads):
+    together = threading.Barrier(threads, timeout=20)
+
+    def run(item: int) -> tuple[int, int, int]:
+        together.wait()  # passed only when so many are here at once
+        return item, torch.get_num_threads(), threading.get_ident()
+
+    items = range(2 * threads)
+    found = list(Runtime().side_by_side(run, items))
+    assert [item for item, _, _ in found] == list(items)
+    assert {own for _, own, _ in found} == {1}
+    assert len({place for _, _, place in found}) == threads
+    assert torch.get_num_threads() == threads
+
+
+def test_after_an_error_nothing_else_begins(threads):
+    begun = itertools.count()
+
+    def run(item: int) -> int:
+        next(begun)
+        if item == 1:
+            raise KeyboardInterrupt
+        return item
+
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(Runtime().side_by_side(run, range(1000)))
+    assert next(begun) < 1000 and torch.get_num_threads() == threads
 
 
 def measure(connection) -> None:
