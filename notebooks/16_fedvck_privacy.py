@@ -2,8 +2,8 @@
 # # FedVCK: privacy
 #
 # *Question:* can an attacker tell from what a client uploads whether an image was in its data, is that harder from
-# FedVCK's condensed images {cite:p}`fedvck` than from FedAvg's models, are the condensed images copies, and what do the
-# paper's own numbers say?\
+# FedVCK's condensed images {cite:p}`fedvck` than from the models of FedAvg and others, and what do the paper's own
+# numbers say?\
 # *Time:* half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
 # The paper attacks both methods with LiRA {cite:p}`lira` (Tables 6 and 12) and concludes that condensed images preserve
@@ -20,28 +20,27 @@ fraction = 0.2
 local_epochs = 15
 iterations = 20
 shadows = 8
-attacked = 2
-attack_iterations = 10
 seed = 0
 profile = "quick"
 shown = "best"
 
 # %% tags=["hide-input"]
-import copy
-
-import numpy as np
 import pandas as pd
-import torch
 
+from core.experiments import TableSpec, make_clients, spec
 from core.experiments import attack as attacks
-from core.experiments import make_clients, records, spec
-from core.privacy import leakage, membership
+from core.privacy import membership
 from core.privacy.membership import LikelihoodRatio
-from core.report import condensed_images, scatter, show, source, table
-from core.report.attacks import attack_frame, roc_chart
-from core.report.lesson import Lesson, victim
+from core.report import show, source, table
+from core.report.attacks import (
+    attack_frame,
+    attack_in_words,
+    clouds_chart,
+    roc_chart,
+)
+from core.report.lesson import Lesson
+from core.report.results import table_runs
 from core.report.texts import Markdown
-from core.rng import Rng
 
 best = None if shown == "best" else shown
 plan = LikelihoodRatio(shadows=shadows)
@@ -137,42 +136,7 @@ found = {
 # model's mark belongs to the one cloud or to the other.
 
 # %% tags=["hide-input"]
-evidence = found["FedAvg"].clients[0].evidence
-gap = np.abs(
-    np.nanmean(np.where(evidence.inside, evidence.shadows, np.nan), 0)
-    - np.nanmean(np.where(evidence.inside, np.nan, evidence.shadows), 0)
-)
-# from the clearest target to the least clear
-chosen = gap.argsort()[::-1][np.linspace(0, len(gap) - 1, 6).astype(int)]
-points = [
-    {
-        "image": place,
-        "log odds": evidence.shadows[s, image],
-        "label": "trained with it"
-        if evidence.inside[s, image]
-        else "without it",
-    }
-    for place, image in enumerate(chosen)
-    for s in range(len(evidence.shadows))
-] + [
-    {
-        "image": place,
-        "log odds": evidence.target[image],
-        "label": "attacked: member"
-        if evidence.member[image]
-        else "attacked: no member",
-    }
-    for place, image in enumerate(chosen)
-]
-show(
-    scatter(
-        pd.DataFrame(points),
-        "image",
-        "log odds",
-        xlabel="six targets, from the clearest to the least clear",
-        title="How sure models are of an image",
-    )
-)
+show(clouds_chart(found["FedAvg"].clients[0].evidence))
 
 # %% [markdown]
 # ## FedAvg and FedVCK, live
@@ -293,149 +257,8 @@ pd.DataFrame(
 # noise in the first reading. In both, 50% is the highest defence rate to be expected of any method. All printed rates
 # are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition
 # stands. What is odd is that FedVCK's maximum and mean are the same on two data sets.
-#
-# ## Are they copies?
-#
-# FedVCK starts from noise, so its images hold "no individual and privacy information in pixel space". Look: the
-# condensed images of a client, and the private image that is nearest to each.
-
-# %% tags=["hide-input"]
-run = runs["FedVCK"]
-algorithm = run.new_algorithm()
-members = make_clients(run, task)
-state = algorithm.initialise(task, Rng(seed).at("initialise"))
-uploads = algorithm.clients_update(
-    members,
-    {client.id: algorithm.broadcast(state, client.id) for client in members},
-    Rng(seed).at("round", 1),
-)
-client = members[0]
-upload = uploads[client.id].tensors
-knowledge = upload["images"].float() / 255, upload["labels"].long()
-own = client.images.float() / 255
-near = leakage.best_matches(knowledge[0], own)
-few = torch.arange(0, len(knowledge[1]), max(1, len(knowledge[1]) // 8))[:8]
-show(
-    condensed_images(
-        torch.cat([knowledge[0][few], own[near.row[few]]]),
-        torch.arange(2).repeat_interleave(len(few)),
-        ["condensed", "nearest"],
-        title="Condensed images and their nearest private ones",
-    ),
-    alt=f"{len(few)} condensed images of client 0 in the first row, and the "
-    "most similar of its private images "
-    "below each.",
-)
 
 # %% [markdown]
-# Some image is always nearest. The question is whether private images are nearer than images of the same class that
-# played no part. The attack's targets are just that, balanced class by class.
-
-# %% tags=["hide-input"]
-asked = attacks.targets(client, Rng(seed).at("nearest"))
-pixels = asked.images.float() / 255
-private, others = (
-    (pixels[side], asked.labels[side]) for side in (asked.member, ~asked.member)
-)
-compared = {
-    "condensed images": leakage.nearness(knowledge, private, others),
-    "private images with noise": leakage.nearness(
-        (
-            (
-                private[0]
-                + 0.1
-                * torch.randn(
-                    private[0].shape,
-                    generator=Rng(seed).at("noise").generator(),
-                )
-            ).clamp(0, 1),
-            private[1],
-        ),
-        private,
-        others,
-    ),
-}
-pd.DataFrame(
-    {
-        name: {
-            "nearest private (dB)": one.private.median().item(),
-            "nearest other (dB)": one.others.median().item(),
-            "share nearer to private": one.share,
-            "probability by chance": one.chance,
-        }
-        for name, one in compared.items()
-    }
-).T.round(3)
-
-# %% [markdown]
-# The last row is the control: this is what copies look like.
-#
-# ## What a gradient gives away
-#
-# Model-centric methods have another leak. Deep leakage {cite:p}`dlg` restores an image from its gradient, and for one
-# image the label need not be looked for: the gradient with respect to the last layer's bias is $p - y$, below zero only
-# at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(leakage.revealed_labels)
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(leakage.gradients_of_step)
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(victim)
-
-# %% tags=["hide-input"]
-network = victim(task, Rng(seed).at("victim"))
-
-
-def after(x, y, steps, lr=0.1):
-    """Weights before and after so many steps of SGD on one image."""
-    before = {name: w.clone() for name, w in network.state_dict().items()}
-    weights, moved = dict(before), copy.deepcopy(network)
-    for _ in range(steps):
-        moved.load_state_dict(weights)
-        slopes = leakage.gradients(moved, x, y)
-        weights = {name: w - lr * slopes[name] for name, w in weights.items()}
-    return leakage.gradients_of_step(before, weights, lr * steps)
-
-
-rows = []
-for i in range(attacked):
-    x, y = own[i : i + 1], client.labels[i : i + 1]
-    seen = {
-        "gradient": leakage.gradients(network, x, y),
-        "weights, 1 step": after(x, y, 1),
-        "weights, 5 steps": after(x, y, 5),
-    }
-    condensed = knowledge[0][knowledge[1] == y][:1]
-    seen["knowledge"] = leakage.gradients(network, condensed, y)
-    for name, leak in seen.items():
-        labels = leakage.revealed_labels(leak["out.bias"])
-        restored = leakage.deep_leakage(
-            network,
-            leak,
-            tuple(x.shape),
-            task.dataset.num_classes,
-            leakage.DeepLeakage(iterations=attack_iterations),
-            Rng(seed).at("restore", i),
-            labels[:1],
-        ).images.clamp(0, 1)
-        rows.append(
-            {
-                "attacked": name,
-                "label found": labels.tolist() == y.tolist(),
-                "PSNR (dB)": leakage.best_matches(restored, x).psnr.item(),
-                "SSIM": leakage.similarity(restored, x).item(),
-            }
-        )
-pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
-
-# %% [markdown]
-# The gradient on condensed images leads back to the condensed images, which the attacker has already. That says nothing
-# about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
-#
 # ## The paper's tables
 #
 # Tables 6 and 12 (LiRA with 64 shadow models at the paper's budget; fewer, and a tenth of the data, on a laptop).
@@ -448,19 +271,26 @@ table("fedvck", 6, best)
 table("fedvck", 12, best)
 
 # %% [markdown]
-# ### All methods beside each other
+# ## All methods beside each other
 #
-# The book's own table. One program attacks all of them: models, condensed images, and images as they are.
+# The book's own table: accuracy, what goes up, and what it gives away. One program attacks models, condensed images,
+# and images as they are. Data, split and number of shadow models are the same for all.
 
 # %%
 table("fedvck", "privacy", best)
 
-# %% [markdown]
-# All records of an attack so far, with accuracy, bytes, and what chance would give.
+# %% tags=["hide-input"]
+levels = best and [best]
+seen = attack_frame(table_runs("fedvck", "privacy", levels))
+Markdown(attack_in_words(seen, len(TableSpec.find("fedvck", "privacy").rows)))
 
-# %%
-measured = attack_frame(records().values())
-measured.round(3) if len(measured) else Markdown("No record of an attack yet.")
+# %% [markdown]
+# The same for every table with an attack: means over seeds, and beside the area what an attack that knows nothing would
+# have. Accuracy and rates are in percent, MB are of $2^{20}$ bytes, over all clients.
+
+# %% tags=["hide-input"]
+every = pd.concat([table_runs("fedvck", n, levels) for n in (6, 12, "privacy")])
+attack_frame(every.drop_duplicates("id")).round(3)
 
 # %% [markdown]
 # ## Where paper and code differ
@@ -474,6 +304,8 @@ measured.round(3) if len(measured) else Markdown("No record of an attack yet.")
 # - Membership is judged by image: easy images are easy for every model ({eq}`eq:pri-ratio`).
 # - One program attacks models and condensed images: what an attacker makes of an upload is what the server makes of it.
 # - An attack that knows nothing has a defence rate of one half, and a mean above 0.5 ({eq}`eq:pri-chance`).
+# - Who took part is not the only question: [the next page](09_leakage) asks whether condensed images are copies, and
+#   what a gradient gives away.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](43_fediod_privacy) bounds all of them.
 #
 # ## Exercises

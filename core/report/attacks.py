@@ -1,18 +1,47 @@
-"""What attacks found: curves on logarithmic axes, and methods beside each other."""
+"""What attacks found: charts of verdicts, and methods beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from core.errors import InputError
 from core.experiments import Record
 from core.privacy import membership
-from core.privacy.membership import Verdicts
-from core.report.charts import lines
+from core.privacy.membership import Evidence, Verdicts
+from core.report.charts import lines, scatter
 from core.report.verdict import MB
+
+#: what an upload is, by what the ledger counts in it
+KINDS = {"models": {"parameters"}, "images": {"images", "anchors", "averages"}}
+
+
+def clouds_chart(evidence: Evidence, images: int = 6) -> Any:
+    """How sure models are of some targets: shadow models with and without the image, and the attacked
+    one. The targets go from that where the two means are furthest apart to that where they are
+    nearest.
+    """
+    sides = (
+        np.ma.array(evidence.shadows, mask=mask) for mask in (~evidence.inside, evidence.inside)
+    )
+    with_, without = (side.mean(0).filled(0.0) for side in sides)
+    order = np.abs(with_ - without).argsort()[::-1]
+    points = []
+    for place, t in enumerate(order[np.linspace(0, len(order) - 1, images).astype(int)]):
+        shadows = zip(evidence.shadows[:, t], evidence.inside[:, t], strict=True)
+        points += [(place, sure, "with it" if inside else "without it") for sure, inside in shadows]
+        member = "attacked: member" if evidence.member[t] else "attacked: no member"
+        points.append((place, evidence.target[t], member))
+    return scatter(
+        pd.DataFrame(points, columns=["image", "log odds", "label"]),
+        "image",
+        "log odds",
+        xlabel=f"{images} targets, from the clearest to the least clear",
+        title="How sure models are of an image",
+    )
 
 
 def roc_chart(found: Mapping[str, Verdicts], title: str = "") -> Any:
@@ -34,30 +63,66 @@ def roc_chart(found: Mapping[str, Verdicts], title: str = "") -> Any:
     return lines(pd.concat(parts), wrong, right, log="xy", title=title)
 
 
-def attack_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """A row for each record of an experiment with an attack: what was run, accuracy and rates in
-    percent, MB of 2^20 bytes that all clients sent in a round, and what chance gives as mean AUC.
+def attack_frame(runs: pd.DataFrame) -> pd.DataFrame:
+    """What a method gives away and what it gives for it: a row for each `data` and `method`, means
+    over its runs.
+
+    Args:
+        runs: of `core.report.results.table_runs`; those without an attack are left out.
+
+    Columns: `seeds`; `sends` ("models", "images" or both); accuracy and rates of true positives in
+    percent; MB of 2^20 bytes that all clients sent in a round; areas under the ROC curve, beside the
+    mean one of an attack that knows nothing.
     """
-    rows = []
-    for record in records:
-        run, m = record.experiment, record.metrics
-        if not run.attack:
-            continue
-        members = [int(m[name]) for name in m if name.startswith("mia_members/")]
-        rows.append(
-            {
-                "method": run.algorithm,
-                "data": run.dataset,
-                "profile": run.profile,
-                "seed": run.seed,
-                "accuracy": 100 * m["accuracy"],
-                "MB up a round": sum(record.bytes["up"].values()) / MB / len(record.rounds),
-                "AUC max": m["mia_auc_max"],
-                "AUC mean": m["mia_auc_mean"],
-                "by chance": membership.defence_by_chance(members)["mia_auc_mean"],
-                "TPR at 1%": 100 * m["mia_tpr_0.01"],
-                "TPR at 0.1%": 100 * m["mia_tpr_0.001"],
-                "AUC, server's model": m["mia_server_auc"],
-            }
+    attacked = runs[runs["record"].map(lambda one: bool(one.experiment.attack)).astype(bool)]
+    found = pd.DataFrame([_attacked(record) for record in attacked["record"]])
+    by = ["data", "method"]
+    if found.empty:
+        return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=by))
+    found["method"] = attacked["row"].to_list()
+    groups = found.groupby(by, sort=False)
+    return (
+        groups[["sends"]].first().join(groups.mean(numeric_only=True)).assign(seeds=groups.size())
+    )
+
+
+def _attacked(record: Record) -> dict[str, Any]:
+    """What a record says of its attack."""
+    m, up = record.metrics, record.bytes["up"]
+    members = [int(m[name]) for name in m if name.startswith("mia_members/")]
+    return {
+        "data": record.experiment.dataset,
+        "sends": " and ".join(kind for kind, names in KINDS.items() if names & up.keys()),
+        "accuracy": 100 * m["accuracy"],
+        "MB up a round": sum(up.values()) / MB / len(record.rounds),
+        "AUC max": m["mia_auc_max"],
+        "AUC mean": m["mia_auc_mean"],
+        "by chance": membership.defence_by_chance(members)["mia_auc_mean"],
+        "TPR at 1%": 100 * m["mia_tpr_0.01"],
+        "TPR at 0.1%": 100 * m["mia_tpr_0.001"],
+        "AUC, server's model": m["mia_server_auc"],
+    }
+
+
+def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
+    """What an `attack_frame` of one data set says, in sentences; `wanted` methods are in its table.
+
+    Nothing is said of kinds of upload of which none is measured.
+    """
+    if not len(frame):
+        return f"None of the {wanted} methods is measured yet."
+    said = [f"{len(frame)} of {wanted} methods are measured."]
+    chance = frame["by chance"].mean()
+    for kind, of in frame.groupby("sends"):
+        auc = of["AUC mean"]
+        said.append(
+            f"Where {kind} went up, the mean area is {_between(auc, '{:.3f}')} and "
+            f"{_between(of['TPR at 0.1%'], '{:.2f}%')} of the members are found while 0.1% of the "
+            "others are accused."
         )
-    return pd.DataFrame(rows)
+    return " ".join([*said, f"An attack that knows nothing has a mean area of {chance:.3f}."])
+
+
+def _between(values: pd.Series, form: str) -> str:
+    low, high = form.format(values.min()), form.format(values.max())
+    return low if low == high else f"between {low} and {high}"

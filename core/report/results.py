@@ -21,22 +21,27 @@ if TYPE_CHECKING:
 def table_runs(
     paper: str,
     table: str | int,
-    profiles: Sequence[str] = ("laptop", "paper"),
+    profiles: Sequence[str] | None = ("laptop", "paper"),
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
     """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
     `profile`, `seed`, `id` and `record`.
 
     Args:
+        profiles: None: for each column the fullest of them at which it is measured.
         measured: complete records by experiment id; by default the book's.
 
     Raises InputError for an unknown paper, table or profile.
     """
     known = records() if measured is None else measured
+    spec = TableSpec.find(paper, str(table))
     rows = [
         (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
-        for profile in profiles
-        for cell in TableSpec.find(paper, str(table)).cells(profile)
+        for cell in (
+            best_cells(spec, known)
+            if profiles is None
+            else [cell for profile in profiles for cell in spec.cells(profile)]
+        )
         for run in cell.experiments
         if run.id in known
     ]

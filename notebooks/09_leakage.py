@@ -1,0 +1,229 @@
+# %% [markdown]
+# # Copies and gradients
+#
+# *Question:* are condensed images copies of private ones, and what can be read back from a gradient, from weights and
+# from condensed images?\
+# *Time:* some seconds on one CPU core. *Data:* scikit-learn's digits.
+#
+# [The page before this](16_fedvck_privacy) asks who took part. Here an attacker wants to see the images themselves, in
+# what FedVCK {cite:p}`fedvck` and FedAvg upload.
+
+# %% tags=["parameters"]
+dataset = "digits"
+alpha = 0.5
+clients = 3
+fraction = 0.2
+iterations = 20
+attacked = 2
+attack_iterations = 10
+seed = 0
+profile = "quick"
+
+# %% tags=["hide-input"]
+import copy
+
+import pandas as pd
+import torch
+
+from core.experiments import attack as attacks
+from core.experiments import make_clients
+from core.privacy import leakage
+from core.report import condensed_images, show, source
+from core.report.lesson import Lesson, victim
+from core.rng import Rng
+
+# %%
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=1,
+    seed=seed,
+    model_options={"width": 16},
+    train_fraction=fraction,
+    settings={
+        "iterations": iterations,
+        "image_lr": 1.0,
+        "clip_norm": 30.0,
+        "server_steps": 20,
+    },
+)
+task = lesson.task
+
+# %% [markdown]
+# ## Are they copies?
+#
+# FedVCK starts from noise, so its images hold "no individual and privacy information in pixel space". Look: the
+# condensed images of a client, and the private image that is nearest to each.
+
+# %% tags=["hide-input"]
+run = lesson.experiment()
+algorithm = run.new_algorithm()
+members = make_clients(run, task)
+state = algorithm.initialise(task, Rng(seed).at("initialise"))
+uploads = algorithm.clients_update(
+    members,
+    {client.id: algorithm.broadcast(state, client.id) for client in members},
+    Rng(seed).at("round", 1),
+)
+client = members[0]
+upload = uploads[client.id].tensors
+knowledge = upload["images"].float() / 255, upload["labels"].long()
+own = client.images.float() / 255
+near = leakage.best_matches(knowledge[0], own)
+few = torch.arange(0, len(knowledge[1]), max(1, len(knowledge[1]) // 8))[:8]
+show(
+    condensed_images(
+        torch.cat([knowledge[0][few], own[near.row[few]]]),
+        torch.arange(2).repeat_interleave(len(few)),
+        ["condensed", "nearest"],
+        title="Condensed images and their nearest private ones",
+    ),
+    alt=f"{len(few)} condensed images of client 0 in the first row, and the "
+    "most similar of its private images "
+    "below each.",
+)
+
+# %% [markdown]
+# Some image is always nearest. The question is whether private images are nearer than images of the same class that
+# played no part. The attack's targets are just that, balanced class by class.
+
+# %% tags=["hide-input"]
+asked = attacks.targets(client, Rng(seed).at("nearest"))
+pixels = asked.images.float() / 255
+private, others = (
+    (pixels[side], asked.labels[side]) for side in (asked.member, ~asked.member)
+)
+compared = {
+    "condensed images": leakage.nearness(knowledge, private, others),
+    "private images with noise": leakage.nearness(
+        (
+            (
+                private[0]
+                + 0.1
+                * torch.randn(
+                    private[0].shape,
+                    generator=Rng(seed).at("noise").generator(),
+                )
+            ).clamp(0, 1),
+            private[1],
+        ),
+        private,
+        others,
+    ),
+}
+pd.DataFrame(
+    {
+        name: {
+            "nearest private (dB)": one.private.median().item(),
+            "nearest other (dB)": one.others.median().item(),
+            "share nearer to private": one.share,
+            "probability by chance": one.chance,
+        }
+        for name, one in compared.items()
+    }
+).T.round(3)
+
+# %% [markdown]
+# The last row is the control: this is what copies look like.
+#
+# ## What a gradient gives away
+#
+# Model-centric methods have another leak. Deep leakage {cite:p}`dlg` restores an image from its gradient, and for one
+# image the label need not be looked for: the gradient with respect to the last layer's bias is $p - y$, below zero only
+# at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+source(leakage.revealed_labels)
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+source(leakage.gradients_of_step)
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+source(victim)
+
+# %% tags=["hide-input"]
+network = victim(task, Rng(seed).at("victim"))
+
+
+def after(x, y, steps, lr=0.1):
+    """Weights before and after so many steps of SGD on one image."""
+    before = {name: w.clone() for name, w in network.state_dict().items()}
+    weights, moved = dict(before), copy.deepcopy(network)
+    for _ in range(steps):
+        moved.load_state_dict(weights)
+        slopes = leakage.gradients(moved, x, y)
+        weights = {name: w - lr * slopes[name] for name, w in weights.items()}
+    return leakage.gradients_of_step(before, weights, lr * steps)
+
+
+rows = []
+for i in range(attacked):
+    x, y = own[i : i + 1], client.labels[i : i + 1]
+    seen = {
+        "gradient": leakage.gradients(network, x, y),
+        "weights, 1 step": after(x, y, 1),
+        "weights, 5 steps": after(x, y, 5),
+    }
+    condensed = knowledge[0][knowledge[1] == y][:1]
+    seen["knowledge"] = leakage.gradients(network, condensed, y)
+    for name, leak in seen.items():
+        labels = leakage.revealed_labels(leak["out.bias"])
+        restored = leakage.deep_leakage(
+            network,
+            leak,
+            tuple(x.shape),
+            task.dataset.num_classes,
+            leakage.DeepLeakage(iterations=attack_iterations),
+            Rng(seed).at("restore", i),
+            labels[:1],
+        ).images.clamp(0, 1)
+        rows.append(
+            {
+                "attacked": name,
+                "label found": labels.tolist() == y.tolist(),
+                "PSNR (dB)": leakage.best_matches(restored, x).psnr.item(),
+                "SSIM": leakage.similarity(restored, x).item(),
+            }
+        )
+pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
+
+# %% [markdown]
+# The gradient on condensed images leads back to the condensed images, which the attacker has already. That says nothing
+# about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
+#
+# ## Take away
+#
+# - Some private image is always the nearest. Only images that played no part say how near is too near.
+# - A gradient on one image gives away its label, and with it the image; the weights after one step are a gradient, and
+#   after more a mixture of them.
+# - An attack on the gradient of condensed images finds the condensed images, which were sent anyway.
+#
+# ## Exercises
+#
+# ```{exercise} How much noise hides a copy?
+# :label: ex-leak-noise
+#
+# *Easy, 15 minutes.*
+#
+# The control above has noise with a deviation of 0.1. From which deviation on does the comparison no longer tell copies
+# from other images of the class?
+# ```
+#
+# ````{solution} ex-leak-noise
+# :class: dropdown
+#
+# ```python
+# for deviation in (0.1, 0.5, 1.0, 2.0, 4.0):
+#     draws = Rng(seed).at("exercise", str(deviation)).generator()
+#     noise = deviation * torch.randn(private[0].shape, generator=draws)
+#     found = leakage.nearness((private[0] + noise, private[1]), private, others)
+#     print(deviation, round(found.share, 2), found.chance)
+# ```
+#
+# With a deviation of 0.5, half of a pixel's range, copies still stand out: the noise of 64 pixels averages out in the
+# distance. With 1 they hardly do. To the eye such an image is noise much earlier, so the comparison is made with numbers.
+# ````
