@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError, unknown
-from core.experiments.bench import bilevel, clients, condensation, local_training, runs
+from core.experiments.bench import bilevel, clients, condensation, local_training, runs, shadows
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
 
@@ -23,6 +23,7 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "condensation": condensation.measure,
     "local-training": local_training.measure,
     "run": runs.measure,
+    "shadows": shadows.measure,
 }
 
 
