@@ -39,9 +39,6 @@ from core.report.results import leads, verdict_counts
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
-
-
-# %% tags=["hide-input"]
 lesson = Lesson(
     profile,
     "fedmk",

@@ -32,9 +32,6 @@ from core.report.results import verdict_counts
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
-
-
-# %% tags=["hide-input"]
 lesson = Lesson(
     profile,
     "fedmk",
@@ -131,7 +128,7 @@ def described(weights, loss):
         "mean": weights.mean().item(),
         "largest ratio": (weights.max() / weights.min()).item(),
         "harder half (%)": 100 * (weights[hard].sum() / weights.sum()).item(),
-        "effective share (%)": 100
+        "effective (%)": 100
         * (weights.sum() ** 2 / (len(weights) * weights.square().sum())).item(),
     }
 
@@ -149,11 +146,11 @@ rows = {
 rows |= {
     (name, "class-balanced"): described(balanced, losses[name]) for name in ends
 }
-described_weights = pd.DataFrame(rows).T.rename_axis(["model", "weights"])
+described_weights = pd.DataFrame(rows).T
 described_weights.round(2)
 
 # %% tags=["hide-input"]
-share = described_weights["effective share (%)"]
+share = described_weights["effective (%)"]
 weakest = share.drop("class-balanced", level=1).min()
 by_classes = share.xs("class-balanced", level=1).iat[0]
 Markdown(
@@ -281,7 +278,7 @@ Markdown(
 #
 # ```python
 # ends_here = losses[f"round {rounds}"]
-# {tau: described(condensation.dynamic_weights(ends_here, tau), ends_here)["effective share (%)"]
+# {tau: described(condensation.dynamic_weights(ends_here, tau), ends_here)["effective (%)"]
 #  for tau in (0.01, 0.3, 1.0, 3.0, 10.0, 30.0, 1000.0)}
 # ```
 #

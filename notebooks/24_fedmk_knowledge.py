@@ -36,9 +36,6 @@ from core.report.texts import Markdown
 from core.rng import Rng
 
 best = None if shown == "best" else shown
-
-
-# %% tags=["hide-input"]
 lesson = Lesson(
     profile,
     "fedmk",
@@ -178,14 +175,12 @@ Markdown(
         f"{space}: {own[space] / control[space]:.0%}" for space in spaces
     )
     + f". Printed in Table 7: {seven['printed'].iloc[1:].min():.3f} to "
-    f"{seven['printed'].max():.3f} for sizes above 10."
+    f"{seven['printed'].max():.3f} for sizes above 10. {len(seven)} cells: "
+    f"{verdict_counts(seven)}."
 )
 
 # %% tags=["hide-input"]
 table("fedmk", 7, best)
-
-# %% tags=["hide-input"]
-Markdown(f"Table 7, {len(seven)} cells: {verdict_counts(seven)}.")
 
 # %% [markdown]
 # Compare the printed size with the columns above: in which space can two sets of images be so near?
@@ -283,10 +278,10 @@ def to_source(found, images):
 order = torch.randperm(len(test), generator=Rng(seed).at("unseen").generator())
 unseen = test.images[order[: len(client)]].to(client.images.device)
 judged = {
-    f"from the gradient on {what}": {
-        "to its source": to_source(found, images),
-        "to the nearest private image": nearest(found, client.images),
-        "to the nearest unseen image": nearest(found, unseen),
+    f"gradient on {what}": {
+        "its source": to_source(found, images),
+        "nearest private": nearest(found, client.images),
+        "nearest unseen": nearest(found, unseen),
     }
     for what, found, images in (
         ("real images", from_real, originals),

@@ -127,8 +127,8 @@ counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map(
 up, down = mk["up"]["images"], mk["down"]
 shared, weights = down["images"], down["parameters"]
 ways = {
-    "printed total (16 M)": 16 * M,
-    "printed sum, (up + down) x 10": 10 * (one_way + other_way),
+    "printed total": 16 * M,
+    "printed sum": 10 * (one_way + other_way),
     "ledger, one set each": 10 * (up + shared + weights),
     "ledger, ten sets each": 10 * (up + ten * shared + weights),
 }

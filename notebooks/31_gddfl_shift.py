@@ -93,10 +93,8 @@ for name, x in strips.items():
     along = ((x - new_mean) * (batch - mean)).mean((-2, -1))
     looks[name] = {
         "contrast left (%)": 100 * (new_deviation / deviation).mean().item(),
-        "turned into the negative (%)": 100 * (along < 0).float().mean().item(),
-        "brighter by (deviations)": ((new_mean - mean) / deviation)
-        .mean()
-        .item(),
+        "negatives (%)": 100 * (along < 0).float().mean().item(),
+        "brighter (deviations)": ((new_mean - mean) / deviation).mean().item(),
     }
 pd.DataFrame(looks).T.round(1)
 
@@ -187,7 +185,7 @@ def noticed(form, layer, norm="instance", repeat=1, networks=4, draws=4):
 cases = {
     "instance norm": {},
     "no normalisation": {"norm": "none"},
-    "instance norm, every channel three times": {"repeat": 3},
+    "instance norm, channels x 3": {"repeat": 3},
 }
 methods = {
     f"{name}, {place}": {"form": form, "layer": layer}

@@ -67,7 +67,7 @@ task, data = lesson.task, lesson.task.dataset
 # The shift is made for clients whose images come from different devices. Here we make such clients: each has a contrast
 # and a brightness of its own. Then all variants condense, and we ask two things. Do the condensed images of different
 # clients lie nearer to each other, as the paper's introduction says? And does the server's model work on test images
-# from a device that no client has?
+# from a device that no client has? Its accuracy on the clients' devices stands beside that.
 
 
 # %% tags=["hide-input"]
@@ -147,12 +147,10 @@ for name, (algorithm, changes) in arms.items():
     model = run.experiment.new_algorithm().model(run.state)
     measures[name] = {
         "clients apart (%)": apart(run.state),
-        "accuracy (%), the clients' devices": share_right(
+        "clients' devices (%)": share_right(
             task.outputs(model, known), truth.repeat(len(equipped))
         ),
-        "accuracy (%), a new device": share_right(
-            task.outputs(model, unknown), truth
-        ),
+        "a new device (%)": share_right(task.outputs(model, unknown), truth),
     }
 found = pd.DataFrame(measures).T
 found.round(1)
@@ -163,7 +161,7 @@ less = distance.drop("no shift (DM)") - distance["no shift (DM)"]
 Markdown(
     f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
     "to each other than DM does; the change lies between "
-    f"{less.min():+.1f} and {less.max():+.1f}."
+    f"{less.min():+.2f} and {less.max():+.2f}."
 )
 
 # %% [markdown]
@@ -184,16 +182,17 @@ table("gddfl", "shift", best)
 
 # %% tags=["hide-input"]
 gain = gains("gddfl", "shift", "auc", "no shift (DM)", best)
-shown_gain = gain.assign(
-    text=[
-        f"{value:+.1f} ({seeds})"
-        for value, seeds in zip(gain["gain"], gain["seeds"], strict=True)
-    ]
-).pivot(index="row", columns="column", values="text")
-shown_gain.reindex(
-    index=[row for row in arms if row in set(gain["row"])],
+text = gain["gain"].map("{:+.1f}".format) + gain["seeds"].map(" ({})".format)
+wide = gain.assign(text=text).pivot(
+    index="row", columns="column", values="text"
+)
+wide = wide.reindex(
+    index=[row for row in arms if row in wide.index],
     columns=gain["column"].unique(),
 ).fillna("pending")
+wide.rename(columns=lambda name: name.removeprefix("ham10000-")).rename_axis(
+    index=None, columns=None
+)
 
 # %% tags=["hide-input"]
 longest = "no shift, twice the step"
