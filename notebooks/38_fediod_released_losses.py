@@ -126,7 +126,7 @@ show(
     )
 )
 
-# %%
+# %% tags=["hide-input"]
 ends = path[path["step"] == path["step"].max()].set_index("label")["JSD"]
 Markdown(
     f"Divergence of the teachers at the end: {ends['printed sign']:.2f} with "
@@ -197,9 +197,9 @@ for name, loss in forms.items():
     )
     length = len(images) * g.flatten(1).norm(dim=1).mean().item()
     for where, factor in zip(("print", "released"), factors[name], strict=True):
-        pulls[f"weight, {where}", name] = factor
-        pulls[f"pull, {where}", name] = factor * length
-pd.Series(pulls).unstack(0).reindex(forms).round(2)
+        pulls["weight", where, name] = factor
+        pulls["pull", where, name] = factor * length
+pd.Series(pulls).unstack([0, 1]).reindex(forms).round(2)
 
 # %% [markdown]
 # ### Eq. 2: the adversarial loss

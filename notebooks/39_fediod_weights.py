@@ -164,7 +164,7 @@ for images, inputs in held.items():
         * (slopes < 0.1).float().mean().item(),
         "|z^ - z|, mean": (guess - targets).norm(dim=1).mean().item(),
     }
-pd.DataFrame(facts).T.rename_axis("images").round(2)
+pd.DataFrame(facts).round(2)
 
 # %% [markdown]
 # An image whose gradient has died at $\tau = 1$ teaches nothing more. And the generator climbs the same loss: where it
@@ -194,7 +194,7 @@ pd.DataFrame(
     index=[f"client {client.id}" for client in members],
 ).round(2)
 
-# %%
+# %% tags=["hide-input"]
 inside = 100 * (within / (within + between)).item()
 Markdown(
     f"Of the variance of the logarithm of the factor {inside:.0f}% lies within "

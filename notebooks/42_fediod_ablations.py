@@ -195,7 +195,7 @@ runs = {name: lesson.run(**arm) for name, arm in arms.items()}
 small = pd.DataFrame({name: one.record.metrics for name, one in runs.items()}).T
 small[list(seen)].astype(float).rename(columns=seen).round(2)
 
-# %%
+# %% tags=["hide-input"]
 Markdown(
     beside_chance(100 * small["accuracy"], lesson.task.dataset.num_classes)
 )
@@ -300,7 +300,7 @@ force = pd.DataFrame(
 ).T
 force.round(2)
 
-# %%
+# %% tags=["hide-input"]
 strongest = force["length"].idxmax()
 share = 100 * force["length"].max() / force["length"].sum()
 together = force.loc["L_conf", "cosine with L_unique"]

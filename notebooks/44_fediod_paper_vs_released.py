@@ -39,26 +39,27 @@ printed, released = Settings(), Settings.released()
 # %% [markdown]
 # ## The switches
 #
-# Read off the two sets of values. The last column tells what is in print.
+# Read off the two sets of values. The last column tells what is in print. `gan_weighted` says before which loss $\pi_k$
+# stands.
 
 # %% tags=["hide-input"]
 meaning = {
     "distill_epochs": "300 (appendix)",
-    "gan_lr": "Adam, 0.001 to 0 (appendix)",
+    "gan_lr": "0.001 to 0 (appendix)",
     "gan_beta": "not printed",
     "student_optimiser": "Adam (appendix)",
     "student_lr": "0.001 to 0 (appendix)",
     "student_last_lr": "0 (appendix)",
     "student_weight_decay": "not printed",
-    "student_steps": "one, on the generator's own images (Alg. 1)",
+    "student_steps": "one (Alg. 1)",
     "uniqueness": "1 (Eq. 11)",
     "mimic": "1 (Eq. 11)",
     "balance": "no such term (Eq. 11)",
     "gan_loss": "linear in D_k (Eq. 2)",
-    "gan_weighted": "pi_k before the real images (Eq. 2)",
-    "uniqueness_form": "minus the weighted divergence (Eq. 4, 5)",
-    "tau": "infinity, as squared error (Eq. 10)",
-    "importance": "class ratio times input ratio (Eq. 8)",
+    "gan_weighted": "real images (Eq. 2)",
+    "uniqueness_form": "minus JSD (Eq. 4, 5)",
+    "tau": "infinity (Eq. 10)",
+    "importance": "both ratios (Eq. 8)",
 }
 changed = switches(Settings)
 switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
@@ -188,7 +189,7 @@ moved = {
 }
 pd.DataFrame(moved).T.round(2)
 
-# %%
+# %% tags=["hide-input"]
 scores = pd.Series({name: one.accuracy for name, one in runs.items()})
 Markdown(beside_chance(scores, task.dataset.num_classes))
 

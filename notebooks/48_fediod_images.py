@@ -156,13 +156,14 @@ score = score[score["printed"].notna()].pivot(
 )
 score = score.reindex(line.name for line in TableSpec.find("fediod", "7").rows)
 differences = score.diff().iloc[1:]
+differences.columns = differences.columns.str.replace("_", " ")
 Markdown(
     f"Differences from row to row in print: "
     f"{int((differences < 0).to_numpy().sum())} of {differences.size} are "
     "falls."
 )
 
-# %%
+# %% tags=["hide-input"]
 filled(differences, "{:+.2f}")
 
 # %% [markdown]
@@ -220,7 +221,7 @@ for k, client in enumerate(members):
 distances = pd.DataFrame(distances)
 distances.assign(mean=distances.mean(axis=1)).round(2)
 
-# %%
+# %% tags=["hide-input"]
 middle = distances.mean(axis=1)
 Markdown(
     f"{size} images on each side. The trained generator has "

@@ -48,9 +48,11 @@ run = lesson.run()
 # learns on the generator's own, as printed). $u$ is 1 where the generator's loss has a term in the logits, and else 0:
 #
 # $$
-# \text{bytes} = 4 K T N \bigl[ \underbrace{(P + u C)}_\text{down: images, gradients of logits}
-# + \underbrace{(C + P)}_\text{up: logits, gradients of images}
-# + s \underbrace{(P + C)}_\text{images down, logits up} \bigr] + \text{once: counts, } \pi_k .
+# \begin{aligned}
+# \text{bytes} = 4 K T N \bigl[ &\underbrace{(P + u C)}_\text{down: images, gradients of logits}
+# + \underbrace{(C + P)}_\text{up: logits, gradients of images} \\
+# &+ s \underbrace{(P + C)}_\text{images down, logits up} \bigr] + \text{once: counts, } \pi_k .
+# \end{aligned}
 # $$ (eq:iop-bytes)
 
 # %%
