@@ -432,8 +432,8 @@ pd.DataFrame(rows).T.round(1)
 #
 # ## Many networks in one program
 #
-# Twenty small networks on one batch keep a GPU waiting for many small kernels. Networks of one architecture can run as
-# one program over their stacked weights; others run one by one.
+# Twenty small networks on one batch keep a processor waiting for many small kernels. Networks of one architecture can
+# run as one: side by side, as one network with twenty times the channels; others run one by one.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how core runs them together"}
 source(Stacked.run_together)

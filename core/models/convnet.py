@@ -32,6 +32,8 @@ class ConvNet(Classifier):
     would be left of it.
     """
 
+    side_by_side = True
+
     def __init__(
         self,
         channels: int,

@@ -134,6 +134,8 @@ class PatchDiscriminator(nn.Module):
     earlier ones.
     """
 
+    side_by_side = True
+
     def __init__(self, channels: int, *, width: int = 64) -> None:
         super().__init__()
         at_least("width", width, 1)

@@ -28,6 +28,8 @@ class LeNet(Classifier):
     Raises InputError for images below 8x8.
     """
 
+    side_by_side = True
+
     def __init__(self, channels: int, size: int, classes: int) -> None:
         super().__init__()
         if size < 8:

@@ -38,6 +38,8 @@ class ResNet8(Classifier):
     Raises InputError for a bad value, and when the last map cannot be cut into grid x grid windows.
     """
 
+    side_by_side = True
+
     def __init__(
         self, channels: int, size: int, classes: int, *, width: int = 128, grid: int = 2
     ) -> None:

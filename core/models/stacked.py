@@ -11,6 +11,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from core.errors import InputError
+from core.models.blocks import at_once
+from core.models.side_by_side import joined, merged, parted, widened
 
 #: what two networks of one architecture have in common
 Form = tuple[str, bool, tuple[tuple[str, torch.Size, torch.dtype], ...]]
@@ -20,10 +22,11 @@ class Stacked:
     """K networks that are applied together.
 
     Networks of one architecture (the same layers with the same shapes) run as one program over
-    their stacked weights, by `torch.func.vmap`. That pays on a GPU, which otherwise waits for many
-    small kernels to be launched. On a CPU it does not: stacked weights make grouped convolutions,
-    which are slower there than one convolution after the other. So `batched=None` batches on CUDA
-    only; both ways give the same numbers, and the same gradients.
+    their stacked weights: side by side, as one network with more channels, where they can, else by
+    `torch.func.vmap`. That pays where many small kernels cost more to start than to run: on a GPU,
+    and on a CPU with small batches. `batched=None` batches on CUDA, and on a CPU as many networks
+    side by side as `at_once` allows. All ways give the same numbers within rounding, and the same
+    gradients.
 
     The networks stay the owners of their weights: a gradient with respect to an output reaches
     their parameters, and a step of an optimiser on these is seen by the next call. Weights that
@@ -45,7 +48,8 @@ class Stacked:
             groups.setdefault(_form(network), []).append(position)
         #: positions of the networks of each architecture
         self.groups = list(groups.values())
-        self._frozen: dict[int, dict[str, torch.Tensor]] = {}
+        self._wide: dict[tuple[Form, int], nn.Module | None] = {}
+        self._frozen: dict[tuple[int, ...], dict[str, torch.Tensor]] = {}
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Outputs (K, N, ...) of all networks for the same inputs (N, ...)."""
@@ -57,38 +61,62 @@ class Stacked:
 
     def _apply(self, inputs: torch.Tensor, shared: bool) -> torch.Tensor:
         outputs: dict[int, torch.Tensor] = {}
-        for number, positions in enumerate(self.groups):
-            if len(positions) > 1 and (inputs.is_cuda if self.batched is None else self.batched):
-                # not inputs[positions]: a list of places would be copied to the GPU
-                mine = inputs if shared else torch.stack([inputs[k] for k in positions])
-                answers = self.run_together(number, mine, shared).unbind()
-            else:
-                answers = tuple(
-                    self.networks[k](inputs if shared else inputs[k]) for k in positions
-                )
-            outputs |= dict(zip(positions, answers, strict=True))
+        own = None if shared else inputs.unbind()
+        for positions in self.groups:
+            size = self.at_once(positions, inputs)
+            for first in range(0, len(positions), size):
+                some = positions[first : first + size]
+                if len(some) == 1:
+                    one = inputs if own is None else own[some[0]]
+                    answers: Sequence[torch.Tensor] = (self.networks[some[0]](one),)
+                else:
+                    # not inputs[some]: a list of places would be copied to the GPU
+                    mine = inputs if own is None else torch.stack([own[k] for k in some])
+                    answers = self.run_together(tuple(some), mine, shared).unbind()
+                outputs |= dict(zip(some, answers, strict=True))
         return torch.stack([outputs[k] for k in range(len(self.networks))])
 
-    def run_together(self, number: int, inputs: torch.Tensor, shared: bool) -> torch.Tensor:
-        """Outputs (k, N, ...) of one group in one program."""
-        skeleton = self.networks[self.groups[number][0]]
+    def at_once(self, positions: Sequence[int], inputs: torch.Tensor) -> int:
+        """How many of the networks at these positions, all of one architecture, run together."""
+        if self.batched or (self.batched is None and inputs.is_cuda):
+            return len(positions)
+        if self.batched is None and self._widened(positions[:2]) is not None:
+            return max(1, at_once(inputs) // inputs.shape[-4])
+        return 1
+
+    def run_together(
+        self, positions: tuple[int, ...], inputs: torch.Tensor, shared: bool
+    ) -> torch.Tensor:
+        """Outputs (k, N, ...) of networks of one architecture in one program."""
+        skeleton, weights = self.networks[positions[0]], self.weights_of(positions)
+        wide = self._widened(positions)
+        if wide is not None:
+            each = inputs.expand(len(positions), *inputs.shape) if shared else inputs
+            return parted(functional_call(wide, joined(weights), merged(each)), len(positions))
 
         def one(weights: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
             return functional_call(skeleton, weights, (inputs,))
 
-        return vmap(one, in_dims=(0, None if shared else 0))(self.weights_of(number), inputs)
+        return vmap(one, in_dims=(0, None if shared else 0))(weights, inputs)
 
-    def weights_of(self, number: int) -> dict[str, torch.Tensor]:
-        """The weights of a group, each (k, ...)."""
-        if number in self._frozen:
-            return self._frozen[number]
+    def _widened(self, positions: Sequence[int]) -> nn.Module | None:
+        """So many networks of one architecture side by side, None where they cannot."""
+        kind = _form(self.networks[positions[0]]), len(positions)
+        if kind not in self._wide:
+            self._wide[kind] = widened(self.networks[positions[0]], len(positions))
+        return self._wide[kind]
+
+    def weights_of(self, positions: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        """The weights of some networks, each (k, ...)."""
+        if positions in self._frozen:
+            return self._frozen[positions]
         members = [
             dict(self.networks[k].named_parameters()) | dict(self.networks[k].named_buffers())
-            for k in self.groups[number]
+            for k in positions
         ]
         stacked = {name: torch.stack([member[name] for member in members]) for name in members[0]}
         if not any(weight.requires_grad for member in members for weight in member.values()):
-            self._frozen[number] = stacked
+            self._frozen[positions] = stacked
         return stacked
 
 

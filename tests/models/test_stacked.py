@@ -11,6 +11,13 @@ from core.models import PatchDiscriminator, fresh
 from core.models.stacked import Stacked
 from core.rng import Rng
 
+#: architectures that run side by side, and options that make them small
+SMALL = {
+    "convnet": {"width": 4},
+    "convnet instance": {"width": 4, "norm": "instance"},
+    "lenet": {},
+    "resnet8": {"width": 2, "grid": 1},
+}
 IMAGES = torch.randn(3, 4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -48,6 +55,47 @@ def test_batched_is_one_by_one(names, groups):
             torch.testing.assert_close(answer, network(IMAGES[0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*SMALL, "discriminator"])
+def test_side_by_side_is_one_by_one_in_float64(name):
+    """Values, gradients for images of each network's own and for weights, of every architecture that
+    says that it can.
+    """
+    networks: list[torch.nn.Module] = []
+    for seed in range(3):
+        if name == "discriminator":
+            network: torch.nn.Module = fresh(PatchDiscriminator, 2, width=4, rng=Rng(seed))
+        else:
+            network = models.build(name.split()[0], 2, 8, 5, Rng(seed), **SMALL[name])
+            network(torch.randn(6, 2, 8, 8, generator=Rng(seed).generator()) * 2 + 1)
+        networks.append(network.double().eval())
+    images = torch.randn(3, 4, 2, 8, 8, generator=Rng(9).generator(), dtype=torch.float64)
+    images.requires_grad_()
+    apart = torch.stack([one(mine) for one, mine in zip(networks, images, strict=True)])
+    side_by_side = Stacked(networks)
+    assert side_by_side.at_once([0, 1, 2], images) >= 3
+    together = side_by_side.each(images)
+    wanted = [images, *(weight for one in networks for weight in one.parameters())]
+    for ours, theirs in zip(
+        (together, *torch.autograd.grad(together.pow(3).sum(), wanted)),
+        (apart, *torch.autograd.grad(apart.pow(3).sum(), wanted)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    shared = torch.stack([one(images[0]) for one in networks])
+    torch.testing.assert_close(side_by_side(images[0]), shared, rtol=1e-9, atol=1e-9)
+
+
+def test_networks_of_unknown_layers_run_by_vmap_and_large_batches_one_by_one():
+    unknown = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)) for _ in range(2)]
+    with torch.no_grad():
+        ways = [Stacked(unknown, batched)(IMAGES[0]) for batched in (True, False, None)]
+    for way in ways[1:]:
+        torch.testing.assert_close(way, ways[0])
+    lenets = Stacked(teachers("lenet", "lenet", "lenet"))
+    assert lenets.at_once([0, 1, 2], torch.empty(64, 1, 32, 32)) == 2
+    assert lenets.at_once([0, 1, 2], torch.empty(512, 1, 32, 32)) == 1
 
 
 def test_each_network_gets_its_own_inputs_and_its_own_gradient():

@@ -144,14 +144,15 @@ class Locals:
         self.teachers = Stacked(teachers(clients, settings))
         self.judges = [self._judge(client) for client in clients]
         self.judge = Stacked(self.judges)
-        self.optimisers = [
-            torch.optim.Adam(
-                judge.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999)
-            )
-            for judge in self.judges
-        ]
-        for client, judge, optimiser in zip(clients, self.judges, self.optimisers, strict=True):
-            unpack_optimiser(optimiser, judge, client.memory, "judge/optimiser/")
+        #: Adam of every D_k: it treats each number by itself, so one does it for all
+        self.optimiser = torch.optim.Adam(
+            self._parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999), foreach=True
+        )
+        for client, judge in zip(clients, self.judges, strict=True):
+            unpack_optimiser(self.optimiser, judge, client.memory, "judge/optimiser/")
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for judge in self.judges for parameter in judge.parameters()]
 
     def _judge(self, client: Client) -> nn.Module:
         """D_k as the client remembers it, or a fresh one."""
@@ -322,7 +323,7 @@ class Locals:
         if graph.perceiving is not None and graph.perceiving.requires_grad:
             factor = torch.full_like(graph.perceiving, self.settings.perceptual)
             wanted.append((graph.perceiving, factor))
-        parameters = [parameter for judge in self.judges for parameter in judge.parameters()]
+        parameters = self._parameters()
         slopes = torch.autograd.grad(graph.judging.sum(), parameters, retain_graph=bool(wanted))
         gradients = None
         if wanted:
@@ -332,8 +333,7 @@ class Locals:
         # update D_k by descending its stochastic gradient
         for parameter, slope in zip(parameters, slopes, strict=True):
             parameter.grad = slope
-        for optimiser in self.optimisers:
-            optimiser.step()
+        self.optimiser.step()
         return gradients
 
     def _private(
@@ -370,13 +370,10 @@ class Locals:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of every D_k in its next step."""
-        for optimiser in self.optimisers:
-            optimiser.param_groups[0]["lr"] = rate
+        self.optimiser.param_groups[0]["lr"] = rate
 
     def remember(self) -> None:
         """Keep discriminators and their optimisers in the clients' memories."""
-        for client, judge, optimiser in zip(
-            self.clients, self.judges, self.optimisers, strict=True
-        ):
+        for client, judge in zip(self.clients, self.judges, strict=True):
             client.memory |= pack(judge, "judge/")
-            client.memory |= pack_optimiser(optimiser, judge, "judge/optimiser/")
+            client.memory |= pack_optimiser(self.optimiser, judge, "judge/optimiser/")
