@@ -21,7 +21,7 @@ from core.models.convnet import Block, ConvNet
 from core.rng import Rng
 from core.training import batches, sgd
 
-NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 5
+NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 3
 PLAN = LocalTraining(lr=0.003)
 #: what an attack trains: so many shadow models, each on half of 10,000 images, ten times over
 SHADOWS, SAMPLES = 64, 5000 * PLAN.local_epochs
