@@ -199,7 +199,8 @@ for name, loss in forms.items():
     for where, factor in zip(("print", "released"), factors[name], strict=True):
         pulls["weight", where, name] = factor
         pulls["pull", where, name] = factor * length
-pd.Series(pulls).unstack([0, 1]).reindex(forms).round(2)
+pulls = pd.Series(pulls).unstack([0, 1]).reindex(forms)
+pulls[["weight", "pull"]].round(2)
 
 # %% [markdown]
 # ### Eq. 2: the adversarial loss

@@ -113,11 +113,13 @@ scores = table_frame("fediod", "released", best).pivot(
 sentences = []
 others = scores.sub(scores["as printed"], axis=0).drop(columns="as printed")
 for column, gain in others.dropna(how="all").iterrows():
+    ranked = gain.dropna().sort_values(ascending=False)
+    ends = ranked.iloc[[0, -1]] if len(ranked) > 1 else ranked
     sentences.append(
-        f"- {column}: {scores.at[column, 'as printed']:.1f} as printed; the "
-        f"best of {gain.notna().sum()} others is *{gain.idxmax()}*, "
-        f"{gain.max():+.1f} points, the worst *{gain.idxmin()}*, "
-        f"{gain.min():+.1f}."
+        f"- {column}: {scores.at[column, 'as printed']:.1f} as printed; "
+        f"measured beside it: {len(ranked)}, in points "
+        + " to ".join(f"{by:+.1f} (*{name}*)" for name, by in ends.items())
+        + "."
     )
 Markdown("\n".join(sentences) or "Nothing is measured yet.")
 
