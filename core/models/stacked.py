@@ -80,7 +80,7 @@ class Stacked:
         """How many of the networks at these positions, all of one architecture, run together."""
         if self.batched or (self.batched is None and inputs.is_cuda):
             return len(positions)
-        if self.batched is None and self._widened(positions[:2]) is not None:
+        if self.batched is None and self.side_by_side(positions[:2]) is not None:
             return max(1, at_once(inputs) // inputs.shape[-4])
         return 1
 
@@ -89,7 +89,7 @@ class Stacked:
     ) -> torch.Tensor:
         """Outputs (k, N, ...) of networks of one architecture in one program."""
         skeleton, weights = self.networks[positions[0]], self.weights_of(positions)
-        wide = self._widened(positions)
+        wide = self.side_by_side(positions)
         if wide is not None:
             each = inputs.expand(len(positions), *inputs.shape) if shared else inputs
             return parted(functional_call(wide, joined(weights), merged(each)), len(positions))
@@ -99,7 +99,7 @@ class Stacked:
 
         return vmap(one, in_dims=(0, None if shared else 0))(weights, inputs)
 
-    def _widened(self, positions: Sequence[int]) -> nn.Module | None:
+    def side_by_side(self, positions: Sequence[int]) -> nn.Module | None:
         """So many networks of one architecture side by side, None where they cannot."""
         kind = _form(self.networks[positions[0]]), len(positions)
         if kind not in self._wide:
