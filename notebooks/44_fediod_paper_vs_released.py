@@ -6,7 +6,7 @@
 # *Time:* about a quarter of a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the table.
 #
 # Our FedIOD follows the paper as printed. Every difference of the authors' code is one named setting, and
-# `Settings.released()` turns all of them on, so each gap can be measured alone. Two more settings stand for what print
+# `Settings.released()` turns all of them on, so each gap can be measured alone. Further settings stand for what print
 # leaves open. What the released losses ask for [has a page](38_fediod_released_losses).
 
 # %% tags=["parameters"]

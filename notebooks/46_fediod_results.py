@@ -6,7 +6,7 @@
 #
 # How the method works stands in [the chapter before](41_fediod). Here are the paper's main claims, its Table 1, and
 # what came of the runs behind it. Table 6 stands among the [ablations](42_fediod_ablations), Table 7 beside the
-# [images](48_fediod_images), Table 5 beside [differential privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks
+# [images](48_fediod_images), Table 5 beside the [price of privacy](37_fediod_budgets), Tables 2 to 4, 8 and 9 at [masks
 # and images](45_fediod_dense), and each switch of [the released code](44_fediod_paper_vs_released) on a page of its own.
 # [Communication](49_fediod_communication) has one, too.
 #

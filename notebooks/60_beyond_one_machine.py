@@ -251,7 +251,7 @@ pd.DataFrame(
 # no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
 # GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each
 # hospital's images, and what they reveal must be bounded before they leave: by the condensation itself under differential
-# privacy, with noise at each client. {doc}`43_fediod_privacy` shows what this costs.
+# privacy, with noise at each client. {doc}`37_fediod_budgets` shows what this costs.
 #
 # **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of a
 # round: the deviation of the mean is $\sigma C / K$ for clip norm $C$ and $K$ clients. With a million phones it is
