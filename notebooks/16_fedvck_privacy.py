@@ -43,6 +43,7 @@ from core.report.results import table_runs
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
+levels = best and [best]
 plan = LikelihoodRatio(shadows=shadows)
 
 
@@ -270,6 +271,17 @@ table("fedvck", 6, best)
 # %%
 table("fedvck", 12, best)
 
+
+# %% tags=["hide-input"]
+def in_words(number):
+    """What the runs behind a table gave away."""
+    rows = TableSpec.find("fedvck", number).rows
+    found = attack_frame(table_runs("fedvck", number, levels))
+    return Markdown(attack_in_words(found, len(rows)))
+
+
+in_words(12)
+
 # %% [markdown]
 # ## All methods beside each other
 #
@@ -280,9 +292,7 @@ table("fedvck", 12, best)
 table("fedvck", "privacy", best)
 
 # %% tags=["hide-input"]
-levels = best and [best]
-seen = attack_frame(table_runs("fedvck", "privacy", levels))
-Markdown(attack_in_words(seen, len(TableSpec.find("fedvck", "privacy").rows)))
+in_words("privacy")
 
 # %% [markdown]
 # The same for every table with an attack: means over seeds, and beside the area what an attack that knows nothing would

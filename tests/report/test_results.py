@@ -163,6 +163,13 @@ def test_the_runs_behind_a_table_are_its_measured_cells():
     }
     assert all(row.record.experiment.seed == row.seed for row in found.itertuples())
     assert table_runs("fedvck", 3, ["laptop"], {}).empty
+    # the fullest profile that is measured takes the place of the others, column by column
+    (fuller, *_) = (
+        c for c in TableSpec.find("fedvck", "3").cells("paper") if c.row == cells[0].row
+    )
+    known |= {run.id: record(run) for run in fuller.experiments}
+    best = table_runs("fedvck", 3, None, known)
+    assert set(best[best["column"] == fuller.column]["profile"]) == {"paper"}
 
 
 def test_curves_of_a_column_bear_the_names_of_its_rows():
