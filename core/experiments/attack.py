@@ -6,9 +6,9 @@ shadow data sets (the images it knows, and half of the targets), lets the method
 them, and compares.
 
 Every shadow run is a program of its own, and a CPU has several of them under way
-(`Runtime.side_by_side`). One program for all runs gains nothing there, in processor time: FedAvg's
-as grouped convolutions take 0.9 to 1.2 times as long, and about 4 times by `torch.func.vmap`
-(`python -m core bench shadows`); FedVCK's clients of three runs, condensed as one batch, 1.0 times.
+(`Runtime.in_parallel`). One program for all runs gains nothing there, in processor time: FedAvg's
+stacked as grouped convolutions take 0.9 to 1.2 times as long (`python -m core bench shadows`; by
+`torch.func.vmap` about 4 times), FedVCK's clients of three runs, condensed as one batch, 1.0 times.
 Sixty-four shadow runs with 5,000 images of CIFAR-10 take 34 minutes of one core for FedAvg
 (ConvNet-64, ten passes) and 12 for FedVCK at the laptop budget.
 
@@ -152,7 +152,7 @@ def attack(
     found = _restored(kept, key) if kept else []
     done = len(found)
     # the real run comes first, and alone
-    shadows = task.runtime.side_by_side(run, range(max(done, 1), settings.shadows + 1))
+    shadows = task.runtime.in_parallel(run, range(max(done, 1), settings.shadows + 1))
     for one in chain(map(run, range(done, 1)), shadows):
         found.append(one)
         if kept:

@@ -17,7 +17,7 @@ from core.errors import InputError, unknown
 from core.models import kernels
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-#: runs beside each other, at most: each holds data and maps of its own
+#: runs in parallel, at most: each holds data and maps of its own
 MOST_RUNS = 8
 
 Item = TypeVar("Item")
@@ -74,7 +74,7 @@ class Runtime:
             self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
         )
 
-    def side_by_side(
+    def in_parallel(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
         """The function of every item, in their order. On a CPU so many run at once as PyTorch has

@@ -1,4 +1,4 @@
-"""What a record says about the machine, and runs beside each other."""
+"""What a record says about the machine, and runs in parallel."""
 
 import itertools
 import mmap
@@ -20,7 +20,7 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-def test_runs_beside_each_other_have_a_core_each_and_come_in_order(threads):
+def test_parallel_runs_have_a_core_each_and_come_in_order(threads):
     together = threading.Barrier(threads, timeout=20)
 
     def run(item: int) -> tuple[int, int, int]:
@@ -28,7 +28,7 @@ def test_runs_beside_each_other_have_a_core_each_and_come_in_order(threads):
         return item, torch.get_num_threads(), threading.get_ident()
 
     items = range(2 * threads)
-    found = list(Runtime().side_by_side(run, items))
+    found = list(Runtime().in_parallel(run, items))
     assert [item for item, _, _ in found] == list(items)
     assert {own for _, own, _ in found} == {1}
     assert len({place for _, _, place in found}) == threads
@@ -46,7 +46,7 @@ def test_after_an_error_nothing_else_begins(threads):
 
     found = []
     with pytest.raises(KeyboardInterrupt):
-        found.extend(Runtime().side_by_side(run, range(1000)))
+        found.extend(Runtime().in_parallel(run, range(1000)))
     assert next(begun) < 1000 and torch.get_num_threads() == threads
 
 

@@ -1,23 +1,20 @@
-"""Shadow models of an attack on FedAvg: one after the other, beside each other, and as one program of
+"""Shadow models of an attack on FedAvg: one after the other, in parallel, and as one program of
 stacked networks.
 """
 
 from __future__ import annotations
 
-import copy
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import attrs
 import torch
-from torch import nn
 
 from core.experiments.bench.timing import random_task, seconds, spread
 from core.federation import LocalTraining, Runtime, Task, supervised, train
 from core.models import Classifier, Stacked
-from core.models.convnet import Block, ConvNet
 from core.rng import Rng
 from core.training import batches, sgd
 
@@ -40,54 +37,18 @@ def one_by_one(task: Task) -> list[Classifier]:
     return [one(task, number) for number in range(NETWORKS)]
 
 
-def side_by_side(task: Task) -> list[Classifier]:
+def in_parallel(task: Task) -> list[Classifier]:
     """The same, as many at once as there are threads."""
-    return list(task.runtime.side_by_side(partial(one, task), range(NETWORKS)))
+    return list(task.runtime.in_parallel(partial(one, task), range(NETWORKS)))
 
 
-class Grouped(nn.Module):
-    """K networks like one ConvNet as one: maps of all beside each other, grouped convolutions, and
-    normalisation by channel, which knows no group.
-    """
-
-    def __init__(self, like: ConvNet, count: int) -> None:
-        super().__init__()
-        self.blocks = nn.Sequential(*(widened(block, count) for block in like.blocks))  # type: ignore[arg-type]
-        self.weight = nn.Parameter(like.classifier.weight.detach().repeat(count, 1, 1))
-        self.bias = nn.Parameter(like.classifier.bias.detach().repeat(count, 1, 1))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Outputs (K, N, classes) for every network's own inputs (K, N, C, H, W)."""
-        maps = inputs.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
-        features = self.blocks(maps).unflatten(1, (len(inputs), -1)).flatten(2).transpose(0, 1)
-        return torch.baddbmm(self.bias, features, self.weight.transpose(1, 2))
-
-
-def widened(block: Block, count: int) -> Block:
-    """A block of so many networks at once, each with the weights of this one."""
-    own, wide = block.conv, copy.deepcopy(block)
-    sides = own.in_channels * count, own.out_channels * count
-    wide.conv = nn.Conv2d(*sides, 3, padding=own.padding, groups=count)  # type: ignore[arg-type]
-    wide.norm = nn.BatchNorm2d(sides[1])
-    with torch.no_grad():
-        wide.conv.weight.copy_(own.weight.repeat(count, 1, 1, 1))
-        assert wide.conv.bias is not None and own.bias is not None
-        wide.conv.bias.copy_(own.bias.repeat(count))
-    return wide
-
-
-def together(
-    task: Task,
-    outputs_of: Callable[[torch.Tensor], torch.Tensor],
-    parameters: Iterable[nn.Parameter],
-) -> None:
-    """Local training of all networks in one program, with the batches that each has alone."""
+def stacked(task: Task) -> list[Classifier]:
+    """The same in one program, with the batches that each has alone."""
     data, device = task.dataset.train, task.runtime.device
-    images, labels, optimiser = (
-        data.images.to(device),
-        data.labels.to(device),
-        sgd(parameters, PLAN),
-    )
+    images, labels = data.images.to(device), data.labels.to(device)
+    models = [task.new_model(Rng(0)).train() for _ in range(NETWORKS)]
+    optimiser = sgd((weight for model in models for weight in model.parameters()), PLAN)
+    together = Stacked(models, batched=True)
     drawn = (
         batches(len(labels), PLAN.batch_size, STEPS, Rng(number).at("batches"), device)
         for number in range(NETWORKS)
@@ -95,34 +56,19 @@ def together(
     for each in zip(*drawn, strict=True):
         rows = torch.stack(each)
         with task.runtime.autocast():
-            outputs = outputs_of(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
+            outputs = together.each(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
         # the sum of the networks' losses: no network has a part in another's
         loss = NETWORKS * task.loss(outputs.flatten(0, 1), labels[rows].flatten())
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-
-
-def grouped(task: Task) -> Grouped:
-    """All shadow models as grouped convolutions."""
-    model = Grouped(task.new_model(Rng(0)), NETWORKS).to(task.runtime.device)  # type: ignore[arg-type]
-    together(task, model.train(), model.parameters())
-    return model
-
-
-def by_vmap(task: Task) -> list[Classifier]:
-    """All shadow models by `torch.func.vmap`."""
-    models = [task.new_model(Rng(0)).train() for _ in range(NETWORKS)]
-    stacked = Stacked(models, batched=True)
-    together(task, stacked.each, (p for model in models for p in model.parameters()))
     return models
 
 
 WAYS: dict[str, Callable[[Task], Any]] = {
     "plain": one_by_one,
-    "side by side": side_by_side,
-    "grouped convolutions": grouped,
-    "vmap": by_vmap,
+    "in parallel": in_parallel,
+    "stacked": stacked,
 }
 
 
