@@ -10,25 +10,27 @@ on knowledge is tested with the statistics of knowledge, so by default real imag
 the statistics of the knowledge of the inner step, and the gradient knows it
 (`statistics="knowledge"`); `"batch"` is plain training mode.
 
-All clients run as one program: `torch.func.vmap` over stacked weights, or over shared ones as long
-as these are the same for all. That pays where many small kernels cost more to start than to run: on
-a GPU, and on a CPU with small batches. On a CPU with large ones the same function runs client by
-client; the numbers are the same.
+All clients run as one program. On a CPU narrow networks stand alongside each other
+(`core.condensation.alongside`); else it is `torch.func.vmap` over stacked weights, or over shared
+ones as long as these are the same for all. That pays where many small kernels cost more to start
+than to run: on a GPU, and on a CPU with small batches. On a CPU with large ones the same function
+runs client by client. The numbers are the same within rounding.
 """
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
-from torch import nn
-from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as F
 
 from core.checks import number, one_of, whole
+from core.condensation.alongside import Alongside
+from core.condensation.knowledge import KnowledgeNetwork
 from core.models import Classifier
 from core.rng import Rng
 
@@ -40,6 +42,8 @@ Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 #: images per client, made-up and real ones, up to which vmap pays on a CPU (`python -m core bench
 #: bilevel`)
 SMALL = 256
+#: clients alongside each other at once
+CLIENTS = 10
 STATISTICS = ("knowledge", "batch")
 
 
@@ -144,82 +148,64 @@ def bilevel_step(
     )
 
 
-class KnowledgeNetwork(nn.Module):
-    """A copy of a network as a function of its weights, whose batch normalisation can look at some
-    images only.
-
-    It keeps no running statistics, so it can be differentiated twice, and by vmap.
+def step_alongside(
+    inner: Loss,
+    outer: Loss,
+    weights: Weights,
+    knowledge: torch.Tensor,
+    data: Mapping[str, torch.Tensor],
+    lr: float,
+    steps: int,
+) -> BilevelStep:
+    """`bilevel_step` with losses (K,) of all clients at once; no weights are shared, so the
+    derivative of their sum holds that of each.
     """
-
-    def __init__(self, model: Classifier) -> None:
-        super().__init__()
-        self.model = copy.deepcopy(model)
-        self._lead = _Lead()
-        for name, layer in list(self.model.named_modules()):
-            if isinstance(layer, nn.BatchNorm2d):
-                parent, _, attribute = name.rpartition(".")
-                setattr(
-                    self.model.get_submodule(parent), attribute, _LeadingNorm(layer, self._lead)
-                )
-
-    def weights(self) -> Weights:
-        """The weights of the network, by the names of its parameters, detached."""
-        return {name: value.detach() for name, value in self.model.named_parameters()}
-
-    def logits(
-        self, weights: Weights, images: torch.Tensor, lead: int | None = None
-    ) -> torch.Tensor:
-        """Logits (N, C) of images (N, ...); the first `lead` of them give the statistics of
-        normalisation (all).
-        """
-        self._lead.rows = lead
-        return functional_call(self.model, weights, (images,))
+    knowledge = knowledge.detach().requires_grad_()
+    weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    for _ in range(steps):
+        # w <- w - eta grad_w L(w, D^)   (Eq. 5)
+        total = inner(weights, knowledge, data).sum()
+        slopes = torch.autograd.grad(total, list(weights.values()), create_graph=True)
+        weights = {
+            name: weight - lr * slope
+            for (name, weight), slope in zip(weights.items(), slopes, strict=True)
+        }
+    # grad_D^ L(w*(D^), D)   (Eq. 6)
+    loss = outer(weights, knowledge, data)
+    (gradient,) = torch.autograd.grad(loss.sum(), knowledge)
+    adapted = {name: weight.detach() for name, weight in weights.items()}
+    return BilevelStep(gradient, loss.detach(), adapted)
 
 
-@attrs.define
-class _Lead:
-    """How many images of the batch that runs through a network are looked at."""
-
-    rows: int | None = None
-
-
-class _LeadingNorm(nn.Module):
-    """Batch normalisation by the statistics of the first images of a batch."""
-
-    def __init__(self, layer: nn.BatchNorm2d, lead: _Lead) -> None:
-        super().__init__()
-        # named as in the layer: weights are given by name
-        self.weight, self.bias, self.eps, self._lead = layer.weight, layer.bias, layer.eps, lead
-
-    def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """The normalised maps (N, C, H, W)."""
-        variance, mean = torch.var_mean(maps[: self._lead.rows], (0, 2, 3), unbiased=False)
-        scale = (variance + self.eps).rsqrt() * self.weight
-        return torch.addcmul((self.bias - mean * scale)[:, None, None], maps, scale[:, None, None])
-
-
-def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:
+def network_losses(
+    network: KnowledgeNetwork | Alongside, statistics: str = "knowledge"
+) -> tuple[Loss, Loss]:
     """The inner and the outer loss of a classifier, for `bilevel_step`.
 
     Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,)
-    of a batch of real images. The inner loss is the mean cross-entropy on the knowledge, the outer
-    one that on the real images, weighted.
+    of a batch of real images; with networks alongside each other all of them have a dimension
+    (K, ...) in front, and the losses are (K,). The inner loss is the mean cross-entropy on the
+    knowledge, the outer one that on the real images, weighted.
     """
 
     def inner(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
         # L(w, D^)
-        return F.cross_entropy(network.logits(weights, knowledge), data["knowledge_labels"])
+        return _cross_entropy(network.logits(weights, knowledge), data["knowledge_labels"]).mean(-1)
 
     def outer(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
         if statistics == "knowledge":
-            lead = len(knowledge)
-            logits = network.logits(weights, torch.cat([knowledge, data["images"]]), lead)[lead:]
+            logits = network.logits_beside(weights, data["images"], knowledge)
         else:
             logits = network.logits(weights, data["images"])
         # L(w*, Phi, D) = 1/N sum_i phi_i l(w*, x_i, y_i)   (Eq. 8)
-        return (data["weights"] * F.cross_entropy(logits, data["labels"], reduction="none")).mean()
+        return (data["weights"] * _cross_entropy(logits, data["labels"])).mean(-1)
 
     return inner, outer
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """l of each sample, (..., N), of logits (..., N, C)."""
+    return F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -281,13 +267,13 @@ def extract(
 
     Args:
         prepare: from uint8 images to network inputs.
-        batched: see `bilevel_step`.
+        batched: see `bilevel_step`; None: alongside each other, where they can.
 
     Returns: every client's knowledge (M, C, H, W), and the outer loss of every iteration,
     (iterations, clients).
     """
-    network = KnowledgeNetwork(model)
-    inner, outer = network_losses(network, settings.statistics)
+    start = KnowledgeNetwork(model).weights()
+    take_step = _stepper(model, len(problems), settings, batched)
     real, made = draw_batches(problems, settings)
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(problem, name) for problem in problems])
@@ -296,24 +282,14 @@ def extract(
     losses = []
     for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
         if iteration % settings.horizon == 0:
-            weights, shared = network.weights(), True
+            weights, shared = start, True
         data = {
             "knowledge_labels": knowledge_labels[mine],
             "labels": labels[here],
             "weights": phi[here],
             "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape),
         }
-        step = bilevel_step(
-            inner,
-            outer,
-            weights,
-            knowledge[mine],
-            data,
-            lr=settings.inner_lr,
-            steps=settings.inner_steps,
-            shared=shared,
-            batched=batched,
-        )
+        step = take_step(weights, knowledge[mine], data, shared=shared)
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
         knowledge.index_add_(
             0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr
@@ -323,6 +299,39 @@ def extract(
     return list(knowledge.split([len(problem.knowledge) for problem in problems])), torch.stack(
         losses
     )
+
+
+def _stepper(
+    model: Classifier, clients: int, settings: Extraction, batched: bool | None
+) -> Callable[..., BilevelStep]:
+    """`bilevel_step` of so many clients as a function of weights, knowledge, data and `shared`."""
+    how: dict[str, Any] = {"lr": settings.inner_lr, "steps": settings.inner_steps}
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    sizes = {min(CLIENTS, clients - first) for first in range(0, clients, CLIENTS)}
+    wide = {size: Alongside.of(model, size) if on_cpu else None for size in sizes}
+    if batched is not None or None in wide.values():
+        losses = network_losses(KnowledgeNetwork(model), settings.statistics)
+        return functools.partial(bilevel_step, *losses, batched=batched, **how)
+    each = {size: network_losses(one, settings.statistics) for size, one in wide.items() if one}
+
+    def step(weights: Weights, knowledge: torch.Tensor, data: Weights, shared: bool) -> BilevelStep:
+        if shared:
+            weights = {name: one.expand(clients, *one.shape) for name, one in weights.items()}
+        found = []
+        for first in range(0, clients, CLIENTS):
+            rows = slice(first, first + CLIENTS)
+            mine, seen = (
+                {name: one[rows] for name, one in both.items()} for both in (weights, data)
+            )
+            some = knowledge[rows]
+            found.append(step_alongside(*each[len(some)], mine, some, seen, **how))
+        return BilevelStep(
+            torch.cat([one.gradient for one in found]),
+            torch.cat([one.loss for one in found]),
+            {name: torch.cat([one.weights[name] for one in found]) for name in weights},
+        )
+
+    return step
 
 
 def draw_batches(

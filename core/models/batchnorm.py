@@ -33,6 +33,13 @@ def quicken(model: nn.Module) -> nn.Module:
     return model
 
 
+def standardised(
+    maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Maps (N, C, H, W) on a CPU, normalised by their own statistics, with a quick second derivative."""
+    return _Forward.apply(maps, weight, bias, None, None, 0.0, eps)
+
+
 class QuickBatchNorm2d(nn.BatchNorm2d):
     """`nn.BatchNorm2d` with scale, shift and a momentum; in evaluation mode and on a GPU it is just
     that.
@@ -100,8 +107,12 @@ class _Backward(torch.autograd.Function):
         p_g, g_x, _ = _kernel(g, x, one, m, r)
         p_dy, _, _ = _kernel(dy, x, one, m, r)
         a, b = g_x / n, dw / n
-        # s = mean(g P(dy)); the channels come last, because there the sum runs along the memory
-        s = (g * p_dy).permute(0, 2, 3, 1).flatten(0, 2).sum(0, dtype=w.dtype) / (n * r)
+        # s = mean(g P(dy)); the sum runs along the memory
+        both = g * p_dy
+        if x.is_contiguous():
+            s = both.sum((0, 2, 3), dtype=w.dtype) / (n * r)
+        else:
+            s = both.permute(0, 2, 3, 1).flatten(0, 2).sum(0, dtype=w.dtype) / (n * r)
 
         def channels(values: torch.Tensor) -> torch.Tensor:
             return values.to(x.dtype).view(1, -1, 1, 1)

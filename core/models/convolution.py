@@ -23,10 +23,10 @@ def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     """The layer's output for images (N, C, H, W); with few channels its gradient for them is a matrix
     product.
     """
-    simple = layer.stride == layer.dilation == (1, 1) and layer.groups == 1
     if (
         type(layer) is nn.Conv2d
-        and simple
+        and layer.stride == layer.dilation == (1, 1)
+        and layer.groups == 1
         and images.requires_grad
         and layer.in_channels <= FEW
         and layer.kernel_size[0] == layer.kernel_size[1]

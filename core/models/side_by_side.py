@@ -41,7 +41,7 @@ def widened(network: nn.Module, number: int) -> nn.Module | None:
             layer.num_features *= number
         elif isinstance(layer, nn.Linear) and layer.bias is not None:
             parent, _, attribute = name.rpartition(".")
-            setattr(wide.get_submodule(parent), attribute, _Linears(layer, number))
+            setattr(wide.get_submodule(parent), attribute, Linears(layer, number))
         elif next(iter(layer.parameters(recurse=False)), None) is not None:
             return None
     return wide
@@ -64,7 +64,7 @@ def parted(outputs: torch.Tensor, number: int) -> torch.Tensor:
     return outputs.unflatten(1, (number, -1)).transpose(0, 1)
 
 
-class _Linears(nn.Module):
+class Linears(nn.Module):
     """K linear layers, each on its part of the features: (N, K * D) becomes (N, K * outputs)."""
 
     def __init__(self, layer: nn.Linear, number: int) -> None:

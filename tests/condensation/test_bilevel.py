@@ -23,6 +23,8 @@ from core.condensation import (
     extract,
     network_losses,
 )
+from core.condensation.alongside import Alongside
+from core.condensation.bilevel import step_alongside
 from core.errors import InputError
 from core.rng import Rng
 
@@ -122,6 +124,51 @@ def test_clients_in_one_batch_get_what_they_get_one_by_one(shared, statistics):
     assert len({round(float(loss), 6) for loss in apart_.loss}) == 3
     for name, value in together.weights.items():
         torch.testing.assert_close(value, apart_.weights[name])
+
+
+@pytest.mark.parametrize("statistics", ["knowledge", "batch"])
+@pytest.mark.parametrize("name", ["lenet", "convnet"])
+def test_networks_alongside_each_other_give_what_vmap_gives_in_float64(name, statistics):
+    """Values, weights and the derivative through two inner steps."""
+    options = {} if name == "lenet" else {"width": 4}
+    model = models.build(name, 1, 8, 3, Rng(1), **options).double()
+    network, wide = KnowledgeNetwork(model), Alongside.of(model, 3)
+    knowledge, data = data_of(3)
+    weights = {
+        name: torch.stack([one * (1 + 0.1 * k) for k in range(3)])
+        for name, one in network.weights().items()
+    }
+    ours = step_alongside(*network_losses(wide, statistics), weights, knowledge, data, 0.3, 2)
+    theirs = bilevel_step(
+        *network_losses(network, statistics), weights, knowledge, data, lr=0.3, steps=2
+    )
+    torch.testing.assert_close(ours.gradient, theirs.gradient, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-10, atol=1e-12)
+    for name, value in theirs.weights.items():
+        torch.testing.assert_close(ours.weights[name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_networks_that_are_wide_do_not_stand_alongside_each_other():
+    assert Alongside.of(models.build("convnet", 1, 8, 3, Rng(0), width=64), 2) is None
+    assert Alongside.of(models.build("resnet8", 1, 8, 3, Rng(0), width=4), 2) is None
+
+
+def test_eleven_clients_get_the_same_however_they_run():
+    """More than stand alongside each other at once."""
+    model = lenet()
+    problems = [
+        attrs.evolve(
+            one := problem(k), weights=one.weights.double(), knowledge=one.knowledge.double()
+        )
+        for k in range(11)
+    ]
+    ways = [
+        extract(model, problems, SHORT, lambda images: prepare(images).double(), batched=batched)
+        for batched in (None, True)
+    ]
+    for ours, theirs in zip(ways[0][0], ways[1][0], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(ways[0][1], ways[1][1], rtol=1e-8, atol=1e-10)
 
 
 def test_real_images_are_normalised_by_the_knowledge():

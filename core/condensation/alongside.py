@@ -1,0 +1,193 @@
+"""Networks of several clients as one that is quick to differentiate twice on a CPU.
+
+In FedMK's networks of few channels, kernels of convolutions and of their second derivatives take
+most of the time, and take it badly: they want sixteen channels, and there are six. Here the memory
+of all maps has the images last, (C, H, W, N), so that a convolution is a product of its weights
+with what lies around each pixel, in rows as long as there are pixels and images. That one operation
+and its adjoint are each other's derivative; the rest are products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from core.models import Classifier
+from core.models.batchnorm import standardised
+from core.models.side_by_side import Linears, joined, parted, widened
+
+Weights = dict[str, torch.Tensor]
+#: channels of a layer up to which this is faster than the kernels of convolutions
+NARROW = 32
+
+
+@attrs.define
+class _Turn:
+    """Whose statistics the normalisation of the images that run through a network takes: their
+    "own"; their own, which are kept; or those "kept".
+    """
+
+    by: str = "own"
+
+
+class Alongside(nn.Module):
+    """So many networks of one architecture, each with its own weights and images."""
+
+    def __init__(self, wide: nn.Module, number: int) -> None:
+        super().__init__()
+        self.wide, self.number, self._turn = wide, number, _Turn()
+        for name, layer in list(wide.named_modules()):
+            made: nn.Module | None = None
+            if isinstance(layer, nn.Conv2d):
+                made = _Convolution(layer)
+            elif isinstance(layer, Linears):
+                made = _Linear(layer, number)
+            elif isinstance(layer, nn.BatchNorm2d):
+                made = _Norm(layer, self._turn)
+            if made is not None:
+                parent, _, attribute = name.rpartition(".")
+                setattr(wide.get_submodule(parent), attribute, made)
+
+    @classmethod
+    def of(cls, model: Classifier, number: int) -> Alongside | None:
+        """None where the model is too wide or of layers that this does not know."""
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d) and not _simple(layer):
+                return None
+        wide = widened(model, number)
+        return None if wide is None else cls(wide, number)
+
+    def logits(self, weights: Weights, images: torch.Tensor) -> torch.Tensor:
+        """Logits (K, N, C) of images (K, N, ...) by weights (K, ...)."""
+        return self._run("own", weights, images)
+
+    def logits_beside(
+        self, weights: Weights, images: torch.Tensor, knowledge: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits of images that are normalised by the statistics of the knowledge (K, M, ...)."""
+        self._run("keep", weights, knowledge)
+        return self._run("kept", weights, images)
+
+    def _run(self, by: str, weights: Weights, images: torch.Tensor) -> torch.Tensor:
+        self._turn.by = by
+        maps = images.transpose(0, 1).flatten(1, 2)
+        return parted(functional_call(self.wide, joined(weights), (maps,)), self.number)
+
+
+def _simple(layer: nn.Conv2d) -> bool:
+    square = (
+        len({*layer.kernel_size}) == len({*layer.stride}) == 1
+        and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
+        and layer.dilation == (1, 1)
+    )
+    return square and layer.groups == 1 and layer.out_channels <= NARROW and layer.bias is not None
+
+
+class _Product(nn.Module):
+    """G layers side by side, each of which is one product with what it looks at."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def __init__(self, layer: nn.Module, groups: int) -> None:
+        super().__init__()
+        # named as in the layer: weights are given by name
+        self.weight, self.bias, self.groups = layer.weight, layer.bias, groups  # type: ignore[assignment]
+
+    def product(self, seen: torch.Tensor) -> torch.Tensor:
+        """(G, outputs, n) of what the layers look at, n columns (G * D, ..., n) in all."""
+        weight, bias = (
+            each.reshape(self.groups, len(each) // self.groups, -1)
+            for each in (self.weight, self.bias)
+        )
+        return torch.baddbmm(bias, weight, seen.reshape(self.groups, weight.shape[2], -1))
+
+
+class _Linear(_Product):
+    """Linear layers: features (N, G * D) become (N, G * outputs)."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The outputs of all layers."""
+        return self.product(features.T).flatten(0, 1).T
+
+
+class _Convolution(_Product):
+    """Convolutions: maps (N, G * inputs, H, W) become (N, G * outputs, h, w)."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__(layer, layer.groups)
+        self.window = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The maps of all layers."""
+        around = _Unfold.apply(maps.permute(1, 2, 3, 0), *self.window)
+        return self.product(around).reshape(-1, *around.shape[-3:]).permute(3, 0, 1, 2)
+
+
+class _Norm(nn.Module):
+    """Batch normalisation by the statistics of the images themselves or of those before."""
+
+    def __init__(self, layer: nn.BatchNorm2d, turn: _Turn) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self._turn = layer.weight, layer.bias, layer.eps, turn
+        self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The normalised maps (N, C, H, W)."""
+        rows = maps.permute(1, 2, 3, 0)
+        if self._turn.by == "own":
+            flat = standardised(rows.flatten(1, 2)[None], self.weight, self.bias, self.eps)
+            return flat.view(rows.shape).permute(3, 0, 1, 2)
+        if self._turn.by == "keep":
+            mean = rows.mean((1, 2, 3), keepdim=True)
+            variance = (rows - mean).square().mean((1, 2, 3))
+            scale = (variance + self.eps).rsqrt() * self.weight
+            self._kept = scale, self.bias - mean.flatten() * scale
+        assert self._kept is not None
+        scale, shift = (each[:, None, None, None] for each in self._kept)
+        return torch.addcmul(shift, rows, scale).permute(3, 0, 1, 2)
+
+
+class _Unfold(torch.autograd.Function):
+    """What lies around each pixel: (C, k, k, h, w, N) of maps (C, H, W, N)."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: torch.Tensor, side: int, stride: int, padding: int) -> torch.Tensor:
+        ctx.shape, ctx.window = maps.shape, (side, stride, padding)
+        wide = F.pad(maps, (0, 0, *(padding,) * 4))
+        return (
+            wide.unfold(1, side, stride)
+            .unfold(2, side, stride)
+            .permute(0, 4, 5, 1, 2, 3)
+            .contiguous()
+        )
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        return _Fold.apply(slope, ctx.shape, *ctx.window), None, None, None
+
+
+class _Fold(torch.autograd.Function):
+    """The adjoint of `_Unfold`: sums (C, H, W, N) over all that a pixel lies around."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, around: torch.Tensor, shape: torch.Size, side: int, stride: int, padding: int
+    ) -> torch.Tensor:
+        ctx.window = side, stride, padding
+        channels, height, width, images = shape
+        h, w = around.shape[3:5]
+        wide = around.new_zeros(channels, height + 2 * padding, width + 2 * padding, images)
+        for i in range(side):
+            for j in range(side):
+                wide[:, i : i + stride * h : stride, j : j + stride * w : stride] += around[:, i, j]
+        return wide[:, padding : height + padding, padding : width + padding]
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        return _Unfold.apply(slope, *ctx.window), None, None, None, None
