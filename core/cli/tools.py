@@ -90,7 +90,10 @@ def data_(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(help="condensation, local-training, bilevel or run (whole runs).")
+        str,
+        typer.Argument(
+            help="condensation, local-training, bilevel, distillation or run (whole runs)."
+        ),
     ] = "condensation",
     against: Annotated[
         tuple[str, Path] | None,

@@ -12,7 +12,7 @@ import torch
 from core.algorithms.fediod import FedIOD
 from core.errors import InputError
 from core.experiments import bench
-from core.experiments.bench import authors, bilevel, clients, equal, runs
+from core.experiments.bench import authors, bilevel, clients, distillation, equal, runs
 from core.experiments.bench.whole import whole_run
 from core.federation import Runtime
 
@@ -35,6 +35,23 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
     assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+
+
+def test_the_step_of_fediod_is_timed_side_by_side_and_one_by_one(monkeypatch):
+    for name, value in {"CLIENTS": 2, "SIZE": 8, "PAIRS": 2}.items():
+        monkeypatch.setattr(distillation, name, value)
+    seen: list[list[int]] = []
+    plain = distillation.Stacked.run_together
+
+    def run_together(self, positions, *rest):
+        seen.append(list(positions))
+        return plain(self, positions, *rest)
+
+    monkeypatch.setattr(distillation.Stacked, "run_together", run_together)
+    found = distillation.measure(Runtime(torch.device("cpu")))
+    assert found["contestants"]["side by side"]["ratio"]["lowest"] > 0
+    # teachers, generated and real images: a first step of each side, a warm-up and two pairs
+    assert seen == [[0, 1]] * 15
 
 
 def test_both_sides_start_alike_and_are_tested_on_the_same_images(monkeypatch):

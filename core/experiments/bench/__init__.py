@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InputError, unknown
-from core.experiments.bench import bilevel, clients, condensation, local_training, runs, shadows
+from core.experiments.bench import (
+    bilevel,
+    clients,
+    condensation,
+    distillation,
+    local_training,
+    runs,
+    shadows,
+)
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
 
@@ -21,6 +29,7 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "bilevel": bilevel.measure,
     "clients": clients.measure,
     "condensation": condensation.measure,
+    "distillation": distillation.measure,
     "local-training": local_training.measure,
     "run": runs.measure,
     "shadows": shadows.measure,
