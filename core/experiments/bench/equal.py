@@ -24,7 +24,7 @@ SEEDS, CLIENTS, ROUNDS = (0, 1, 2), 10, 2
 #: training images, and images of the test set that the server's network is tested on
 IMAGES, TESTED = 1000, 2000
 #: iterations, condensed images of a class, real ones in a step, the server's batch and epochs
-BUDGET = {"iterations": 20, "condensed": 5, "real_batch": 32, "batch": 64, "epochs": 20}
+BUDGET = {"iterations": 20, "condensed": 5, "real_batch": 16, "batch": 64, "epochs": 20}
 #: how the package is run beside the authors' code: with their batches, or with exact means
 READINGS: dict[str, dict[str, Any]] = {
     "same batches": {},
