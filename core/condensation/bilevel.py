@@ -273,7 +273,7 @@ def extract(
     (iterations, clients).
     """
     start = KnowledgeNetwork(model).weights()
-    take_step = _stepper(model, len(problems), settings, batched)
+    take_step = step_of(model, len(problems), settings, batched)
     real, made = draw_batches(problems, settings)
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(problem, name) for problem in problems])
@@ -301,7 +301,7 @@ def extract(
     )
 
 
-def _stepper(
+def step_of(
     model: Classifier, clients: int, settings: Extraction, batched: bool | None
 ) -> Callable[..., BilevelStep]:
     """`bilevel_step` of so many clients as a function of weights, knowledge, data and `shared`."""
