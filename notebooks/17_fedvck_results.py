@@ -209,8 +209,8 @@ Markdown(
     "on the gradient, against the mean of more real images under "
     "augmentations that change, with five times the images and four times the "
     f"server's steps, gives {at[adam]:.1f}%, {at[adam] - at[vck]:+.1f} points. "
-    "What is missing to print is in the condensed images, and the authors' "
-    "10,000 iterations of a round are one way to it."
+    "These parts were changed together, so the row does not say which of them "
+    "does it. The authors run 10,000 iterations in a round."
     if {vck, long, adam} <= set(at.index)
     else "Longer runs are not measured at this profile."
 )

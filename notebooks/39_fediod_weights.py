@@ -361,7 +361,7 @@ pd.DataFrame(
 # ```
 #
 # Repeat it with other values of `seed`: when the spread over seeds is larger than the differences, one run decides
-# nothing. Table 6 has three seeds.
+# nothing. Table 6 asks for three seeds.
 # ````
 #
 # ```{exercise} Both readings

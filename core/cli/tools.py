@@ -92,7 +92,8 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="condensation, local-training, bilevel, distillation or run (whole runs)."
+            help="condensation, local-training, bilevel, distillation, shadows, clients or run "
+            "(whole runs)."
         ),
     ] = "condensation",
     against: Annotated[

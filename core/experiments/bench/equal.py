@@ -57,10 +57,15 @@ def accuracy(model: nn.Module, task: Task) -> float:
 
 def measure(runtime: Runtime, checkout: Path) -> dict[str, Any]:
     """For each reading of ours: the ratio of times, seed by seed, and both accuracies in percent."""
-    task, budget = real_task(runtime), dict(BUDGET)
-    plan = {"iterations": budget["iterations"], "real_batch": budget["real_batch"], "share": 0.001}
-    plan |= {"min_images": budget["condensed"], "server_batch": budget["batch"]}
-    plan |= {"server_epochs": budget["epochs"]}
+    task = real_task(runtime)
+    plan = {
+        "iterations": BUDGET["iterations"],
+        "real_batch": BUDGET["real_batch"],
+        "share": 0.001,
+        "min_images": BUDGET["condensed"],
+        "server_batch": BUDGET["batch"],
+        "server_epochs": BUDGET["epochs"],
+    }
     times: dict[str, list[float]] = {name: [] for name in ("theirs", *READINGS)}
     scores: dict[str, list[float]] = {name: [] for name in times}
 
@@ -72,7 +77,7 @@ def measure(runtime: Runtime, checkout: Path) -> dict[str, Any]:
     for seed in SEEDS:
         dealt = distribute(task, {"name": "dirichlet", "alpha": 0.1}, CLIENTS, seed)
         clients = [client for client in dealt if len(client)]
-        theirs = authors.fedvck(checkout, task, clients, **budget, rounds=ROUNDS)
+        theirs = authors.fedvck(checkout, task, clients, **BUDGET, rounds=ROUNDS)
         timed("theirs", theirs)
         for name, change in READINGS.items():
             given = (task, clients, "fedvck", plan | change, "released", ROUNDS, seed)
