@@ -271,6 +271,66 @@ def trained(
     return model
 
 
+def learned(
+    task: Task, inputs: torch.Tensor, labels: torch.Tensor, steps: int, rng: Rng, networks: int = 3
+) -> dict[str, float]:
+    """What images in the form of network inputs teach: how many `images` they are, the mean test
+    `accuracy (%)` of fresh networks after some steps on them, and its `std` between networks.
+    """
+    pupils = (trained(task, inputs, labels, steps, rng.at("pupil", k)) for k in range(networks))
+    scores = pd.Series([100 * task.evaluate(pupil)["accuracy"] for pupil in pupils])
+    return {"images": len(labels), "accuracy (%)": scores.mean(), "std": scores.std()}
+
+
+@attrs.frozen(eq=False)
+class Matching:
+    """One client's images, about to be condensed under a model that does not change."""
+
+    problem: Problem
+    #: network inputs (M, C, H, W) from which the images start
+    start: torch.Tensor
+    #: (M,) the label of each, and its position among those that the client holds
+    labels: torch.Tensor
+    group: torch.Tensor
+
+
+def matching(
+    task: Task,
+    model: Classifier,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    per_class: int,
+    rng: Rng,
+    *,
+    kind: str = "noise",
+    free: bool = False,
+    **settings: Any,
+) -> Matching:
+    """What `condensed` does, before its first step; arguments are the same."""
+    order = labels.argsort(stable=True)
+    held, group = torch.unique(labels[order], return_inverse=True)
+    real = RealData(
+        images[order],
+        group,
+        1 / torch.bincount(group)[group].float(),
+        owner=torch.zeros_like(held),
+        label=held,
+    )
+    counts = torch.full_like(held, per_class)
+    start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
+    problem = Problem(
+        LatentEncoder(model),
+        real,
+        Condensation(**{"estimator": "expectation", **settings}),
+        Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+        free=free,
+    )
+    groups = torch.repeat_interleave(counts)
+    return Matching(problem, start, held[groups], groups)
+
+
 def condensed(
     task: Task,
     model: Classifier,
@@ -295,29 +355,9 @@ def condensed(
     Returns: images as network inputs (M, C, H, W), their labels (M,), and the loss of every step,
     the mean over classes.
     """
-    order = labels.argsort(stable=True)
-    held, group = torch.unique(labels[order], return_inverse=True)
-    real = RealData(
-        images[order],
-        group,
-        1 / torch.bincount(group)[group].float(),
-        owner=torch.zeros_like(held),
-        label=held,
-    )
-    counts = torch.full_like(held, per_class)
-    start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
-    problem = Problem(
-        LatentEncoder(model),
-        real,
-        Condensation(**{"estimator": "expectation", **settings}),
-        Draws([rng], real.owner),
-        task.inputs,
-        task.runtime.autocast,
-        free=free,
-    )
-    groups = torch.repeat_interleave(counts)
-    pictures, losses = engine.condense(problem, start, groups, watch)
-    return pictures, held[groups], losses.mean(1)
+    at = matching(task, model, images, labels, per_class, rng, kind=kind, free=free, **settings)
+    pictures, losses = engine.condense(at.problem, at.start, at.group, watch)
+    return pictures, at.labels, losses.mean(1)
 
 
 def switches(settings: Any) -> dict[str, tuple[Any, Any]]:

@@ -16,6 +16,8 @@ from core.report.lesson import (
     answers,
     clients_apart,
     condensed,
+    learned,
+    matching,
     pooled,
     share_right,
     switch_table,
@@ -166,6 +168,39 @@ def test_condensation_starts_at_the_distance_of_mean_features(lesson):
         (real[client.labels == c].mean(0) - made[labels == c].mean(0)).square().sum() for c in held
     ]
     assert losses[0].item() == pytest.approx(torch.stack(gaps).mean().item(), rel=0.02)
+
+
+def test_images_teach_what_networks_trained_by_hand_know(lesson):
+    task, (train, test) = lesson.task, (lesson.task.dataset.train, lesson.task.dataset.test)
+    inputs, labels = task.inputs(train.images[:100]), train.labels[:100]
+    found = learned(task, inputs, labels, 20, Rng(2), networks=2)
+    scores = []
+    for k in range(2):
+        network = trained(task, inputs, labels, 20, Rng(2).at("pupil", k))
+        guesses = task.outputs(network, test.images).argmax(1)
+        scores.append(100 * sum(map(torch.equal, guesses, test.labels)) / len(guesses))
+    low, high = sorted(float(score) for score in scores)
+    assert low < high and found["images"] == 100
+    assert found["accuracy (%)"] == pytest.approx((low + high) / 2, abs=1e-3)
+    assert found["std"] == pytest.approx((high - low) / 2**0.5, abs=1e-3)
+
+
+def test_matching_starts_from_noise_for_each_class_that_is_held(lesson):
+    train = lesson.task.dataset.train
+    odd = train.labels % 2 == 1
+    at = matching(
+        lesson.task,
+        lesson.task.new_model(Rng(1)),
+        train.images[odd],
+        train.labels[odd],
+        3,
+        Rng(4),
+        iterations=7,
+    )
+    assert at.labels.tolist() == [c for c in (1, 3, 5, 7, 9) for _ in range(3)]
+    assert at.group.tolist() == [k for k in range(5) for _ in range(3)]
+    assert at.start.shape == (15, *train.images.shape[1:])
+    assert abs(at.start.mean()) < 0.15 and abs(at.start.std() - 1) < 0.15
 
 
 def test_a_network_under_attack_bends(lesson):
