@@ -4,10 +4,10 @@
 # *Question:* which of FedVCK's {cite:p}`fedvck` numbers and claims hold when they are measured again?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# How the method works stands in [the chapter before](11_fedvck). Here are the paper's main claims, its Tables 2, 3, 6,
-# 7, 11 and 12, and the budgets. [Ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released),
-# [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
-# rivals](19_baselines_results).
+# How the method works stands in two chapters: [the client](11_fedvck) and [the server](08_fedvck_server). Here are the
+# paper's main claims, its Tables 2, 3, 6, 7, 11 and 12, and the budgets. [Ablations](12_fedvck_ablations), [released
+# code](13_fedvck_paper_vs_released), [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have
+# pages of their own, and so have [the rivals](19_baselines_results).
 #
 # `shown` is the profile that the tables show; "best" is the fullest that is measured.
 

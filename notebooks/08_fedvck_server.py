@@ -1,0 +1,321 @@
+# %% [markdown]
+# # FedVCK: the server
+#
+# *Question:* how does the server of FedVCK {cite:p}`fedvck` find out which classes its model confuses, and how does it
+# push them apart?\
+# *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
+#
+# [A client of FedVCK](11_fedvck) sends a few condensed images, and for every class the mean logits that the global
+# model gives its real ones. The server trains the model on the images with cross-entropy; the logits tell it which
+# classes an extra loss has to push apart.
+#
+# This page runs FedVCK as the page before did, stops before the server trains for the last time, and computes each step
+# once more in a few lines that are compared with `core`. At the end the method stands beside two others. `rounds` must
+# be at least 2: before the first the server has no images to look at.
+
+# %% tags=["parameters"]
+dataset = "digits"
+alpha = 0.5
+clients = 10
+rounds = 4
+iterations = 80
+warm_start = True
+wire = "float32"
+seed = 0
+profile = "quick"
+
+# %% tags=["hide-input"]
+from functools import partial
+
+import torch
+from torch.testing import assert_close
+
+from core import server
+from core.errors import InputError
+from core.report import curves, heat_map, show, source
+from core.report.lesson import SMALL, Lesson, pooled
+from core.report.texts import Markdown
+from core.rng import Rng
+
+if rounds < 2:
+    raise InputError("rounds must be at least 2 on this page")
+same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
+condensing = {
+    **SMALL["fedvck"],
+    "iterations": iterations,
+    "server_steps": 60,
+}
+lesson = Lesson(
+    profile,
+    "fedvck",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    own={
+        "fedvck": {**condensing, "warm_start": warm_start, "wire": wire},
+        "feddm": condensing,
+    },
+)
+settings = lesson.experiment().new_algorithm().settings
+task, members = lesson.task, lesson.members()
+classes = task.dataset.classes
+images, labels, owner = pooled(members)
+
+# %% [markdown]
+# The run:
+
+# %%
+vck = lesson.run(clients=members)
+vck.per_round().round(1)
+
+# %% [markdown]
+# What the server has in the last round: its model and its images so far (`then`), and the images that it has just
+# received (`sent`).
+
+# %%
+last, then = vck.state.tensors, vck.states[-2].tensors
+new = last["knowledge/round"] == rounds - 1
+sent, sent_labels = last["knowledge/images"][new], last["knowledge/labels"][new]
+model = task.model_from(then)
+
+# %% [markdown]
+# ## Which classes are confused?
+#
+# ### Logit prototypes
+#
+# A client sends, for every class, the mean logits that the model it received gives its images (Eq. 11). The server
+# averages them, weighted by numbers of images (Eq. 12):
+#
+# $$
+# \mathbf{p}_c^{k,t} = \frac{1}{N_{c,k}} \sum_i f_{M_{t-1}}(x_{i,c,k}), \qquad
+# \mathbf{p}_c^{t} = \frac{1}{|\mathcal{T}_c|} \sum_k |\mathcal{T}_{c,k}| \, \mathbf{p}_c^{k,t} .
+# $$ (eq:vck-prototypes)
+#
+# So the server has what it would have if all images lay in one place:
+
+# %%
+logits = task.outputs(model, images).double()
+is_class = torch.nn.functional.one_hot(labels, len(classes)).double()
+pooled_means = is_class.T @ logits / is_class.sum(0).clamp(min=1)[:, None]
+
+each = [
+    server.logit_prototypes(
+        logits[owner == k], labels[owner == k], len(classes)
+    )
+    for k in range(len(members))
+]
+prototypes = server.aggregate_prototypes(
+    *(torch.stack(values) for values in zip(*each, strict=True))
+)
+same(prototypes, pooled_means)
+
+# %% [markdown]
+# ### Hard negatives
+#
+# The classes other than $c$ that get the largest logits on images of class $c$ are its *hard negatives* (Eq. 13):
+#
+# $$
+# \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .
+# $$ (eq:vck-negatives)
+
+# %%
+k = min(3, len(classes) - 1)
+ranked = prototypes.argsort(descending=True, stable=True).tolist()
+mine = [[j for j in row if j != c][:k] for c, row in enumerate(ranked)]
+same(torch.tensor(mine), server.hard_negatives(prototypes, k))
+
+present = is_class.sum(0) > 0
+negatives = server.hard_negatives(prototypes, k, present)
+
+# %% tags=["hide-input"]
+show(
+    heat_map(
+        prototypes,
+        classes,
+        negatives,
+        title=f"Logit prototypes and {k} hard negatives",
+        across="logit of",
+        down="images of",
+    )
+)
+
+# %% [markdown]
+# Are these the confusions that really happen? We look where the model errs on test images. And do they change, as the
+# paper says, when the model does?
+
+# %% tags=["hide-input"]
+test = task.dataset.test
+guessed = task.outputs(model, test.images).argmax(1)
+wrong = guessed != test.labels
+among = (negatives[test.labels] == guessed[:, None]).any(1)[wrong]
+
+before = task.model_from([lesson.start(), *vck.states][-3].tensors)
+earlier = server.hard_negatives(
+    is_class.T @ task.outputs(before, images).double(), k, present
+)
+kept = (negatives[:, :, None] == earlier[:, None]).any(2)[present]
+Markdown(
+    f"Of {int(wrong.sum())} test images that are taken for a wrong class, "
+    f"{among.float().mean():.0%} are taken for one of the {k} hard negatives "
+    f"of their own; by chance it would be {k / (len(classes) - 1):.0%}. Of the "
+    f"hard negatives, {kept.float().mean():.0%} were hard negatives one round "
+    "before."
+    if wrong.any()
+    else "No test image is taken for a wrong class."
+)
+
+
+# %% [markdown]
+# ## Pushing them apart
+#
+# ### Feature prototypes and the relational contrastive loss
+#
+# Mean features of all condensed images of the rounds before, by the model as it is at the start of the round (Eq. 14):
+#
+# $$
+# \mathbf{f}_c^t = \frac{1}{|\mathcal{S}_c^{0, \dots, t-1}|}
+# \sum_{s_i \in \mathcal{S}_c^{0, \dots, t-1}} \psi_\theta^{t-1}(s_i) .
+# $$ (eq:vck-features)
+#
+# Features, passed through a learnable projector $h$, shall be near the prototype of their class and far from those of
+# its hard negatives (Eq. 15):
+#
+# $$
+# L_{rc} = \sum_{(s_i, c_i) \in \mathcal{S}^t} -\log
+# \frac{\exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_i}^t / \tau\bigr)}
+# {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
+# $$ (eq:vck-contrast)
+#
+# The positive is not in the denominator, so the loss can be negative; with the dot product as printed it has no lower
+# bound at all. Our default takes the cosine, as SimSiam (Chen and He 2021) does, by which the paper is inspired. It
+# also takes a mean in place of the sum, so that the weight against the cross-entropy does not depend on the number of
+# images.
+# %%
+def network_inputs(pictures):
+    return task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures
+
+
+with torch.no_grad():  # before the server trains in this round
+    model.eval()
+    old, z = (
+        model.embed(network_inputs(pictures)).double()
+        for pictures in (then["knowledge/images"], sent)
+    )
+    projector = server.Projector(z.shape[1], Rng(seed).at("h")).double().eval()
+    z = projector(z)
+f, here = server.feature_prototypes(old, then["knowledge/labels"], len(classes))
+
+cosine = torch.cosine_similarity(z[:, None], f[None], dim=2)
+cosine = cosine / settings.temperature
+terms = []
+for row, c in zip(cosine, sent_labels.tolist(), strict=True):
+    others = [j for j in negatives[c].tolist() if j >= 0 and here[j]]
+    if here[c] and others:
+        terms.append(row[others].exp().sum().log() - row[c])
+loss = torch.stack(terms).mean()
+
+given = (z, sent_labels, f, negatives, settings.temperature)
+core_loss = server.relational_contrastive_loss
+same(loss, core_loss(*given, "printed", "cosine", here))
+
+# %% tags=["hide-input"]
+dot = core_loss(*given, "printed", "dot", here).item()
+released = core_loss(*given, "released", "cosine", here).item()
+Markdown(
+    f"On the knowledge of this round the loss is {loss:.2f}; with the dot "
+    f"product as printed it is {dot:.2f}, in the released form {released:.2f}."
+)
+
+# %% [markdown]
+# ### The update
+#
+# The global model minimises (Eq. 16)
+#
+# $$
+# L_\text{update} = L_\text{ce}(\mathcal{S}^t) + L_{rc} .
+# $$ (eq:vck-update)
+#
+# The two copies of the paper's text disagree on $\mathcal{S}^t$: one reads it as the images of this round, the other as
+# all so far. Both can be had (`keep_rounds`); the default is this round.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop in core"}
+source(server.update_model)
+
+# %% [markdown]
+# ## The run beside others
+#
+# FedDM {cite:p}`feddm` condenses without the three parts of FedVCK, FedAvg {cite:p}`fedavg` sends models.
+
+
+# %% tags=["hide-input"]
+runs = [
+    vck.record,
+    lesson.run("feddm").record,
+    lesson.run("fedavg", local_steps=10, lr=0.05).record,
+]
+show(curves(runs, title=lesson.title))
+
+# %% [markdown]
+# This run is tiny: 8x8 images, a thin network, few rounds and few iterations. It shows how the method works and says
+# nothing about how good it is. That is what the [results](17_fedvck_results) are for.
+#
+# The equations on both pages are those in print, but for the cosine and the mean. The authors' code differs in many
+# places, and [a page of its own](13_fedvck_paper_vs_released) goes through them one by one. What is odd in the paper as
+# printed stands among the [errata](../book/errata).
+#
+# ## Take away
+#
+# - The logit prototypes are small and tell which classes are confused ({eq}`eq:vck-negatives`).
+# - The contrastive loss pushes features away from the classes they are confused with ({eq}`eq:vck-contrast`); with the
+#   dot product as printed it has no lower bound.
+# - The server learns from images, not from models, so the clients' different classes cannot pull it apart.
+#
+# ## Exercises
+#
+# ```{exercise} A class that nobody holds
+# :label: ex-vck-absent
+#
+# *Easy, 10 minutes.*
+#
+# What are $\mathbf{p}_c$, $\mathrm{HN}(c)$ and $\mathbf{f}_c$ of a class without any image? Try it with
+# `server.hard_negatives(prototypes, 3, present=...)`.
+# ```
+#
+# ````{solution} ex-vck-absent
+# :class: dropdown
+#
+# ```python
+# held = torch.arange(len(classes)) != 0
+# server.hard_negatives(prototypes, 3, held)
+# ```
+#
+# $\mathbf{p}_c$ is a row of zeros, which stands for "unknown". The class is chosen by nobody, and has no negatives
+# itself: its row is all -1, which the loss leaves out. It has no feature prototype either.
+# ````
+
+# %% tags=["solution", "remove-cell"]
+absent_row = [-1, -1, -1]
+
+# %% tags=["check", "remove-cell"] name="ex-vck-absent"
+held = torch.arange(len(classes)) != 0
+found = server.hard_negatives(prototypes, 3, held)[0].tolist()
+assert list(absent_row) == found, "look at row 0 of what the server returns"
+
+# %% [markdown]
+# ```{exercise} Without a bound
+# :label: ex-vck-dot
+#
+# *Hard, 20 minutes.*
+#
+# Show that {eq}`eq:vck-contrast` with the dot product has no lower bound in the length of $h$.
+# ```
+#
+# ```{solution} ex-vck-dot
+# :class: dropdown
+#
+# Let $z = a u$ with $u$ such that $u \cdot \mathbf{f}_c > u \cdot \mathbf{f}_j$ for all hard negatives $j$. Then $l =
+# \log \sum_j \exp(a \, u \cdot (\mathbf{f}_j - \mathbf{f}_c) / \tau) \le \log K - a m / \tau$ with the margin $m > 0$.
+# It falls without end as $a$ grows, and the projector can make $a$ as large as it likes. The cosine fixes $a = 1$.
+# ```
