@@ -6,7 +6,8 @@
 #
 # Clients with different networks can teach one student by their answers ([knowledge
 # distillation](40_knowledge_distillation)). But clients also have different data, and then their answers do not fit
-# together. This chapter shows what goes wrong and what can be done; [FedIOD](41_fediod) is built on it.
+# together. This chapter shows what goes wrong and what can be done. [The next](36_ensemble_student) lets a student learn
+# from such teachers, and [FedIOD](41_fediod) is built on both.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -14,8 +15,6 @@ width = 16
 alpha = 0.1
 clients = 8
 steps = 50
-student_steps = 150
-questions = 1000
 seed = 0
 
 # %% tags=["hide-input"]
@@ -27,77 +26,27 @@ import torch
 from torch.testing import assert_close
 
 from core import data, distillation
-from core.data import partition
-from core.data.auxiliary import PHOTOGRAPHS, auxiliary
-from core.federation import LocalTraining, Task, supervised, train
-from core.models import Stacked
+from core.federation import Task
 from core.report import lines, partition_plot, show, source
 from core.report.lesson import answers, share_right
-from core.report.taught import distilled
+from core.report.taught import ensembles, panel
 from core.report.texts import Markdown
 from core.rng import Rng
 
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})
-train_set, test = task.dataset.train, task.dataset.test
-classes, images = task.dataset.classes, task.inputs(train_set.images)
-
-
-def right(scores, labels=test.labels):
-    """Accuracy (%) of scores (N, C)."""
-    return share_right(scores, labels)
-
-
-def taught(part, steps, *name):
-    """A network that has learned from some of the training set, frozen."""
-    net = task.new_model(rng.at("teacher", *name))
-    train(
-        net,
-        train_set.images[part],
-        train_set.labels[part],
-        LocalTraining(lr=0.05, batch_size=32),
-        steps,
-        supervised(task),
-        rng.at(*name),
-    )
-    return net.eval().requires_grad_(False)
-
+labels, test = task.dataset.train.labels, task.dataset.test
 
 # %% [markdown]
 # ## Clients that teach
 #
-# Each client trains a teacher on its own data and to the end.
-
-
-# %% tags=["hide-input"]
-def hand_out(alpha):
-    """The clients' rows of the training set; empty clients are left out."""
-    parts = partition.dirichlet(train_set.labels, clients, alpha, seed)
-    return [torch.as_tensor(part) for part in parts if len(part)]
-
-
-def class_counts(parts):
-    return torch.stack(
-        [
-            torch.bincount(train_set.labels[part], minlength=len(classes))
-            for part in parts
-        ]
-    )
-
-
-def teachers_of(parts, alpha):
-    return [
-        taught(part, steps, "client", k, f"{alpha:g}")
-        for k, part in enumerate(parts)
-    ]
-
+# Each client trains a teacher on its own data, once.
 
 # %% tags=["hide-input"]
-parts = hand_out(alpha)
-counts, teachers = class_counts(parts), teachers_of(parts, alpha)
-show(
-    partition_plot(train_set.labels, parts, classes, title=f"alpha = {alpha:g}")
-)
+some = panel(task, clients, alpha, steps, seed)
+counts, teachers = some.counts, some.networks
+names = task.dataset.classes
+show(partition_plot(labels, some.parts, names, title=f"alpha = {alpha:g}"))
 
 # %% [markdown]
 # How does a teacher judge an image of a class that it has seen, and one that it has not?
@@ -150,27 +99,27 @@ view.T.round(1)
 
 # %%
 n = counts.float()
+pi = n.sum(1) / n.sum()
+q_bar = torch.einsum("k,knc->nc", pi, q)
+z_bar = torch.einsum("k,knc->nc", pi, z)
 A = torch.einsum("kc,knc->nc", n / n.sum(0).clamp_min(1), z)
 
-weights = distillation.class_input_importance(counts)
-assert_close(A, distillation.ensemble_logits(z, weights), rtol=0, atol=1e-4)
+mixed = ensembles(z, counts)
+for by_hand, in_core in zip(
+    (q_bar.log(), z_bar, A), mixed.values(), strict=True
+):
+    assert_close(by_hand, in_core, rtol=0, atol=1e-4)
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+source(ensembles)
 
 
 # %% tags=["hide-input"]
-def ensembles(z, counts):
-    """Scores (N, C) of the three ensembles."""
-    pi = (counts.sum(1) / counts.sum()).to(z.dtype)
-    mean = torch.einsum("k,knc->nc", pi, z.softmax(-1))
-    return {
-        "mean of probabilities": mean.log(),
-        "mean of logits": torch.einsum("k,knc->nc", pi, z),
-        "class-wise weights": distillation.ensemble_logits(
-            z, distillation.class_input_importance(counts)
-        ),
-    }
+def right(scores, labels=test.labels):
+    """Accuracy (%) of scores (N, C)."""
+    return share_right(scores, labels)
 
 
-mixed = ensembles(z, counts)
 scores = {"best single teacher": max(right(one) for one in z)}
 scores |= {name: right(one) for name, one in mixed.items()}
 pd.Series(scores).round(1).to_frame("accuracy (%)")
@@ -320,12 +269,9 @@ Markdown(
 
 # %% tags=["hide-input"]
 def compared(alpha):
-    parts = hand_out(alpha)
-    z = answers(teachers_of(parts, alpha), task.inputs(test.images))
-    return {
-        name: right(one)
-        for name, one in ensembles(z, class_counts(parts)).items()
-    }
+    some = panel(task, clients, alpha, steps, seed)
+    z = answers(some.networks, task.inputs(test.images))
+    return {name: right(one) for name, one in ensembles(z, some.counts).items()}
 
 
 swept = {a: compared(a) for a in sorted({0.05, 0.5, 10.0} - {alpha})} | {
@@ -356,105 +302,14 @@ pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
 # %% [markdown]
 # Where clients are alike, all ensembles are alike. One split and one seed: do not read more into small differences.
 #
-# ## A student of the ensemble
-#
-# The student inherits what the ensemble knows. It needs inputs to ask about, but no labels. First the clients' own
-# images, which in truth nobody may collect: then only the ensembles differ. The last row is a student of the one
-# teacher with all data, and says what imitation itself costs in so few steps.
-
-# %% tags=["hide-input"]
-order = torch.randperm(
-    len(train_set.labels), generator=rng.at("questions").generator()
-)[:questions]
-asked = images[order]
-teacher = taught(torch.arange(len(images)), 3 * steps, "all")
-
-
-def heir(inputs, target, loss=distillation.mimic_loss):
-    """Accuracy (%) of a student of these answers."""
-    net = distilled(task, inputs, target, loss, student_steps, rng.at("heir"))
-    return right(task.outputs(net, test.images))
-
-
-def of_probabilities(scores, target):
-    return distillation.mimic_loss(scores, target, 1.0)
-
-
-losses = {"mean of probabilities": of_probabilities}
-learned = {
-    name: heir(asked, target, losses.get(name, distillation.mimic_loss))
-    for name, target in ensembles(answers(teachers, asked), counts).items()
-}
-everything = "one teacher with all data"
-scores[everything] = right(task.outputs(teacher, test.images))
-learned[everything] = heir(asked, answers([teacher], asked)[0])
-pd.DataFrame(
-    {
-        "teacher": {name: scores[name] for name in learned},
-        "its student": learned,
-    }
-).round(1)
-
-# %% [markdown]
-# ### Which inputs?
-#
-# Now the ensemble stays the same, with class-wise weights, and the inputs change: the clients' images; windows of two
-# photographs, which stand for public data of another kind; and noise. The last column counts to how many classes the
-# inputs look: the exponential of the entropy of the ensemble's mean answer.
-
-# %% tags=["hide-input"]
-shape = train_set.images[order].shape
-noise = torch.randint(
-    256, shape, generator=rng.at("noise").generator(), dtype=torch.uint8
-)
-photographs = auxiliary(PHOTOGRAPHS, task.dataset)[: len(asked)]
-rows = {}
-for name, inputs in {
-    "the clients' images": asked,
-    "photographs": task.inputs(photographs),
-    "noise": task.inputs(noise),
-}.items():
-    z_there = answers(teachers, inputs)
-    target = ensembles(z_there, counts)["class-wise weights"]
-    looks = distillation.entropy(target.softmax(1).mean(0)).exp().item()
-    rows[name] = {
-        "student (%)": learned["class-wise weights"]
-        if inputs is asked
-        else heir(inputs, target),
-        "classes": looks,
-    }
-pd.DataFrame(rows).T.round(1)
-
-# %% [markdown]
-# FedDF {cite:p}`feddf`, FedMD {cite:p}`fedmd` and FedKD {cite:p}`fedkdgong` ask about public images, and depend on how
-# much these resemble the clients'. FedIOD *learns* its inputs: a generator makes images that look real to the clients,
-# on which teachers are sure, yet differ. That is [the next chapter](41_fediod).
-#
-# ## Many networks in one program
-#
-# Twenty small networks on one batch keep a processor waiting for many small kernels. Networks of one architecture can
-# run as one: side by side, as one network with twenty times the channels; others run one by one.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how core runs them together"}
-source(Stacked.run_together)
-
-# %% tags=["hide-input"]
-batch = task.inputs(test.images[:50])
-with torch.no_grad():
-    one_by_one, together = (
-        Stacked(teachers, batched=way)(batch) for way in (False, True)
-    )
-apart = (one_by_one - together).abs().max()
-Markdown(f"Largest difference of the logits: {apart:.1e}.")
-
-# %% [markdown]
 # ## Take away
 #
 # - A teacher is sure even where it knows nothing. Under label skew an average listens to the wrong teachers: averaged
 #   logits give everyone a veto ({eq}`eq:kd-veto`).
 # - Class-wise weights ({eq}`eq:kd-classwise`) remove the veto. What is right for a perfect teacher is a weight by input
 #   ({eq}`eq:kd-mixture`).
-# - A student needs inputs that look to the teachers like what they know.
+#
+# [The next chapter](36_ensemble_student) asks what a student can learn from an ensemble, and from which inputs.
 #
 # ## Exercises
 #

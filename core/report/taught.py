@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import attrs
 import pandas as pd
 import torch
 from torch import nn
 
 from core import distillation
 from core.algorithms.fediod import clients as local
-from core.federation import Client, LocalTraining, State, Task, train
+from core.data import partition
+from core.federation import Client, LocalTraining, State, Task, supervised, train
 from core.models import Classifier
 from core.report.lesson import SMALL, Lesson, Run, answers
 from core.rng import Rng
@@ -187,3 +189,57 @@ def distilled(
         [adam],
     )
     return student
+
+
+def teacher(task: Task, rows: torch.Tensor, steps: int, rng: Rng) -> Classifier:
+    """A network that has learned from these rows of a task's training set, frozen."""
+    data, plan = task.dataset.train, LocalTraining(lr=0.05, batch_size=32)
+    network = task.new_model(rng)
+    images, labels = data.images[rows], data.labels[rows]
+    train(network, images, labels, plan, steps, supervised(task), rng.at("learn"))
+    return network.eval().requires_grad_(False)
+
+
+@attrs.frozen(eq=False)
+class Panel:
+    """Teachers, each of which has seen the images of one client only."""
+
+    #: rows of the training set that each client holds; empty clients are left out
+    parts: list[torch.Tensor]
+    #: n_{k,c}, (K, C)
+    counts: torch.Tensor
+    networks: list[nn.Module]
+
+
+def panel(task: Task, clients: int, alpha: float, steps: int, seed: int) -> Panel:
+    """A training set, handed out by a Dirichlet split, and a teacher for every client."""
+    labels = task.dataset.train.labels
+    parts = [
+        torch.as_tensor(part)
+        for part in partition.dirichlet(labels, clients, alpha, seed)
+        if len(part)
+    ]
+    classes = task.dataset.num_classes
+    counts = torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
+    rng = Rng(seed).at("panel", f"{alpha:g}")
+    networks = [teacher(task, part, steps, rng.at(k)) for k, part in enumerate(parts)]
+    return Panel(parts, counts, networks)
+
+
+def ensembles(logits: torch.Tensor, counts: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Scores (N, C) of three ensembles of K teachers.
+
+    Args:
+        logits: (K, N, C); counts: n_{k,c}, (K, C).
+
+    The two means have the weights n_k / N; that of probabilities comes back as its logarithm. The
+    class-wise weights are n_{k,c} over their sum, the first factor of Eq. 8 of FedIOD.
+    """
+    pi = (counts.sum(1) / counts.sum()).to(logits.dtype)
+    mean = torch.einsum("k,knc->nc", pi, logits.softmax(-1))
+    by_class = distillation.class_input_importance(counts)
+    return {
+        "mean of probabilities": mean.log(),
+        "mean of logits": torch.einsum("k,knc->nc", pi, logits),
+        "class-wise weights": distillation.ensemble_logits(logits, by_class),
+    }

@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from core.report.lesson import SMALL, Lesson
-from core.report.taught import TaughtLesson, distilled, downhill, slope, small_lesson
+from core.report.taught import (
+    TaughtLesson,
+    distilled,
+    downhill,
+    ensembles,
+    panel,
+    slope,
+    small_lesson,
+)
 from core.rng import Rng
 
 FIELDS = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
@@ -118,3 +126,35 @@ def test_a_student_comes_to_the_answers_it_is_given(lesson):
         for steps in (1, 40)
     ]
     assert errors[1] < 0.3 * errors[0]
+
+
+def test_each_teacher_of_a_panel_knows_its_clients_classes_and_no_others(lesson):
+    task = lesson.task
+    data = task.dataset.train
+    some = panel(task, 3, 0.1, 60, 2)
+    held = torch.cat(some.parts)
+    assert sorted(held.tolist()) == list(range(len(data.labels)))
+    for part, counts, network in zip(some.parts, some.counts, some.networks, strict=True):
+        own = data.labels[part].tolist()
+        assert counts.tolist() == [own.count(c) for c in range(10)]
+        guessed = task.outputs(network, data.images).argmax(1)
+        assert (guessed[part] == data.labels[part]).float().mean() > 0.6
+        assert counts[guessed.bincount(minlength=10) > 0].min() > 0
+        assert not any(weight.requires_grad for weight in network.parameters())
+
+
+def test_ensembles_equal_loops():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 3, 2, generator=generator).double()
+    counts = torch.tensor([[1, 0], [2, 5]])
+    found = ensembles(z, counts)
+    for n in range(3):
+        for c in range(2):
+            q = [math.exp(z[k, n, c]) / sum(math.exp(v) for v in z[k, n]) for k in range(2)]
+            wanted = {
+                "mean of probabilities": math.log(q[0] / 8 + q[1] * 7 / 8),
+                "mean of logits": z[0, n, c] / 8 + z[1, n, c] * 7 / 8,
+                "class-wise weights": (z[0, n, 0] + 2 * z[1, n, 0]) / 3 if c == 0 else z[1, n, 1],
+            }
+            for name, value in wanted.items():
+                assert found[name][n, c].item() == pytest.approx(float(value), rel=1e-6), name
