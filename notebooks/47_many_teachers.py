@@ -6,8 +6,8 @@
 #
 # Clients with different networks can teach one student by their answers ([knowledge
 # distillation](40_knowledge_distillation)). But clients also have different data, and then their answers do not fit
-# together. This chapter shows what goes wrong and what can be done. [The next](36_ensemble_student) lets a student learn
-# from such teachers, and [FedIOD](41_fediod) is built on both.
+# together. This chapter shows what goes wrong and what can be done. [The next](36_ensemble_student) lets a student
+# learn from such teachers, and [FedIOD](41_fediod) is built on both.
 
 # %% tags=["parameters"]
 dataset = "digits"

@@ -222,8 +222,8 @@ def panel(task: Task, clients: int, alpha: float, steps: int, seed: int) -> Pane
     classes = task.dataset.num_classes
     counts = torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
     rng = Rng(seed).at("panel", f"{alpha:g}")
-    networks = [teacher(task, part, steps, rng.at(k)) for k, part in enumerate(parts)]
-    return Panel(parts, counts, networks)
+    taught = (teacher(task, part, steps, rng.at(k)) for k, part in enumerate(parts))
+    return Panel(parts, counts, list(taught))
 
 
 def ensembles(logits: torch.Tensor, counts: torch.Tensor) -> dict[str, torch.Tensor]:
