@@ -192,6 +192,8 @@ Markdown(
 # bound at all. Our default takes the cosine, as SimSiam (Chen and He 2021) does, by which the paper is inspired. It
 # also takes a mean in place of the sum, so that the weight against the cross-entropy does not depend on the number of
 # images.
+
+
 # %%
 def network_inputs(pictures):
     return task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures

@@ -9,6 +9,7 @@
 # authors' code is one named setting, and `Settings.released()` turns all of them on. So each gap can be measured alone.
 # This page lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at what they do.
 # That code differs from a paper is common; it matters when a number depends on it.
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5

@@ -250,6 +250,7 @@ for name, claim in (
     )
 
 # %% tags=["hide-input"]
+
 # %% [markdown]
 # ## What the paper leaves open
 #

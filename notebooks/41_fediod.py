@@ -1,7 +1,7 @@
 # %% [markdown]
 # # FedIOD
 #
-# *Question:* how does FedIOD {cite:p}`fediod` work, equation by equation?\
+# *Question:* how does FedIOD {cite:p}`fediod` work, and how does its generator find good questions for the teachers?\
 # *Time:* under half a minute on one CPU core. *Data:* scikit-learn's digits.
 #
 # Every client trains a *teacher* on its own data, to the end. No network ever leaves a client. On the server a
@@ -18,8 +18,9 @@
 # Who sends what to whom in a step of FedIOD. Grey goes down, green goes up, red stays.
 # ```
 #
-# This page runs FedIOD on digits and computes each step once more, in a few lines that are compared with `core`. Which
-# of the paper's numbers hold stands among the [results](46_fediod_results).
+# This page is about the teachers, the messages and the generator. It runs FedIOD on digits and computes each step once
+# more, in a few lines that are compared with `core`. [The next page](35_fediod_student) does so for the answers and the
+# student. Which of the paper's numbers hold stands among the [results](46_fediod_results).
 #
 # The paper takes a step of the student for each step of the generator, and tens of thousands of them. In a run of
 # seconds the student cannot keep up, so it gets `student_steps`, as in the authors' code. All weights of losses are as
@@ -50,7 +51,6 @@ from core.algorithms.fediod.server import Centre
 from core.report import condensed_images, lines, show, source
 from core.report.lesson import answers, share_right
 from core.report.taught import small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
@@ -70,8 +70,8 @@ show(lesson.partition_plot())
 # %% [markdown]
 # ## Stage one: teachers
 #
-# Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher cannot
-# be better than the share of the test images whose class it has seen.
+# Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher
+# cannot be better than the share of the test images whose class it has seen.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the training of a teacher in core"}
 source(local.train_teacher)
@@ -102,8 +102,9 @@ run.per_round().assign(
 ).T.round(1)
 
 # %% [markdown]
-# Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes $w$), the clients answer, the server sends
-# back how its losses depend on the answers, and each client completes the chain rule through its own networks.
+# Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes
+# $w$), the clients answer, the server sends back how its losses depend on the answers, and each client completes the
+# chain rule through its own networks.
 # "One-way" means that no network is sent. It does not mean that the clients speak once: all this crosses the network
 # in *each* step, for each client.
 
@@ -258,8 +259,8 @@ pd.DataFrame(
 # %% [markdown]
 # ### What the student does not know
 #
-# The generator also climbs the student's own loss: $\max_G \min_S L_\text{mimic}$ (Eq. 10, below). It looks for images
-# on which the student lags behind. Together (Eq. 11 and Algorithm 1)
+# The generator also climbs the student's own loss, $\max_G \min_S L_\text{mimic}$ (Eq. 10, {eq}`eq:iod-mimic`): it
+# looks for images on which the student lags behind. Together (Eq. 11 and Algorithm 1)
 #
 # $$
 # \min_G \; L_\text{conf} + L_\text{unique} - L_\text{mimic} - \sum_k L_\text{gan}^k .
@@ -298,107 +299,12 @@ show(
 # %% [markdown]
 # The images need not look like real ones to us: they are good if the student learns from them.
 #
-# ## Answers: what the student learns
-#
-# Distillation compares probabilities at a temperature (Eq. 6, {eq}`eq:kd-loss`). FedIOD goes to $\tau \to \infty$,
-# where this becomes regression on logits ({eq}`eq:kd-limit`), with the ensemble $A$ as the target (Eq. 10):
-#
-# $$
-# \begin{aligned}
-# & \max_G \min_S L_\text{mimic}, \qquad x = G(\xi), \\
-# & L_\text{mimic} = \mathbb{E}_{\xi} \bigl\lVert S(x) - A\bigl(T_1(x), \dots, T_K(x), x\bigr) \bigr\rVert^2 .
-# \end{aligned}
-# $$ (eq:iod-mimic)
-#
-# ### Whom to believe
-#
-# The weight of a teacher on class $c$ and image $x$ shall stand for the ratio (Eq. 7)
-#
-# $$
-# \frac{P_k(y \mid x)}{P(y \mid x)} \approx \frac{P_k(y)}{P(y)} \cdot \frac{P(x)}{P_k(x)} .
-# $$ (eq:iod-ratio)
-#
-# The first factor is a ratio of class counts. For the second one the discriminator is asked: $D_k(x)$ is large where
-# generated images, which stand for all data, are denser than those of client $k$ (Eq. 8). Then the answers are mixed,
-# class by class (Eq. 9; $\odot$ multiplies element by element):
-#
-# $$
-# \hat\pi_k^c(x) = \frac{n_{k,c}}{\frac{1}{K} \sum_j n_{j,c}} \cdot \frac{D_k(x)}{\mathbb{E}_{x'_k} D_k(x'_k)}, \qquad
-# \pi_k^c(x) = \frac{\hat\pi_k^c(x)}{\sum_{j} \hat\pi_j^c(x)} .
-# $$ (eq:iod-importance)
-#
-# $$
-# A(z_1, \dots, z_K, x) = \sum_{k=1}^{K} \pi_k(x) \odot z_k .
-# $$ (eq:iod-ensemble)
-
-# %%
-n = counts.float()[:, None]  # (K, 1, C)
-pi_hat = n / n.mean(0) * (D_fake / on_real[:, None])[..., None]
-pi_kc = pi_hat / pi_hat.sum(0)  # (K, N, C)
-A = (pi_kc * z).sum(0)
-
-core_pi = distillation.class_input_importance(counts, D_fake, on_real)
-same(pi_kc, core_pi)
-same(A, distillation.ensemble_logits(z, core_pi), atol=1e-4)
-
-student = algorithm.model(final).eval()
-with torch.no_grad():
-    S = student(inputs).float()
-L_mimic = (S - A).square().sum(1).mean()
-same(L_mimic, distillation.mimic_loss(S, A))
-
-# %% [markdown]
-# Does each factor help? Real test images can be asked about without any training. `turned` takes $1 - D_k$ in the place
-# of $D_k$ in both places of {eq}`eq:iod-importance`: then a teacher counts *more* where an image looks like its own
-# data, as the mixture {eq}`eq:kd-mixture` has it.
-
-# %% tags=["hide-input"]
-judged = distillation.generated(answers(judges, task.inputs(test.images)))
-weights = {
-    "mean of logits": pi[:, None, None],
-    "class ratio only (*)": distillation.class_input_importance(counts),
-    "class and input ratio (Eq. 8)": distillation.class_input_importance(
-        counts, judged, on_real
-    ),
-    "class and input ratio, turned": distillation.class_input_importance(
-        counts, 1 - judged, 1 - on_real
-    ),
-}
-accuracy = {
-    "best single teacher": max(share_right(z, test.labels) for z in on_test),
-    **{
-        name: share_right(
-            distillation.ensemble_logits(on_test, weight), test.labels
-        )
-        for name, weight in weights.items()
-    },
-    "the student": run.accuracy,
-}
-pd.Series(accuracy).round(1).to_frame("test accuracy (%)")
-
-# %% tags=["hide-input"]
-gap, turned = (
-    accuracy[f"class and input ratio{name}"] - accuracy["class ratio only (*)"]
-    for name in (" (Eq. 8)", ", turned")
-)
-Markdown(
-    "Here the input ratio changes the accuracy of the ensemble by "
-    f"{gap:+.1f} points as printed and by {turned:+.1f} turned."
-)
-
-# %% [markdown]
-# One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
-# *more* than it should client $k$ believes in $y$, not how far it should be believed. With perfect teachers [the
-# chapter before](47_many_teachers) measures both directions. The setting is `input_ratio`; the rows with * in Tables 6 and 7
-# are without this factor. What it does to the weights [has a page](39_fediod_weights).
-#
 # ## Take away
 #
 # - Networks stay at the clients. Images, answers and gradients travel, in every step ({eq}`eq:iod-generator`). [What
 #   this costs](49_fediod_communication) beside FedAvg has a page.
 # - A good question looks real, makes each teacher sure and the teachers differ ({eq}`eq:iod-together`), and is hard for
 #   the student.
-# - Answers are mixed by class ({eq}`eq:iod-ensemble`). The factor by input points the other way than the mixture rule.
 # - The equations are those in print. [Where the authors' code has something else](44_fediod_paper_vs_released), a
 #   setting has its value.
 #
@@ -456,28 +362,3 @@ for generated, mine, share in [(0.5, 2.0, 0.1), (0.5, 2.0, 0.9), (0.2, 0.1, 1)]:
     assert answer is not None, "best_answer has no body yet"
     least = grid[(grid * (share * mine - generated)).argmin()].item()
     assert answer == least, "the integrand is linear in D: look at its ends"
-
-# %% [markdown]
-# ```{exercise} Teachers of two kinds
-# :label: ex-iod-two
-#
-# *Easy, 10 minutes.*
-#
-# Let every second client have a residual network. What does the student become?
-# ```
-#
-# ````{solution} ex-iod-two
-# :class: dropdown
-#
-# ```python
-# mixed = [
-#     {"model": "convnet", "depth": 2, "width": 16},
-#     {"model": "resnet8", "width": 8, "grid": 1},
-# ]
-# own = {**lesson.own["fediod"], "teacher_models": mixed}
-# round(lesson.but(own={"fediod": own}).run().accuracy, 1)
-# ```
-#
-# The student keeps the network of the experiment. Teachers of one kind run together, the others one by one; nothing
-# else changes, because only answers and gradients are exchanged.
-# ````
