@@ -1,17 +1,13 @@
 # %% [markdown]
 # # FedVCK: ablations
 #
-# *Question:* what does each part of FedVCK {cite:p}`fedvck` add, and do its figures on condensation quality, repeated
-# knowledge and the share $r$ come out again?\
+# *Question:* what does each part of FedVCK {cite:p}`fedvck` add, and each way to compute it?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
 # Three parts can be switched off: the latent constraints ({eq}`eq:dc-latent`), the model-guided selection $P_w$
 # ({eq}`eq:vck-selection`) and the relational contrastive loss $L_{rc}$ ({eq}`eq:vck-contrast`). They are settings of
-# one algorithm, so nothing else differs. Tables 4, 13 and 14 come from records. The figures are drawn from quick runs,
-# because no number of them is printed.
-#
-# Condensed images start from fresh noise in every round, as the paper says. Going on with the last images
-# (`warm_start`) would change what Figures 1b and 3 measure.
+# one algorithm, so nothing else differs. Tables 4, 13 and 14 come from records. [The next page](05_fedvck_figures) has
+# the paper's figures on what is condensed.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -27,15 +23,12 @@ shown = "best"
 
 # %% tags=["hide-input"]
 import pandas as pd
-import torch
 from IPython.display import display
 
-from core.report import curves, lines, show, source, table, table_frame
-from core.report.knowledge import adjacent_mmd
-from core.report.lesson import SMALL, Lesson, condensed, trained
+from core.report import curves, lines, show, table, table_frame
+from core.report.lesson import SMALL, Lesson
 from core.report.results import column_curves, table_runs
 from core.report.texts import Markdown
-from core.rng import Rng
 
 best = None if shown == "best" else shown
 
@@ -97,7 +90,7 @@ two.round(2)
 
 # %% [markdown]
 # Here the two are different programs: FedDM also matches logits and disturbs the weights of the encoder, and trains the
-# server with other values. Two runs with equal numbers are the same run.
+# server with other values. Eight equal numbers in print most likely come from one program.
 #
 # ## Table 13: hard negatives
 #
@@ -140,7 +133,6 @@ lesson = Lesson(
         "wire": wire,
     },
 )
-task = lesson.task
 switched_off = {
     "w.o. all": ("wo_lrc", "wo_pw", "wo_latent"),
     "w.o. L_rc + P_w": ("wo_lrc", "wo_pw"),
@@ -162,11 +154,10 @@ show(
 
 # %% [markdown]
 # One seed, and a tiny run: the order of the arms here is no evidence. The tables above have three seeds.
-
-# %% [markdown]
+#
 # ## Condensation to convergence
 #
-# Not in the paper, whose budget is thousands of iterations of SGD. With the exact mean the gradient has no noise, and
+# Not in the paper; its code takes thousands of iterations of SGD. With the exact mean the gradient has no noise, and
 # larger steps are stable. *Scaled SGD* multiplies the step by the number of condensed images in a group, since the loss
 # looks at their mean; *Adam* has its own scale. A pool of few augmentations can be fitted, and then the loss says
 # little of other draws: a *refreshed* pool is redrawn every 20 iterations.
@@ -193,7 +184,7 @@ adam = {
     "clip_norm": None,
 }
 ways = {
-    "SGD as printed": {},
+    "SGD as released": {},
     "scaled SGD": scaled,
     "Adam": adam,
     "scaled SGD, refreshed": scaled | {"refresh": 20},
@@ -239,199 +230,17 @@ else:
     display(Markdown("None of these runs is among the records yet."))
 
 # %% [markdown]
-# ## Figure 1a: the loss falls, the accuracy does not
-#
-# The paper's claim: without the constraints the condensation loss falls easily in every round, yet the model hardly
-# improves. We take the largest client and condense its images under the model of every round, in both arms, and record
-# the loss of every step.
-
-# %%
-client = max(lesson.members(), key=len)
-
-
-def losses(state, free, number):
-    """Condensation loss of every step, mean over the classes of the client."""
-    *_, loss = condensed(
-        task,
-        task.model_from(state.tensors),
-        client.images,
-        client.labels,
-        5,
-        Rng(seed).at("figure", number),
-        free=free,
-        iterations=iterations,
-        image_lr=1.0,
-        clip_norm=30.0,
-    )
-    return loss
-
-
-# %% tags=["hide-input"]
-traces = [
-    pd.DataFrame(
-        {
-            "step": range(number * iterations, (number + 1) * iterations),
-            "loss": losses(state, free, number),
-            "label": label,
-        }
-    )
-    for label, arm, free in (
-        ("free", "w.o. all", True),
-        ("constrained", "w.o. L_rc + P_w", False),
-    )
-    for number, state in enumerate(quick[arm].states)
-]
-show(
-    lines(
-        pd.concat(traces),
-        "step",
-        "loss",
-        log="y",
-        xlabel=f"step ({iterations} in each round)",
-        ylabel="loss per class",
-        title="Condensation loss, round after round",
-    )
-)
-
-# %% tags=["hide-input"]
-summary = {}
-for label, arm in (("free", "w.o. all"), ("constrained", "w.o. L_rc + P_w")):
-    last = [
-        trace["loss"].iat[-1]
-        for trace in traces
-        if trace["label"].iat[0] == label
-    ]
-    scores = quick[arm].per_round()["accuracy (%)"].tolist()
-    summary |= {
-        (label, "last loss"): last,
-        (label, "accuracy (%)"): scores,
-    }
-pd.DataFrame(summary, index=range(1, rounds + 1)).rename_axis("round").round(3)
-
-# %% [markdown]
-# ## Figures 1b and 3: repeated knowledge
-#
-# The claim: with $P_w$ the condensed images of two rounds in a row differ more. The measure is the MMD of class $c$
-# between round $t$ and the round before,
-#
-# $$
-# \mathrm{MMD}_c^t = \hat{\mathcal{K}}_{S_c^t, S_c^t} + \hat{\mathcal{K}}_{S_c^{t-1}, S_c^{t-1}}
-# - 2 \hat{\mathcal{K}}_{S_c^t, S_c^{t-1}} ,
-# $$ (eq:abl-adjacent)
-#
-# averaged over classes. The paper names neither encoder nor kernel. We take the linear kernel and one encoder for all
-# rounds and both arms, trained on real images, so that a distance means other images and not another model.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(adjacent_mmd)
-
-# %% tags=["hide-input"]
-train = task.dataset.train
-eye = trained(
-    task, task.inputs(train.images), train.labels, 60, Rng(seed).at("eye")
-)
-
-
-@torch.no_grad()
-def repetition(name, label):
-    found = quick[name].state.tensors
-    pictures = found["knowledge/images"]
-    features = eye.eval().embed(
-        task.inputs(pictures) if pictures.dtype == torch.uint8 else pictures
-    )
-    return adjacent_mmd(
-        features, found["knowledge/labels"], found["knowledge/round"] + 1
-    ).assign(label=label)
-
-
-distances = pd.concat(
-    [
-        repetition("w.o. L_rc + P_w", "uniform"),
-        repetition("w.o. L_rc", "with P_w"),
-    ]
-)
-show(
-    lines(
-        distances,
-        "round",
-        "mmd",
-        ylabel="MMD to the round before",
-        xlabel="communication round",
-        title="Difference of adjacent rounds (band: over classes)",
-    )
-)
-
-# %%
-means = distances.groupby(["label", "round"])["mmd"].mean().unstack()
-uniform, guided = means.loc["uniform"], means.loc["with P_w"]
-Markdown(
-    f"With P_w adjacent rounds differ more in {(guided > uniform).sum()} of "
-    f"{means.shape[1]} rounds; mean {guided.mean():.2f} against "
-    f"{uniform.mean():.2f}."
-)
-
-# %% [markdown]
-# One confounder is hard to remove: the model itself moves from round to round, and with it what is condensed, whether
-# images are selected or not.
-#
-# ## Figures 4 and 5: the share $r$
-#
-# More condensed images carry more, cost more and are harder to optimise. On so few images the least number of five per
-# class would hide $r$, so it is one here.
-
-# %% tags=["hide-input"]
-shares = (0.02, 0.1, 0.3)
-tried = {p: short.run(share=p, min_images=1).record for p in shares}
-pd.DataFrame(
-    {
-        f"p = {100 * p:g}%": {
-            "accuracy (%)": 100 * record.metrics["accuracy"],
-            "upload a round (kB)": record.rounds[-1]["up"] / 1000,
-            "seconds of clients a round": record.rounds[-1]["seconds"][
-                "clients"
-            ],
-        }
-        for p, record in tried.items()
-    }
-).round(2)
-
-# %% [markdown]
 # ## Where paper and code differ
 #
-# The authors' `run.sh` has the settings of the full method only. Its condensed images start from those of the last
-# round, which makes adjacent rounds alike whatever is selected; [paper and released
-# code](13_fedvck_paper_vs_released) measures that switch.
+# The authors' `run.sh` has the settings of the full method only. [Paper and released code](13_fedvck_paper_vs_released)
+# measures each switch.
 #
 # ## Take away
 #
 # - The ablations of the paper are four settings of one algorithm; the tables say what each step adds where measured.
-# - A condensation loss that falls says little. What a network learns from the images is the test.
-# - Figures without numbers cannot be reproduced to the digit, but their claims can be tested.
+# - Where the real side is computed exactly, larger steps are stable. Who takes them, SGD or Adam, then matters.
 #
-# ## Exercises
-#
-# ```{exercise} A control
-# :label: ex-abl-control
-#
-# *Hard, 30 minutes.*
-#
-# How large is {eq}`eq:abl-adjacent` for two condensations of the *same* round that differ only in their noise? Why is
-# this the number that the figure should be compared with?
-# ```
-#
-# ````{solution} ex-abl-control
-# :class: dropdown
-#
-# Run the arm "w.o. L_rc + P_w" with two seeds for the noise and one round; then
-#
-# ```python
-# adjacent_mmd(torch.cat([a, b]), torch.cat([la, lb]),
-#              torch.cat([torch.zeros_like(la), torch.ones_like(lb)]))
-# ```
-#
-# with their features `a`, `b` and labels `la`, `lb`. What remains when nothing was selected and no model moved is the
-# spread of condensation itself. Only what lies above it is new knowledge.
-# ````
+# ## Exercise
 #
 # ```{exercise} More than three parts
 # :label: ex-abl-alone
