@@ -139,6 +139,12 @@ def claims(paper: str, root: Path | None = None) -> list[Claim]:
         if len(kinds) != 1 or not isinstance(given.get("claim"), str):
             raise InputError(f"{where} needs a 'claim' and one of {', '.join(KINDS)}")
         (kind,) = kinds
+        if kind == "print":
+            detail = as_mapping(given[kind], where)
+            # an unquoted comma in `because` would end it and begin another key
+            check_keys(detail, ("agrees", "because"), where)
+            if not (isinstance(detail.get("agrees"), bool) and detail.get("because")):
+                raise InputError(f"{where} needs 'agrees', true or false, and 'because'")
         page = given["shown"] if kind == "shown" else given.get("page")
         if page is not None and not (isinstance(page, str) and re.fullmatch(r"\w+", page)):
             raise InputError(f"{where}: {brief(page)} is not the name of a page")

@@ -121,7 +121,16 @@ def test_a_table_shows_its_claims_with_links():
 
 
 @pytest.mark.parametrize(
-    "text", ["claims: 3", "claims: [{claim: x}]", "claims: [{claim: x, open: a, shown: b}]"]
+    "text",
+    [
+        "claims: 3",
+        "claims: [{claim: x}]",
+        "claims: [{claim: x, open: a, shown: b}]",
+        # an unquoted comma ends a reason
+        "claims: [{claim: x, print: {agrees: false, because: rounds, clients are not given}}]",
+        "claims: [{claim: x, print: {agrees: maybe, because: a}}]",
+        "claims: [{claim: x, print: {agrees: true}}]",
+    ],
 )
 def test_malformed_files_are_refused(tmp_path, text):
     (tmp_path / "p.yaml").write_text(f"claims: {text}")
