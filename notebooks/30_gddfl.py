@@ -20,13 +20,12 @@
 # Who sends what to whom in GDD-FL. Green goes up, red stays.
 # ```
 #
-# This page goes through the equations in a few lines that are compared with `core`, and runs all methods of the paper's
-# table on digits. Which of its numbers hold stands among the [results](32_gddfl_results); what its precision and recall mean, on
-# [another page](34_gddfl_averaging); [a page of its own](31_gddfl_shift) looks at the shift, and
-# [another](33_gddfl_devices) at what it brings.
+# This page goes through the equations in a few lines that are compared with `core`. [The next](29_gddfl_rivals) runs
+# all methods of the paper's table. Which of its numbers hold stands among the [results](32_gddfl_results); what its
+# precision and recall mean, on [another page](34_gddfl_averaging). [The shift](31_gddfl_shift) and [what it
+# brings](33_gddfl_devices) have pages of their own.
 #
-# Digits have 8x8 pixels and the runs are short. So the encoder has two blocks in place of three, and gradient matching
-# takes the step size of the other methods.
+# Digits have 8x8 pixels and the runs are short. So the encoder has two blocks in place of three.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -41,34 +40,20 @@ seed = 0
 profile = "quick"
 
 # %% tags=["hide-input"]
-import inspect
 from functools import partial
 
-import pandas as pd
 import torch
 from torch.testing import assert_close
 
 from core import condensation
-from core.algorithms import find, random_selection
-from core.condensation import gradient, problem, shift
+from core.condensation import shift
 from core.families import one_shot
 from core.report import condensed_images, image_rows, show, source
 from core.report.lesson import Lesson
 from core.report.texts import Markdown
 from core.rng import Rng
-from core.server import weighted_average
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
-trained = {"server_epochs": 100, "server_lr": 0.02}
-condensed = {
-    "images_per_class": images_per_class,
-    "iterations": iterations,
-    "image_lr": 1.0,
-    "real_batch": real_batch,
-    "encoder_depth": encoder_depth,
-    "encoder_width": encoder_width,
-    **trained,
-}
 lesson = Lesson(
     profile,
     "gddfl",
@@ -77,7 +62,16 @@ lesson = Lesson(
     clients=clients,
     rounds=1,
     seed=seed,
-    own={"gddfl": condensed, "dm": condensed},
+    settings={
+        "images_per_class": images_per_class,
+        "iterations": iterations,
+        "image_lr": 1.0,
+        "real_batch": real_batch,
+        "encoder_depth": encoder_depth,
+        "encoder_width": encoder_width,
+        "server_epochs": 100,
+        "server_lr": 0.02,
+    },
 )
 settings = lesson.experiment().new_algorithm().settings
 task, members = lesson.task, lesson.members()
@@ -239,7 +233,7 @@ source(shift.ShiftedProblem.block)
 # Two things follow. First, only the *mean* feature counts. A shift that moved features up and down by equal amounts
 # would leave it where it is on average; the shift has an effect because $\psi_\theta$ is not linear. Second, there is
 # a factor of 2 in front: at the same learning rate GDD-FL takes steps twice as long as DM. A comparison of the two
-# measures both. With $p = 0$ only the longer step is left, so the run below has that arm as well.
+# measures both. With $p = 0$ only the longer step is left, so [the next page](29_gddfl_rivals) has that arm as well.
 #
 # ## What is sent, and what the server does
 #
@@ -279,108 +273,6 @@ show(
 )
 
 # %% [markdown]
-# ## The methods of the table
-#
-# The table compares GDD-FL with training in one place, with random selection, with FedAvg {cite:p}`fedavg`, and with
-# three methods of condensation: DC {cite:p}`dc`, DSA {cite:p}`dsa` and DM {cite:p}`dm`. Each rests on one idea, and the
-# idea on one line.
-
-
-# %% tags=["hide-input"]
-def line(function, start, rows=1):
-    """So many lines of a function's source, from the one that begins so."""
-    text = [row.strip() for row in inspect.getsource(function).splitlines()]
-    (first,) = (k for k, row in enumerate(text) if row.startswith(start))
-    return " ".join(text[first : first + rows])
-
-
-ideas = {
-    "Upper bound": (
-        "all images of all clients in one place",
-        line(find("centralized").round, "images = torch.cat"),
-    ),
-    "R.S. (random selection)": (
-        "real images, as many as are asked for of each class, drawn from all "
-        "clients",
-        line(random_selection.quotas, "drawn ="),
-    ),
-    "FedAvg": (
-        "models travel, round after round, and are averaged by numbers of "
-        "samples",
-        line(weighted_average, "sum_.add_"),
-    ),
-    "DC": (
-        "a network shall learn the same from them: gradients agree, by their "
-        "cosines",
-        line(gradient.gradient_distance, "layers.append"),
-    ),
-    "DSA": (
-        "DC, with the same random transform for real and condensed images of a "
-        "class",
-        line(gradient.GradientProblem.gradients, "inputs = augment"),
-    ),
-    "DM": (
-        "mean features agree, at a new random network in each iteration",
-        line(problem.Problem.loss, "return mmd"),
-    ),
-    "GDD-FL": (
-        "DM, and the same towards images with shifted statistics",
-        line(shift.ShiftedProblem.loss, "return", 2),
-    ),
-}
-Markdown(
-    "\n".join(
-        f"- **{name}**: {idea}.\n\n  ```python\n  {code}\n  ```"
-        for name, (idea, code) in ideas.items()
-    )
-)
-
-# %% [markdown]
-# DC and DSA take the derivative of a derivative, with networks of their own for each client once these have learned
-# something, so they cost the most. The table's columns have the step sizes of their own papers.
-#
-# Now all of them. Random selection gets as many images in all as the clients of GDD-FL send together. Gradient
-# matching gets a tenth of the iterations, because each costs more, and one match at each network.
-
-# %% tags=["hide-input"]
-few = condensed | {
-    "iterations": max(1, iterations // 10),
-    "matches": 1,
-    "network_steps": 1,
-}
-total = {"images_per_class": clients * images_per_class, **trained}
-local = {"local_steps": 10, "lr": 0.05}
-runs = {
-    "GDD-FL": run,
-    "GDD-FL, p = 0": lesson.run(shift_probability=0),
-    "DM": lesson.run("dm"),
-    "DSA": lesson.run("dsa", **few),
-    "DC": lesson.run("dc", **few),
-    f"R.S.@{total['images_per_class']}": lesson.run(
-        "random_selection", **total
-    ),
-    "FedAvg, 1 round": lesson.run("fedavg", **local),
-    "FedAvg, 10 rounds": lesson.but(rounds=10, evaluate_every=10).run(
-        "fedavg", **local
-    ),
-    "Upper bound": lesson.run("centralized", lr=0.05, local_steps=50),
-}
-rows = {
-    name: {
-        "up (kB)": sum(r.up for r in run.results) / 1e3,
-        "seconds": run.record.seconds,
-        "accuracy (%)": run.accuracy,
-        "AUC (%)": 100 * run.record.metrics["auc_macro"],
-    }
-    for name, run in runs.items()
-}
-pd.DataFrame(rows).T.round(1)
-
-# %% [markdown]
-# One seed on tiny images is no evidence on the order of the methods. Look at other things: at what an upload of images
-# costs beside models; at how far FedAvg gets in a single round; at random selection, whose real images cost as much as
-# the condensed ones; and at GDD-FL without any shift ($p = 0$), which is not DM but DM with the longer step.
-#
 # ## Take away
 #
 # - One upload, one training: GDD-FL is DM with a second loss towards shifted images ({eq}`eq:gdd-losses`).
@@ -388,30 +280,7 @@ pd.DataFrame(rows).T.round(1)
 #   comparison with DM needs an arm with the longer step alone.
 # - What is sent depends on the images, not on the network ({eq}`eq:gdd-bytes`).
 #
-# ## Exercises
-#
-# ```{exercise} No shift
-# :label: ex-gdd-zero
-#
-# *Medium, 20 minutes.*
-#
-# Show that GDD-FL with $p = 0$ is DM with twice the learning rate, and check it on digits.
-# ```
-#
-# ````{solution} ex-gdd-zero
-# :class: dropdown
-#
-# With $p = 0$, $O^U = O^\mathcal{T}$, and {eq}`eq:gdd-losses` adds up to
-# $2 \mathcal{L}_{\mathcal{S}, \mathcal{T}}$. SGD (with momentum, too) on twice a loss is SGD with twice the rate.
-#
-# ```python
-# double = lesson.run("dm", image_lr=2.0).state.tensors["uploaded/images"]
-# zero = runs["GDD-FL, p = 0"].state.tensors["uploaded/images"]
-# (double.int() - zero.int()).abs().max()
-# ```
-#
-# They agree to rounding.
-# ````
+# ## Exercise
 #
 # ```{exercise} By post
 # :label: ex-gdd-post

@@ -4,9 +4,9 @@
 # *Question:* which of GDD-FL's {cite:p}`gddfl` numbers and claims hold when they are measured again?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# How the method works stands in [the chapter before](30_gddfl). Here are the paper's table and what is sent. [What
-# precision and recall mean](34_gddfl_averaging) in it has a page of its own, and so have [the shift](31_gddfl_shift)
-# and [what it brings](33_gddfl_devices), with the authors' later program.
+# How the method works stands in [a chapter before](30_gddfl), its rivals in [another](29_gddfl_rivals). Here are the
+# paper's table and what is sent. [What precision and recall mean](34_gddfl_averaging) in it has a page of its own, and
+# so have [the shift](31_gddfl_shift) and [what it brings](33_gddfl_devices), with the authors' later program.
 #
 # `shown` is the profile that the tables show; "best" is the fullest that is measured.
 
@@ -30,9 +30,10 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## In short
 #
-# ISIC 2020 {cite:p}`isic2020` is not at hand here. Two smaller data sets stand in, and are named wherever a number comes
-# from them: HAM10000 (skin lesions at 64x64 pixels; melanoma against the rest, about one image in nine) and BreastMNIST
-# (ultrasound). A stand-in cannot reproduce a number. It can show whether the methods come in the same order.
+# ISIC 2020 {cite:p}`isic2020` is not at hand here. Two smaller data sets stand in, and are named wherever a number
+# comes from them: HAM10000 (skin lesions at 64x64 pixels; melanoma against the rest, about one image in nine) and
+# BreastMNIST (ultrasound). A stand-in cannot reproduce a number. It can show whether the methods come in the same
+# order.
 
 # %% tags=["hide-input"]
 found = table_frame("gddfl", 1, best)
