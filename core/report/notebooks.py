@@ -10,6 +10,7 @@ import ast
 import contextlib
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -57,8 +58,12 @@ def find(path: str | Path) -> Path:
 
 
 def chapters() -> list[str]:
-    """The names of the book's notebooks in their order."""
-    return sorted(file.stem for file in NOTEBOOKS.glob("*.py"))
+    """The names of the book's notebooks in the order of its contents, and then any that these
+    leave out.
+    """
+    listed = re.findall(r"notebooks/(\w+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    names = sorted(file.stem for file in NOTEBOOKS.glob("*.py"))
+    return sorted(names, key=lambda name: listed.index(name) if name in listed else len(listed))
 
 
 def parameters(path: str | Path) -> dict[str, Any]:

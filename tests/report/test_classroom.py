@@ -171,3 +171,11 @@ def test_a_right_answer_is_called_right(tiny):
 def test_student_notebooks_are_written(tiny, tmp_path):
     (written,) = classroom.write_students([tiny], tmp_path / "class")
     assert written.name == "tiny.ipynb" and notebooks.read(written).cells
+
+
+def test_chapters_come_in_the_order_of_the_contents():
+    yaml = pytest.importorskip("yaml")
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    files = [page["file"] for part in contents["parts"] for page in part["chapters"]]
+    wanted = [Path(file).name for file in files if file.startswith("notebooks/")]
+    assert notebooks.chapters() == wanted and len(wanted) == len(SOURCES)
