@@ -22,6 +22,7 @@ profile = "quick"
 
 # %% tags=["hide-input"]
 import inspect
+import textwrap
 
 import pandas as pd
 
@@ -61,9 +62,11 @@ lesson = Lesson(
 # %% tags=["hide-input"]
 def line(function, start, rows=1):
     """So many lines of a function's source, from the one that begins so."""
-    text = [row.strip() for row in inspect.getsource(function).splitlines()]
-    (first,) = (k for k, row in enumerate(text) if row.startswith(start))
-    return " ".join(text[first : first + rows])
+    text = inspect.getsource(function).splitlines()
+    (first,) = (
+        k for k, row in enumerate(text) if row.strip().startswith(start)
+    )
+    return textwrap.dedent("\n".join(text[first : first + rows]))
 
 
 ideas = {
@@ -97,12 +100,13 @@ ideas = {
     ),
     "GDD-FL": (
         "DM, and the same towards images with shifted statistics",
-        line(shift.ShiftedProblem.loss, "return", 2),
+        line(shift.ShiftedProblem.loss, "return", 3),
     ),
 }
 Markdown(
     "\n".join(
-        f"- **{name}**: {idea}.\n\n  ```python\n  {code}\n  ```"
+        f"- **{name}**: {idea}.\n\n"
+        + textwrap.indent(f"```python\n{code}\n```", "  ")
         for name, (idea, code) in ideas.items()
     )
 )
