@@ -127,6 +127,7 @@ sent.rename_axis("bytes of the whole run")
 # ```{solution} ex-quick-alpha
 # :class: dropdown
 #
-# With nearly equal clients the averaged model gets there in about half of the rounds, and its curve is smoother.
-# Every client then pulls the model in a similar direction, so averaging loses little.
+# With nearly equal clients the averaged model gets there in about half of the rounds or fewer; try other seeds too, for
+# one run is one draw of clients. Clients that are alike pull the model in more similar directions, which the next
+# chapter measures, so averaging loses less.
 # ```

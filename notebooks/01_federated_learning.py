@@ -162,7 +162,8 @@ source(federation.rounds)
 # \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.
 # $$ (eq:fl-drift)
 #
-# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves.
+# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves: for equally
+# long ways at right angles to each other it is $\sqrt{1 - 1/K}$.
 
 
 # %%
@@ -205,8 +206,8 @@ drifts = {f"{a:g}": drift(experiment(alpha=a)) for a in (100.0, 1.0, alpha)}
 pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 
 # %% [markdown]
-# Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. What small
-# $\alpha$ adds is drift that does not average out, because it points to the clients' own classes.
+# Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. Compare the value
+# at the smallest $\alpha$ with $\sqrt{1 - 1/K}$: do these clients still have a common direction?
 #
 # ## Three remedies
 #
@@ -236,12 +237,12 @@ pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(
 ).round(3)
 
 # %% [markdown]
-# **SCAFFOLD** {cite:p}`scaffold` measures the drift and takes it out. Every client keeps a *control variate* $c_i$,
-# its mean gradient of the last time, the server keeps $c$, the mean over all clients, and every local step is
-# corrected by the difference:
+# **SCAFFOLD** {cite:p}`scaffold` estimates the drift and takes it out. Every client keeps a *control variate* $c_k$,
+# its mean gradient of the last time, the server keeps $c$, the mean over all clients, and every local step with the
+# gradient $g_k$ of a batch is corrected by the difference (the paper writes $y_i$ for $w^k$ and $c_i$ for $c_k$):
 #
 # $$
-# y_i \leftarrow y_i - \eta_l \, (g_i(y_i) - c_i + c).
+# w^k \leftarrow w^k - \eta \, (g_k(w^k) - c_k + c).
 # $$ (eq:fl-scaffold)
 #
 # Both cross the network beside the model, so a round costs twice as much. The correction is the gradient of a linear
@@ -285,9 +286,10 @@ records = [
 show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
 
 # %% [markdown]
-# *Centralized* puts all data in one place and takes as many steps. It is the ceiling; what is missing to it is the
-# price of keeping the data apart. These are single runs on a tiny data set: the [reference
-# methods](02_reference_methods) compare them on real data with three seeds.
+# *Centralized* puts all data in one place and takes as many steps as all clients together. It is the ceiling; what is
+# missing to it is the price of keeping the data apart. SCAFFOLD takes plain SGD, as its paper does, the others have
+# momentum in their local steps; all have one learning rate, which suits not all alike. And these are single runs on a
+# tiny data set: the [reference methods](02_reference_methods) compare them on real data with three seeds.
 #
 # ## What travels
 #
@@ -369,8 +371,8 @@ show(
 #
 # *Easy, 10 minutes.*
 #
-# A ConvNet has $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? FedVCK prints 12.13 to
-# 12.21 MB for such networks in its Table 9. What must one MB be?
+# A ConvNet has about $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? In its Table 9
+# FedVCK prints 12.13 to 12.21 MB for four of its data sets. What must one MB be?
 # ```
 #
 # ```{solution} ex-fl-bytes

@@ -2,7 +2,7 @@
 # # Reference methods on real data
 #
 # *Question:* how far are the classic methods from the ceiling when clients differ much?\
-# *Time:* under half a minute on two CPU cores; the runs shown took one to two minutes each. *Data:* records of
+# *Time:* under half a minute on two CPU cores; what the runs shown took stands below them. *Data:* records of
 # PneumoniaMNIST, MNIST and CIFAR-10 that come with the book; digits for the quick run.
 #
 # Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone**
@@ -61,7 +61,7 @@ for name, found in columns.items():
     show(curves(found, x="megabytes", title=name))
 
 # %% [markdown]
-# What the runs cost:
+# What the runs cost, `minutes` and `MB sent` for one run, as a mean over the seeds:
 
 # %%
 records_summary(runs_shown.set_index("id")["record"].to_dict()).round(2)
@@ -69,7 +69,8 @@ records_summary(runs_shown.set_index("id")["record"].to_dict()).round(2)
 # %% [markdown]
 # ## A quick run of your own
 #
-# The same methods, small. Change the parameters in the first cell.
+# The same methods, small. Change the parameters in the first cell. One seed and few rounds say nothing about the order
+# of the methods; and SCAFFOLD's local steps are plain SGD here, while those of the others have momentum.
 
 
 # %%
@@ -184,9 +185,11 @@ Markdown(
 )
 
 # %% [markdown]
-# The risk of such rules where clients differ: an honest client with rare classes looks like a poisoner, and is left out
-# like one. The setting is `aggregation` of FedAvg and of all methods that average models; the default is the mean, as
-# the papers have it.
+# Where clients differ such rules have a risk: an honest client with rare classes looks like a poisoner, and is left out
+# like one. One run as small as this neither shows it nor rules it out. The median and the mean without the extremes
+# count every client once, however many samples it has, so they differ from the mean for this reason too. The
+# setting is `aggregation` of FedAvg and of all methods that average models; the default is the mean, as the papers have
+# it.
 
 # %% [markdown]
 # ## Run them at full budget
@@ -199,7 +202,7 @@ Markdown(
 #
 # - Centralized and Standalone say how much there is to win before any federated method is judged.
 # - A table needs the number of seeds, the budget and the split beside each number; here they stand in the note above
-#   it   and in the list below it.
+#   it and in the list below it.
 #
 # ```{exercise} The worth of a federation
 # :label: ex-reference-worth
