@@ -189,8 +189,9 @@ def leads(
 
     Returns: a row for every column of the table, with `printed` and `measured` in points, and
         `printed rivals` and `measured rivals`, how many others there are to beat. A measured lead
-        is the least mean difference over the seeds that both sides have (see `gains`). Raises
-        InputError as `table_frame` does.
+        is the least mean difference over the seeds that both sides have (see `gains`), and `seeds`
+        the least number of these over the rivals, 0 where there is none. Raises InputError as
+        `table_frame` does.
     """
     known = records() if measured is None else measured
     frame = table_frame(paper, table, profile, known)
@@ -199,15 +200,16 @@ def leads(
     ours = frame[frame["row"] == method].set_index("column")["printed"]
     printed = others.dropna(subset=["printed"]).groupby("column")["printed"]
     found = gains(paper, table, "accuracy", method, profile, known)
-    behind = found[found["row"].map(rivals).astype(bool)].groupby("column")["gain"]
+    compared = found[found["row"].map(rivals).astype(bool)].groupby("column")
+    behind = compared["gain"]
     of = pd.DataFrame(index=pd.Index(frame["column"].unique(), name="column"))
     of["printed"] = (ours - printed.max()).astype(float)
     of["measured"] = -behind.max().astype(float)
     of["printed rivals"] = printed.size()
     of["measured rivals"] = behind.size()
-    return of.fillna({"printed rivals": 0, "measured rivals": 0}).astype(
-        {"printed rivals": int, "measured rivals": int}
-    )
+    of["seeds"] = compared["seeds"].min()
+    counts = ["printed rivals", "measured rivals", "seeds"]
+    return of.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:

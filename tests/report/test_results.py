@@ -54,10 +54,13 @@ def test_a_lead_is_over_the_best_of_the_others():
     assert plain.pop("measured") == pytest.approx(8)
     # as printed: 88.85 over FedGen's 86.44
     assert plain.pop("printed") == pytest.approx(2.41)
-    assert plain == {"printed rivals": 5, "measured rivals": 2}
+    assert plain == {"printed rivals": 5, "measured rivals": 2, "seeds": 1}
+    two = leads("fedmk", 3, "FedMK", lambda row: row == "FedAvg", None, known).iloc[0]
+    assert two["seeds"] == 2  # FedAvg has three, FedMK two
     all_rows = leads("fedmk", 3, "FedMK", measured=known).iloc[0]
     assert all_rows["measured"] == pytest.approx(-15) and all_rows["measured rivals"] == 3
-    assert leads("fedmk", 3, "FedMK", measured={})["measured"].isna().all()
+    none = leads("fedmk", 3, "FedMK", measured={})
+    assert none["measured"].isna().all() and not none["seeds"].any()
 
 
 def test_a_gain_is_over_the_seeds_that_both_have():
