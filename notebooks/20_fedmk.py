@@ -337,7 +337,8 @@ worth.round(1)
 # step.gradient.item(), eta * (w - eta * (w - 0.5) - x)
 # ```
 #
-# This is why knowledge for few steps does not look like data, and why the pixels leave $[-1, 1]$.
+# So in this toy what is best for few small steps lies far outside the data. It suggests why meta knowledge does not look
+# like data, and why its pixels leave $[-1, 1]$.
 # ````
 
 

@@ -161,8 +161,9 @@ emd = pd.DataFrame(distances).T
 emd.round(3)
 
 # %% [markdown]
-# The lower rows are noise against other noise. They contain no information at all, and still have a distance that
-# hardly depends on the size. So a distance that is *stable* does not show that the information is. What would show
+# The lower rows are noise against other noise, which holds no information at all. Does its distance depend on the size
+# more or less than that of knowledge? A distance that is *stable* where there is no information cannot show that the
+# information is. What would show
 # something is a distance well below that of such a control.
 
 # %% tags=["hide-input"]
@@ -368,8 +369,8 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 # earth_movers_distance(whole, torch.cat([whole, whole])), earth_movers_distance(whole, whole[: len(whole) // 2])
 # ```
 #
-# Zero: a set is what shares of earth lie where, not how many points there are. The half is far away, although it holds
-# nothing that the whole does not hold.
+# Zero: a set is what shares of earth lie where, not how many points there are. The half is at some distance, although it
+# holds nothing that the whole does not hold.
 # ````
 #
 # ```{exercise} Two images at once

@@ -60,8 +60,8 @@ pd.DataFrame(
 
 # %% [markdown]
 # Two things are odd. The total of 16 M is that of the download alone: the sum that the text writes down is 23 M. And
-# the upload of $4 \times 28 \times 28 \times 20 \times 10$ bytes is that of *one* client: 20 images of each of ten
-# classes. FedAvg's sum has ten clients.
+# the upload of $4 \times 28 \times 28 \times 20 \times 10$ bytes has one factor of ten, where there are ten classes *and*
+# ten clients: it is that of *one* client with 20 images of each class. FedAvg's sum has ten clients.
 #
 # ## The ledger
 #
