@@ -132,8 +132,8 @@ pd.DataFrame(
 # ## What a gradient gives away
 #
 # Model-centric methods have another leak. Deep leakage {cite:p}`dlg` restores an image from its gradient, and for one
-# image the label need not be looked for: the gradient with respect to the last layer's bias is $p - y$, below zero only
-# at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
+# image the label need not be looked for {cite:p}`idlg`: the gradient with respect to the last layer's bias is $p - y$,
+# below zero only at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(leakage.revealed_labels)

@@ -102,7 +102,8 @@ pd.DataFrame(kinds)
 # %% [markdown]
 # ## A formula for one round
 #
-# Let $m_{k,c} = \max(m_0, \lceil r \, n_{k,c} \rceil)$ be the condensed images of class $c$ on client $k$. With one
+# Client $k$ has $n_{k,c}$ real images of class $c$. Where there are any it makes $m_{k,c} = \max(m_0, \lceil r \, n_{k,c}
+# \rceil)$ condensed ones, with $r$ their share (the paper's $p$) and $m_0$ the least number per class. With one
 # byte for a pixel ($C_x$ channels, $H$ by $H$) and for a label, 4 bytes for a logit and 8 for a number of samples,
 # clients upload
 #
@@ -316,7 +317,7 @@ added.round(4)
 
 # %% [markdown]
 # They are small, but they are not nothing. And the *download* of FedVCK is a model in every round, as in FedAvg.
-# The tables of the paper show uploads only. From our records, MB a round in both directions:
+# Tables 5 and 9 show uploads only. From our records, MB a round in both directions:
 
 # %%
 found = pd.concat(

@@ -254,9 +254,9 @@ pd.DataFrame(
 # Half of the clients defended, mean and maximum where noise puts them: with so few targets, the row of FedVCK in
 # Table 6 is what an attack gives that finds nothing. With all of a client's images as targets, chance would give less
 # than is printed, and the row would be half of the clients without a leak and half with one. The paper does not print
-# the number of targets, so it does not say which; and a difference of 0.015 between two means is of the size of the
-# noise in the first reading. In both, 50% is the highest defence rate to be expected of any method. All printed rates
-# are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition
+# the number of targets, so it does not say which; and the difference between the printed means of FedAvg and FedVCK is
+# of the size of the noise in the first reading. In both, 50% is the highest defence rate to be expected of any method. All printed
+# rates are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition
 # stands. What is odd is that FedVCK's maximum and mean are the same on two data sets.
 
 # %% [markdown]
@@ -338,7 +338,8 @@ attack_frame(every.drop_duplicates("id")).round(3)
 #     print(epochs, round(outcome.together().auc, 3))
 # ```
 #
-# Yes: what is learnt by heart can be found. A model that stops early keeps more secrets, and costs less.
+# It should: what is learnt by heart can be found, so a model that stops early keeps more secrets, and costs less. With so
+# few images one seed decides little: look at the trend, and try other seeds.
 # ````
 #
 # ```{exercise} Real images in the place of condensed ones

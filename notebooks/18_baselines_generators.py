@@ -96,9 +96,11 @@ pd.DataFrame(accuracy).round(1)
 # z = G(y, \epsilon) ,
 # $$ (eq:base-fedgen)
 #
-# and sends it out. Clients train their own last layer on features of classes that they lack. The paper weights all
-# clients alike, $\omega = 1/K$; its code weights them by their share of the class, which is the default here: a client
-# without the class has nothing to say on it.
+# with the softmax $\sigma$ and weights $\omega_{k,y}$ of the clients, and sends it out. Clients train their own last
+# layer on features of all classes, those that they lack included. The paper weights all clients alike, $\omega = 1/K$;
+# its code weights them by their share of the class, which is the default here: a client without the class has nothing
+# to say on it. (The code also takes the mean of the clients' losses in place of the loss of their mean logits: the
+# setting `ensemble`.)
 
 # %%
 draws = Rng(seed).at("heads").generator()
@@ -157,7 +159,7 @@ show(
 
 # %% [markdown]
 # The generator learns from the clients, and they learn from it. In early rounds the clients know little, and features
-# that agree with them are no features of real images: FedGen may start slower than FedAvg.
+# that agree with them need not look like features of real images: FedGen may start slower than FedAvg.
 
 # %% [markdown]
 # ## FedGAN: generated images
@@ -197,8 +199,8 @@ show(
 )
 
 # %% [markdown]
-# A generator needs thousands of steps. In ten rounds it has few, and until then its images are wrong examples. This is
-# the price of ten rounds, and not a fault of the method.
+# Such generators are usually trained for many thousands of steps. Here it had `rounds` times `local_steps`, and images
+# that are not like their class yet are wrong examples. So these runs judge a small budget, and not the method.
 
 # %% [markdown]
 # ## DFRD: distilling without data
@@ -341,11 +343,11 @@ show(
 # has several owners. So few iterations leave much of the noise that the images start from.
 
 # %% [markdown]
-# That each of them is FedAvg when its own term is off is shown on [the page before](15_baselines).
+# That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines).
 #
 # ## Take away
 #
-# - Generators need many steps; within ten rounds they have few.
+# - A generator has only the steps that the rounds give it; a budget in rounds decides how good it can become.
 # - An ensemble teaches what it knows: where a class has few owners, it knows little.
 # - FedDM sends images in place of models, DESA beside them.
 #
@@ -369,8 +371,8 @@ show(
 #                  for a in (10, 0.5, 0.02)])
 # ```
 #
-# When we tried this, with the defaults, all four were worse at 0.02 than at 0.5, and FedGen and DFRD fell far below
-# FedAvg. A likely reason is the ensemble that teaches them: at 0.02 a class has few owners, and an owner of a single
+# When we tried this, with the defaults and one seed, all four were worse at 0.02 than at 0.5, and FedGen and DFRD fell
+# far below FedAvg. A likely reason is the ensemble that teaches them: at 0.02 a class has few owners, and an owner of a single
 # class takes *anything* for its class. A generator that asks it reaches its goal with any image or feature, and the
 # lesson is empty.
 # FedVCK's paper speaks of a vicious circle of poor synthesis and a poor global model (its text on Table 2). One seed
@@ -391,6 +393,6 @@ show(
 #
 # The difference of two uniform numbers has mean square $1/6$, that of two numbers of variance 1 has $2$. So
 # $\lVert s_i - s_j \rVert \approx \sqrt{d / 6} = \sqrt{784 / 6} \approx 11$ and $\lVert h_i - h_j \rVert \approx
-# \sqrt{128} \approx 11$. The exponent is near $-129$, and $e^{-129}$ is smaller than any float32. With means of squares
+# \sqrt{128} \approx 11$. Their product is near 129, and $e^{-129}$ is smaller than any float32. With means of squares
 # it is $-\frac{1}{6} \cdot 2$, whatever the size.
 # ```

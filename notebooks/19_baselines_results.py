@@ -147,7 +147,7 @@ pd.DataFrame(each).T.round(2)
 
 # %% [markdown]
 # FedMix and DESA exchange averages and anchors before the first round; FedGen's generator comes down from the second
-# round on. FedGAN multiplies every message. [What is sent](14_fedvck_communication) compares such numbers with
+# round on. FedGAN sends generators and discriminators beside every model. [What is sent](14_fedvck_communication) compares such numbers with
 # FedVCK's Tables 5, 9 and 10.
 
 # %% [markdown]
