@@ -59,7 +59,8 @@ Markdown(
     f"{pair['measured'].mean():+.1f} points on average, in print "
     f"{pair['printed'].mean():+.1f}. "
     + (f"Only one seed is behind {', '.join(single)}. " if single else "")
-    + "Where the budget is not the paper's, nothing follows for the paper's own."
+    + "Where the budget is not the paper's, nothing follows for the paper's "
+    "own."
     if len(pair)
     else "Nothing is measured yet."
 )
