@@ -205,7 +205,7 @@ pd.DataFrame(
 #
 # - Paper and code are two methods with one name. The first table says what each difference is worth where measured.
 # - One run a row decides little: what is smaller than twice the chance difference is no evidence.
-# - Two things that had been missed were found by running the authors' program beside ours, step by step.
+# - Two programs that run side by side, step by step, show differences that reading the code misses.
 #
 # ## Exercise
 #
