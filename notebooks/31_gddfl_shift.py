@@ -83,7 +83,7 @@ show(
 # In DSU's reading the cloud stays where it is and becomes wider. In the printed reading the new mean is $\hat\sigma$
 # and the new deviation $|\hat\mu|$: the cloud jumps to where mean and deviation have changed places. A network's inputs
 # are normalised, so that $\mu$ is near zero and $\sigma$ near one for an average image; then the printed form takes
-# most of the contrast away. And where $\hat\mu < 0$ the image is turned into its negative:
+# much of the contrast away. And where $\hat\mu < 0$ the image is turned into its negative:
 
 # %% tags=["hide-input"]
 mean, deviation = shift.moments(batch)
@@ -160,9 +160,9 @@ show(
 # ## What the encoder notices
 #
 # How far does the shift move an image's features? We compare with the distance between two different images of the
-# class, in several random networks. The encoder of DC, DSA, DM and GDD-FL normalises every map of every image by itself
-# (*instance normalisation*). Beside it: a network without normalisation, and the same images with every channel three
-# times.
+# class, in several random networks. The encoder of DC, DSA and DM normalises every map of every image by itself
+# (*instance normalisation*); GDD-FL's paper names a ConvNet and no norm, so we take the same. Beside it: a network
+# without normalisation, and the same images with every channel three times.
 
 
 # %% tags=["hide-input"]
@@ -244,8 +244,9 @@ pd.DataFrame(found).T.round(0)
 
 # %% [markdown]
 # The batch averages over its images, each with an $\epsilon$ of its own, so even a single draw moves the mean feature
-# less than an image. The first column says by how much the target of condensation differs from DM's. Where it is near
-# zero, GDD-FL is little more than DM with the longer step. A loss that compares more than means, such as one with the
+# less than an image. The first column says by how much the target of condensation differs from DM's, and is a little too
+# large: an average over twelve draws keeps $1/\sqrt{12}$ of the noise. Where it is near zero, GDD-FL is little more than
+# DM with the longer step. A loss that compares more than means, such as one with the
 # Gaussian kernel, would notice the width of the cloud as well.
 #
 # ## Take away
@@ -253,7 +254,7 @@ pd.DataFrame(found).T.round(0)
 # - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and some become negatives.
 # - An encoder with instance normalisation notices the shift of a grey image at the border only; colours and inner
 #   layers are another matter. "Where" is as important as "how".
-# - Condensation sees the mean over the shift only. Most of the noise cancels.
+# - Condensation sees the mean over the shift only: noise of mean zero cancels, a change of the mean stays.
 #
 # ## Exercises
 #

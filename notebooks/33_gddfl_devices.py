@@ -9,7 +9,7 @@
 # their own condense with each of them. Then come the table that compares them, the shift of the released code, and a
 # gallery in the manner of the paper's Figure 2.
 #
-# All clients have the same mix of classes here, so that any difference comes from the shift. The numbers of the run are
+# All clients have the same mix of classes here, so that they differ in their devices only. The numbers of the run are
 # those of [the lesson](30_gddfl). `shown` is the profile that the tables show.
 
 # %% tags=["parameters"]
