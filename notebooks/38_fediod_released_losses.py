@@ -139,7 +139,8 @@ Markdown(
 # where they differ there is most to learn, from a teacher that may be wrong. The row `uniqueness_form` of
 # [the table of switches](44_fediod_paper_vs_released) is about that.
 #
-# The cut at 0.01 also stops gradients. How many of the probabilities move nothing in the released form?
+# The cut at 0.01 also stops gradients. A probability that is cut off moves the released form through the mean
+# $\bar q$ only, and not at all where that is cut off too. How many are there?
 
 # %% tags=["hide-input"]
 looked_at = {
@@ -151,8 +152,12 @@ looked_at = {
 cut_off = {}
 for name, inputs in looked_at.items():
     q = answers(lesson.teachers, inputs).softmax(-1)
-    cut_off[name] = 100 * ((q < 0.01) | (q > 0.99)).float().mean().item()
-pd.Series(cut_off).round(1).to_frame("probabilities cut off (%)")
+    itself, its_mean = ((p < 0.01) | (p > 0.99) for p in (q, q.mean(0)))
+    cut_off[name] = {
+        "cut off (%)": 100 * itself.float().mean().item(),
+        "and its mean (%)": 100 * (itself & its_mean).float().mean().item(),
+    }
+pd.DataFrame(cut_off).T.round(1).rename_axis("probabilities")
 
 # %% [markdown]
 # ### A term that is not in print
@@ -249,8 +254,8 @@ show(
 )
 
 # %% [markdown]
-# With the linear loss the generator learns least where the discriminator is sure that an image is generated, which is
-# how every run begins. How a run of Table 1 ends, [the records](46_fediod_results) say.
+# With the linear loss the generator learns least where the discriminator is sure that an image is generated: just where
+# it has most to learn. How a run of Table 1 ends, [the records](46_fediod_results) say.
 #
 # ## The student
 #

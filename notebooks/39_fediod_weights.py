@@ -141,9 +141,9 @@ Markdown(
 
 # %% [markdown]
 # One student each. Compare the rows of real images with the others. Class-wise weights set each class's score by
-# different teachers, and that is right as far as their logits are of one scale. On real images they are, because all
-# were trained there. On an image of no class the mix may name a class that no single teacher would name. An exercise
-# shows where this comes from.
+# different teachers, and that is right as far as their logits are of one scale. Each was trained on real images of its
+# own; nothing says how their logits compare elsewhere, so on an image of no class the mix may name a class that no
+# single teacher would name. An exercise shows one way how.
 #
 # [Knowledge distillation](40_knowledge_distillation) says what to look for in $\tau$: at $\tau = 1$ a sure ensemble
 # tells its class and little else. How sure is it here, and how much of the student's gradient is left?
@@ -167,8 +167,9 @@ for images, inputs in held.items():
 pd.DataFrame(facts).round(2)
 
 # %% [markdown]
-# An image whose gradient has died at $\tau = 1$ teaches nothing more. And the generator climbs the same loss: where it
-# is flat, there is no way to a harder question.
+# At $\tau = 1$ the gradient dies where student and ensemble are sure of the same class; the second row says how often
+# that is so for the student of this run. Such an image teaches nothing more. And the generator climbs the same loss:
+# where it is flat, there is no way to a harder question.
 #
 # ## What the input ratio does
 #
@@ -309,7 +310,7 @@ pd.DataFrame(
 #
 # ## Take away
 #
-# - At $\tau = 1$ a sure ensemble leaves little gradient, neither to the student nor to the generator.
+# - At $\tau = 1$ no gradient is left where the student agrees with a sure ensemble, neither to it nor to the generator.
 # - Class-wise weights are made for images that the teachers know. Whether generated images are such is what counts.
 # - The input ratio depends on the image only as far as the discriminators are undecided. Eq. 2 decides which way it
 #   points, and the printed way is not that of the mixture rule.
@@ -377,7 +378,7 @@ pd.DataFrame(
 # :class: dropdown
 #
 # $1 - D_k = P_k / (P + P_k)$, so the weights stand as $P_1 / (P + P_1)$ to $P_2 / (P + P_2)$, and the mixture rule
-# wants $P_1$ to $P_2$. Both grow with $P_k$, but a probability saturates: far from the other client $P_k \le 2 P$, so
+# wants $P_1$ to $P_2$. Both grow with $P_k$, but a probability saturates: $P_k \le 2 P$ everywhere, so
 # $1 - D_k$ is at most $2/3$. The odds $(1 - D_k) / D_k = P_k / P$ would be the ratio itself, and Eq. 8 would need odds
 # in the place of $D_k$ in its printed direction as well.
 # ```

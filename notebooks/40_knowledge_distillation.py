@@ -195,8 +195,8 @@ pd.DataFrame(
 # set by `left_out`, are taken away. A student of labels cannot know that class. Can one who learns from answers?
 #
 # A student that has hardly ever had a large answer for a class will rarely choose it, even if it knows it when it sees
-# it. So, as in that experiment, a constant is added to this one logit, such that the class is chosen as often as it
-# occurs.
+# it. So, as in that experiment, a constant is added to this one logit. Here it is such that the class is chosen as often
+# as it occurs among the test images. It needs their labels: it measures what the student knows, and is no method.
 
 
 # %%

@@ -87,8 +87,8 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 table("fediod", "released", best)
 
 # %% [markdown]
-# As printed the student learns little in so few steps. Which reading of the losses is the best was asked of held-out
-# images:
+# Where the row as printed is near a guess, no switch can make it much worse, and a small difference says nothing. Which
+# reading of the losses is the best was asked of held-out images:
 
 # %% tags=["hide-input"]
 table("fediod", "readings", best)

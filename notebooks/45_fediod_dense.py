@@ -14,8 +14,8 @@
 # One thing is new. Noise is a poor start for an image of tissue, so the generator is told a **label map** and paints an
 # image that fits it. The label maps are the clients' own masks: each sends them once. Discriminators see an image
 # beside its map. Beside $L_\text{gan}$ stands a perceptual loss: client $k$ knows which real image belongs to each of
-# its own maps, and compares the two by the encoder of its own teacher. The paper takes VGG for that, with weights that
-# must be downloaded; here nothing is.
+# its own maps, and compares the two by the encoder of its own teacher. The loss that the paper cites takes VGG for
+# that, with weights that must be downloaded; here nothing is.
 
 # %% tags=["parameters"]
 dataset = "nuclei_drawn"
@@ -149,7 +149,7 @@ show(
 # %% [markdown]
 # ### The perceptual loss
 #
-# By this distance a painted image is judged. It is zero for the image itself, and a blurred copy lies between.
+# By this distance a painted image is judged. It is zero for the image itself; a blurred copy is there to compare with.
 
 # %%
 source(perceptual_loss)

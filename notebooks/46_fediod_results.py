@@ -190,7 +190,7 @@ Markdown(
 )
 
 # %% [markdown]
-# So a failure at this budget says nothing yet about the method at its own. But the budget is not all. The same number
+# So a failure at this budget says nothing yet about the method at its own. Is it the budget alone? The same number
 # of steps with the adversarial loss of the authors' code, all else as printed (`gan_loss`), and with their script for
 # $\alpha = 0.1$, which leaves the generator that loss alone. Accuracy, one seed:
 
@@ -206,7 +206,7 @@ filled(released, "{:.1f}")
 # %% [markdown]
 # ## Take away
 #
-# - A student can fail because its questions are poor, and its loss does not tell: it is small on images that nobody
+# - A student can fail because its questions are poor, and its loss need not tell: it can be small on images that nobody
 #   meets.
 # - Where discriminators are sure, the printed adversarial loss leaves no slope. The released one does.
 # - Several tables use data that cannot be had here; their cells say why.

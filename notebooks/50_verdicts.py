@@ -36,7 +36,8 @@ show(claims_figure(counts))
 # A claim that one method leads others is computed from records. Runs with the same seed share split and first network,
 # so the lead is taken seed by seed, with its 90% interval. The claim **holds** when the interval lies above zero in
 # every column that is measured, it **does not hold** when the interval lies below zero in one of them, and else it is
-# **unclear**. Each verdict says with which budget: at a smaller one than the paper's, or on data that stand in for the
+# **unclear**. Of many comparisons one may lie below zero by chance; "what it rests on" says how many do. Each verdict
+# says with which budget: at a smaller one than the paper's, or on data that stand in for the
 # paper's, it is a verdict on the method at that budget and no more.
 #
 # A claim about the method itself *holds in a test* when a test of this repository would fail otherwise. Some claims
@@ -52,9 +53,9 @@ said = main["verdict"].value_counts()
 full = main[main["budget"] == "the paper's"]["verdict"].value_counts()
 Markdown(
     f"The papers rest on {len(main)} claims of the list below: "
-    + ", ".join(f"{count} {word}" for word, count in said.items())
+    + ", ".join(f"{word} {count}" for word, count in said.items())
     + ". At the paper's own budget and data: "
-    + (", ".join(f"{count} {word}" for word, count in full.items()) or "none")
+    + (", ".join(f"{word} {count}" for word, count in full.items()) or "none")
     + "."
 )
 
@@ -150,6 +151,6 @@ claims_table("fediod")
 # :class: dropdown
 #
 # None fits as it is: `ahead` compares means, not spreads. The values are there (`values` of the two rows, Table 6), so
-# a ratio of variances with its F interval would do. With three seeds that interval reaches over more than a factor of
-# thirty, so the honest entry today is `open`, with the number of seeds that it needs.
+# a ratio of variances with its F interval would do. With three seeds the ends of its 90% interval lie a factor of 19
+# below and above the ratio, so the honest entry today is `open`, with the number of seeds that it needs.
 # ```
