@@ -338,8 +338,8 @@ attack_frame(every.drop_duplicates("id")).round(3)
 #     print(epochs, round(outcome.together().auc, 3))
 # ```
 #
-# It should: what is learnt by heart can be found, so a model that stops early keeps more secrets, and costs less. With so
-# few images one seed decides little: look at the trend, and try other seeds.
+# Yes, the area grows with the epochs: what is learnt by heart can be found. A model that stops early keeps more secrets,
+# and costs less. With so few images one seed decides little: look at the trend.
 # ````
 #
 # ```{exercise} Real images in the place of condensed ones

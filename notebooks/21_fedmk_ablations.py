@@ -289,7 +289,8 @@ for name, claim in (
 # pairs.assign(difference=pairs["full"] - pairs["uniform"]).agg(["mean", "std"])
 # ```
 #
-# At the defaults of this page the differences spread little less than the accuracies; three seeds give both spreads only
-# roughly. A likely reason: a small change early in a run grows from round to round, until two runs with one seed are
-# nearly as far apart as two with different seeds. Then equal seeds help little, and only more seeds do.
+# At the defaults of this page the differences spread more than the accuracies. For runs that have nothing to do with each
+# other they would, by a factor of $\sqrt{2}$; three seeds give such spreads only roughly. A likely reason: a small change
+# early in a run grows from round to round, until two runs with one seed are about as far apart as two with different
+# seeds. Then equal seeds do not help, and only more seeds do.
 # ````
