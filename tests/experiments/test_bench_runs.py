@@ -19,11 +19,11 @@ from core.federation import Runtime
 
 def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     sizes = {"PAIRS": 2, "IMAGES": 20, "REAL": 2, "CONDENSED": 1, "ITERATIONS": 1}
-    for name, value in (sizes | {"WIDTH": 8, "BATCH": 4}).items():
+    sizes |= {"WIDTH": 8, "BATCH": 4, "BILEVEL": 1, "SERVER": 1}
+    for name, value in sizes.items():
         monkeypatch.setattr(runs, name, value)
     monkeypatch.setattr(runs, "ceiling", lambda runtime: 1e12)
     monkeypatch.setattr(bilevel, "REAL", 64)
-    monkeypatch.setattr(bilevel, "ITERATIONS", 1)
     # the authors' code is theirs: something that takes as long as it likes stands in its place
     monkeypatch.setattr(runs.authors, "fedvck", lambda *_: lambda: time.sleep(0.05))
     monkeypatch.setattr(equal, "measure", lambda *_: {})
@@ -35,6 +35,25 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
     assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+
+
+def test_both_sides_of_fedmk_learn_generator_and_model_by_as_many_steps(monkeypatch):
+    monkeypatch.setattr(runs, "BILEVEL", 1)
+    monkeypatch.setattr(runs, "SERVER", 3)
+    monkeypatch.setattr(bilevel, "REAL", 64)
+    taken = []
+    for optimiser in (torch.optim.Adam, torch.optim.SGD):
+        step, name = optimiser.step, optimiser.__name__
+
+        def counted(self, *rest, step=step, name=name):
+            taken[-1].append(name)
+            return step(self, *rest)
+
+        monkeypatch.setattr(optimiser, "step", counted)
+    for side in runs._contestants(Runtime(torch.device("cpu")))["fedmk"]:
+        taken.append([])
+        side()
+    assert taken[0] == taken[1] == ["Adam"] * 50 + ["SGD"] * 3
 
 
 def test_the_step_of_fediod_is_timed_side_by_side_and_one_by_one(monkeypatch):

@@ -55,7 +55,7 @@ def problems(task: Task) -> list[ExtractionProblem]:
     return found
 
 
-def plain_round(task: Task, clients: list[ExtractionProblem]) -> None:
+def plain_round(task: Task, clients: list[ExtractionProblem], iterations: int = ITERATIONS) -> None:
     """A round as most code writes it: client by client, a graph of the inner step, training mode, a
     loss printed.
     """
@@ -65,7 +65,7 @@ def plain_round(task: Task, clients: list[ExtractionProblem]) -> None:
         knowledge = client.knowledge.clone().requires_grad_()
         weights: dict[str, torch.Tensor] = dict(model.named_parameters())
         draws = client.rng.generator()
-        for _ in range(ITERATIONS):
+        for _ in range(iterations):
             mine = torch.randperm(len(knowledge), generator=draws)[: SETTINGS.inner_batch].to(
                 knowledge.device
             )

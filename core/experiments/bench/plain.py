@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from core.condensation import siamese_augment
+from core.condensation import ExtractionProblem, siamese_augment
 from core.condensation.shift import uncertain_shift
+from core.experiments.bench.bilevel import plain_round
 from core.federation import Client, Task
-from core.models import ImageGenerator, PatchDiscriminator, build, fresh
+from core.models import FeatureGenerator, ImageGenerator, PatchDiscriminator, build, fresh
 from core.rng import Rng
 from core.server import Projector
 
@@ -198,3 +199,39 @@ def fediod(task: Task, clients: Sequence[Client], batch: int, local: int, steps:
             judged.backward()
             optimiser.step()
             judged.item()
+
+
+def fedmk(task: Task, clients: list[ExtractionProblem], iterations: int, steps: int) -> None:
+    """Weights of the real samples and the bi-level loop of each client; then a generator of features
+    that learns from the last layer, and the model from knowledge and such features.
+    """
+    model, draw = _model(task), Rng(7).generator()
+    with torch.no_grad():
+        for client in clients:
+            outputs = model.eval()(task.dataset.normalise(client.images))
+            F.cross_entropy(outputs, client.labels, reduction="none").mul(5).sigmoid()
+    plain_round(task, clients, iterations)
+    images, labels = (
+        torch.cat([getattr(client, name) for client in clients])
+        for name in ("knowledge", "knowledge_labels")
+    )
+    size = model.feature_size
+    generator = fresh(FeatureGenerator, task.dataset.num_classes, size, rng=Rng(8))  # type: ignore[arg-type]
+
+    def judged(count: int) -> torch.Tensor:
+        some = labels[torch.randint(len(labels), (count,), generator=draw)]
+        features = generator(torch.randn(count, generator.noise, generator=draw), some)
+        return F.cross_entropy(model.classifier(features), some)  # type: ignore[operator]
+
+    of_generator = torch.optim.Adam(generator.parameters(), lr=3e-4, weight_decay=1e-2)
+    of_model = torch.optim.SGD(model.train().parameters(), lr=0.05)
+    for optimiser, count in ((of_generator, 50), (of_model, steps)):
+        for _ in range(count):
+            loss = judged(128 if optimiser is of_generator else 256)
+            if optimiser is of_model:
+                rows = torch.randperm(len(labels), generator=draw)[:256]
+                loss = loss + F.cross_entropy(model(images[rows]), labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            loss.item()
