@@ -230,6 +230,15 @@ Markdown(
     else "Longer runs are not measured at this profile."
 )
 
+# %% tags=["hide-input"]
+share = "FedVCK as released, Adam, 20 times the images"
+Markdown(
+    "The paper's own share of images, four times as many again and all else "
+    f"alike, gives {reached(share)}, {at[share] - at[adam]:+.1f} points."
+    if {adam, share} <= set(at.index)
+    else "The paper's share of images is not measured at this profile."
+)
+
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the budgets as a table"}
 table("fedvck", "budget", best)
 
