@@ -192,8 +192,9 @@ display(
 )
 Markdown(
     "The printed F1 is the harmonic mean of the two means in "
-    f"{int(near.sum())} of {len(reading)} rows. In {int((short[~near] > 0).sum())} "
-    f"of the other {int((~near).sum())} it is smaller."
+    f"{int(near.sum())} of {len(reading)} rows. "
+    f"In {int((short[~near] > 0).sum())} of the other "
+    f"{int((~near).sum())} it is smaller."
 )
 
 # %% [markdown]
