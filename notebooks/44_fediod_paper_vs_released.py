@@ -94,8 +94,9 @@ table("fediod", "released", best)
 table("fediod", "readings", best)
 
 # %% [markdown]
-# Three rows have the settings of a row above, and another run of the same concentration: a tenth of the images is held
-# out, so each client has others. What lies between the two is what a single run is worth (accuracy in percent):
+# Three rows have the settings of a row above, in another run at the same concentration: a tenth of the images is held
+# out, so each client has others, and versions of `core` and its kernels, so the last bits, may differ. How far the two
+# are apart says how much one run may be trusted (accuracy in percent):
 
 # %% tags=["hide-input"]
 same = {
