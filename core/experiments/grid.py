@@ -115,8 +115,8 @@ class TableSpec:
 
     @classmethod
     def find_cell(cls, text: str, profile: str, root: Path | None = None) -> Cell:
-        """The cell that PAPER/TABLE/ROW/COLUMN names, or PAPER/TABLE/ROW/COLUMN/METRIC; case does
-        not matter.
+        """The cell that PAPER/TABLE/ROW/COLUMN names, or PAPER/TABLE/ROW/COLUMN/METRIC, with the
+        names as a table shows them or as `slug` writes them; case does not matter.
 
         Without a metric it is the first of the cell: all metrics come from the same runs. Raises
         InputError, with the nearest name, for an unknown one.
@@ -131,7 +131,7 @@ class TableSpec:
         where = f"{parts[0]}/{parts[1]}"
         for i, part in enumerate(parts[2:]):
             known = {slug(names[i]) for names, _ in found}
-            found = [one for one in found if slug(one[0][i]).lower() == part.lower()]
+            found = [one for one in found if slug(one[0][i]).lower() == slug(part).lower()]
             if not found:
                 raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
             where += f"/{part}"

@@ -24,8 +24,8 @@ from core.files import alone
 
 @attrs.frozen
 class Pending:
-    """A run that a table waits for. `cells` says which cells it fills; `missing` says why it cannot
-    run here, if so.
+    """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
+    them; `missing` says why it cannot run here, if so.
     """
 
     experiment: Experiment
@@ -52,10 +52,7 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                 if experiment.id in done:
                     continue
                 before = found.get(experiment.id)
-                cells = (
-                    *(before.cells if before else ()),
-                    f"{cell.paper}/{cell.table}/{cell.row}/{cell.column}",
-                )
+                cells = (*(before.cells if before else ()), cell.address)
                 missing = (
                     None
                     if experiment.dataset in here

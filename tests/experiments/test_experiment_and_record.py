@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, queue, record, records
+from core.experiments import Experiment, Record, TableSpec, queue, record, records
 from core.federation import Runtime
 from core.files import FileError
 
@@ -136,6 +136,9 @@ def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
 
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
     waiting = queue.pending("quick", tmp_path)
+    for item in waiting[::40]:
+        leads = [TableSpec.find_cell(cell, "quick").experiments for cell in item.cells]
+        assert all(item.experiment.id in {run.id for run in runs} for runs in leads)
     ids = [item.experiment.id for item in waiting]
     assert len(ids) == len(set(ids)) > 0
     assert [item.experiment.seed for item in waiting] == sorted(

@@ -157,6 +157,10 @@ def test_every_cell_names_a_command_that_leads_back_to_it(cells):
                 cell.metric,
             )
             assert [run.id for run in found.experiments] == [run.id for run in cell.experiments]
+            # and so do the names that a table shows, but for one with a stroke of its own
+            shown = (cell.paper, cell.table, cell.row, cell.column, cell.metric)
+            if "/" not in "".join(shown):
+                assert TableSpec.find_cell("/".join(shown), words[7]).address == cell.address
 
 
 def test_experiments_exist_at_every_profile(cells):
