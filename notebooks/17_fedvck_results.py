@@ -9,7 +9,7 @@
 # code](13_fedvck_paper_vs_released), [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have
 # pages of their own, and so have [the rivals](19_baselines_results).
 #
-# `shown` is the profile that the tables show; "best" is the fullest that is measured.
+# `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
 # %% tags=["parameters"]
 shown = "best"

@@ -7,7 +7,7 @@
 #
 # What the methods do stands in two chapters: [terms in the loss](15_baselines), and [generators and condensed
 # images](18_baselines_generators). [FedVCK's own results](17_fedvck_results) judge the lead over them. `shown` is the
-# profile that the tables show; "best" is the fullest that is measured.
+# profile that the tables show; "best" is the one at which most is measured.
 
 # %% tags=["parameters"]
 shown = "best"

@@ -8,7 +8,7 @@
 # paper's Tables 1, 3 and 4 and its Figure 2, and how they were measured. [What is sent](26_fedmk_communication) and the
 # [ablations](21_fedmk_ablations) have pages of their own.
 #
-# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is measured.
 
 # %% tags=["parameters"]
 shown = "best"

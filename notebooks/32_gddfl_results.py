@@ -8,7 +8,7 @@
 # paper's table and what is sent. [What precision and recall mean](34_gddfl_averaging) in it has a page of its own, and
 # so have [the shift](31_gddfl_shift) and [what it brings](33_gddfl_devices), with the authors' later program.
 #
-# `shown` is the profile that the tables show; "best" is the fullest that is measured.
+# `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
 # %% tags=["parameters"]
 shown = "best"

@@ -11,7 +11,7 @@
 # released code](44_fediod_paper_vs_released) on a page of its own. [Communication](49_fediod_communication) has one,
 # too.
 #
-# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the fullest that is measured.
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is measured.
 
 # %% tags=["parameters"]
 shown = "best"

@@ -4,7 +4,7 @@
 # *Question:* which numbers are there at a profile, and which are missing?\
 # *Time:* seconds to a minute: this page only reads records. *Data:* none.
 #
-# The chapters show each table at the fullest budget that is measured. Here are all tables of a paper at a profile of
+# The chapters show each table at the budget at which most is measured. Here are all tables of a paper at a profile of
 # your choice, from records alone: nothing is trained.
 #
 # ```bash

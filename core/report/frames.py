@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -144,22 +145,28 @@ def runs_frame(
 
 
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
-    """Every cell at the fullest profile at which any cell of its column is measured.
+    """Every cell at the profile at which most cells of its column are measured, the fullest of
+    several: one long run of one method does not hide a column where all can be compared. "quick",
+    whose numbers say nothing, only where there is nothing else.
 
     A column that is not measured goes with the fullest profile of the table, and with "paper" when
     nothing is.
     """
-    grids: list[list[Cell]] = []
+    grids = [spec.cells(profile) for profile in BEST_FIRST]
     chosen: dict[str, str] = {}
-    for profile in BEST_FIRST:
-        grids.append(spec.cells(profile))
-        for cell in grids[-1]:
-            if cell.column in chosen or cell.cut:
-                continue
-            if any(run.id in measured for run in cell.experiments):
-                chosen[cell.column] = profile
-        if len(chosen) == len(spec.columns):
-            break
+    most: Counter[str] = Counter()
+    for profile, cells in zip(BEST_FIRST, grids, strict=True):
+        counts = Counter(
+            cell.column
+            for cell in cells
+            if not cell.cut and any(run.id in measured for run in cell.experiments)
+        )
+        chosen |= {
+            column: profile
+            for column, count in counts.items()
+            if count > most[column] and not (profile == "quick" and most[column])
+        }
+        most |= counts
     rest = min(chosen.values(), key=BEST_FIRST.index, default="paper")
     return [
         cell

@@ -28,7 +28,7 @@ def table_runs(
     `profile`, `seed`, `id` and `record`.
 
     Args:
-        profiles: None: for each column the fullest of them at which it is measured.
+        profiles: None: for each column the one that its table shows (see `best_cells`).
         measured: complete records by experiment id; by default the book's.
 
     Raises InputError for an unknown paper, table or profile.
@@ -156,7 +156,7 @@ def gains(
     row for each `column` and `row` with such a seed, the mean `gain` in the unit of print, `seeds`.
 
     Seeds that one side lacks do not count, so that runs which are still missing shift nothing. A
-    profile of None is the fullest that is measured. Raises InputError as `table_frame` does.
+    profile of None is the one that the table shows. Raises InputError as `table_frame` does.
     """
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured

@@ -39,7 +39,7 @@ PACKAGES = (
 def coverage(
     paper: str | None = None, measured: Mapping[str, Record] | None = None
 ) -> pd.DataFrame:
-    """One row per table: `paper`, `table`, `title`, `profile` (the fullest that is measured, of
+    """One row per table: `paper`, `table`, `title`, `profile` (the one that is shown, of
     each column), `cells`, `printed` (cells with a printed number), `measured`, and how many cells
     have each verdict (a column for each of `VERDICTS`).
 

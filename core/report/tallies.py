@@ -23,7 +23,7 @@ KINDS = {
 
 
 def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]]]:
-    """The papers' own tables, and their cells at the fullest profile that is measured."""
+    """The papers' own tables, and their cells at the profile that tables show."""
     for spec in TableSpec.all():
         if spec.paper != "reference" and spec.table.isdigit():
             yield spec, best_cells(spec, known)

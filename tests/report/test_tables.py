@@ -129,6 +129,12 @@ def test_the_fullest_measured_profile_is_shown():
             == profile
         )
     assert set(table_frame("fedvck", 3, "quick", measured=runs)["profile"]) == {"quick"}
+    # numbers of "quick" say nothing, so that any number of them hides none of another profile
+    cells = spec.cells("quick")
+    for cell in cells:
+        runs |= measure(cell, [0.5])
+    shown = one(table_frame("fedvck", 3, measured=runs), cells[0].row, cells[0].column)
+    assert shown["profile"] == "paper"
 
 
 def test_every_column_is_shown_at_its_own_fullest_profile():
@@ -151,6 +157,12 @@ def test_every_column_is_shown_at_its_own_fullest_profile():
     assert one(frame, "FedAvg", "cifar10-1")["verdict"] == "direction agrees"
     html = table("fedmk", 1, measured=runs)._repr_html_()
     assert "at the profile <i>paper</i> (mnist-1) or <i>laptop</i> (cifar10-1), and" in html
+    # a longer run of one method hides none of those that a shorter budget compares
+    runs |= measure(cells["paper"]["FedAvg", "cifar10-1"], [0.4] * 3)
+    assert one(table_frame("fedmk", 1, measured=runs), "FedGen", "cifar10-1")["seeds"] == 3
+    runs |= measure(cells["paper"]["FedGen", "cifar10-1"], [0.3] * 3)
+    frame = table_frame("fedmk", 1, measured=runs)
+    assert one(frame, "FedGen", "cifar10-1")["measured"] == pytest.approx(30)
     # what is not measured goes with the fullest profile of the table
     laptop = measure(cells["laptop"]["FedAvg", "cifar10-1"], [0.3])
     assert set(table_frame("fedmk", 1, measured=laptop)["profile"]) == {"laptop"}
