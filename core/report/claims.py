@@ -104,6 +104,7 @@ class Lead:
     low: float
     high: float
     seeds: int
+    metric: str
     #: which data stand in for those of the paper, if any
     stand_in: str | None = None
 
@@ -186,26 +187,27 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
 def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured.
 
-    Two cells that the same runs fill are one comparison.
+    Two cells that the same runs fill are one comparison for each measure. `metrics` are the measures
+    that the claim is about, else it is the table's first.
     """
     asked = as_mapping(claim.detail, f"claim {claim.number} of {claim.paper}")
     check_keys(
         asked,
-        ("tables", "metric", "columns", "row", "against", "pairs"),
+        ("tables", "metrics", "columns", "row", "against", "pairs"),
         f"a claim of {claim.paper}",
     )
     found: dict[tuple[str, ...], Lead] = {}
     for table in asked["tables"]:
         spec = TableSpec.find(claim.paper, table)
-        metric = asked.get("metric", spec.metric)
-        columns: dict[str, dict[str, Cell]] = {}
+        metrics = asked.get("metrics", [spec.metric])
+        columns: dict[tuple[str, str], dict[str, Cell]] = {}
         for cell in best_cells(spec, measured):
-            if cell.metric == metric and cell.column in asked.get("columns", [cell.column]):
-                columns.setdefault(cell.column, {})[cell.row] = cell
+            if cell.metric in metrics and cell.column in asked.get("columns", [cell.column]):
+                columns.setdefault((cell.column, cell.metric), {})[cell.row] = cell
         for cells in columns.values():
             for lead in _in_column(asked, cells, measured):
                 runs = [*cells[lead.row].experiments, *cells[lead.rival].experiments]
-                found.setdefault(tuple(run.id for run in runs), lead)
+                found.setdefault((lead.metric, *(run.id for run in runs)), lead)
     return list(found.values())
 
 
@@ -230,7 +232,7 @@ def _in_column(
             cell = cells[row]
             mean, low, high = paired(a, b)
             where = (cell.table, cell.column, cell.profile, row, rival)
-            compared.append(Lead(*where, mean, low, high, len(seeds), cell.stand_in))
+            compared.append(Lead(*where, mean, low, high, len(seeds), cell.metric, cell.stand_in))
     return compared
 
 
@@ -250,10 +252,17 @@ def _effect(found: Sequence[Lead], ahead: int, behind: int) -> str:
             f"{one.row} leads {one.rival} by {one.mean:+.1f} [{one.low:.1f}, {one.high:.1f}] "
             f"({one.column}, {one.seeds} seeds, {budget})"
         )
+    counts = f"ahead in {ahead}, behind in {behind} of {len(found)} comparisons"
+    of: dict[str, list[float]] = {}
+    for one in found:
+        of.setdefault(style.measure(one.metric), []).append(one.mean)
+    if len(of) > 1:  # no scale is common to them
+        each = ", ".join(f"{name} {statistics.fmean(means):+.1f}" for name, means in of.items())
+        return f"{counts}; mean lead, above 0 is better: {each} ({budget})"
     means = sorted(one.mean for one in found)
     return (
-        f"ahead in {ahead}, behind in {behind} of {len(found)} comparisons; lead from "
-        f"{means[0]:+.1f} to {means[-1]:+.1f}, median {statistics.median(means):+.1f} ({budget})"
+        f"{counts}; lead from {means[0]:+.1f} to {means[-1]:+.1f}, "
+        f"median {statistics.median(means):+.1f} ({budget})"
     )
 
 

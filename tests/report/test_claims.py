@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t
 
 from core.errors import InputError
-from core.experiments import TableSpec
+from core.experiments import TableSpec, records
 from core.experiments.record import REPOSITORY
 from core.report.claims import (
     VERDICTS,
@@ -57,8 +57,6 @@ def cells():
 
 def measured(cells, values):
     """Records by id with these accuracies, one list per row."""
-    from core.experiments import records
-
     some = next(iter(records().values()))
     return {
         run.id: attrs.evolve(some, experiment=run, metrics={"accuracy": value})
@@ -94,6 +92,35 @@ def test_the_interval_is_students_over_paired_seeds(cells):
     low, high = t.interval(0.9, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
     assert (lead.mean, lead.low, lead.high) == pytest.approx((gaps.mean(), low, high))
     assert lead.seeds == 3 and lead.profile == "paper"
+
+
+def test_a_claim_on_several_measures_needs_all_of_them():
+    """HD95 is a distance: less is better, and its lead has the sign of the others."""
+    cells = {
+        (cell.row, cell.metric): cell.experiments
+        for cell in TableSpec.find("fediod", 3).cells("paper")
+        if cell.row in ("FedIOD", "FedAvg")
+    }
+    detail = {"tables": [3], "metrics": ["dice", "hd95"], "pairs": [["FedIOD", "FedAvg"]]}
+    claim = Claim(paper="fediod", number=1, text="", where="", kind="ahead", detail=detail)
+
+    def found(hd95):
+        some = next(iter(records().values()))
+        of = {"FedIOD": (0.80, hd95), "FedAvg": (0.70, 12.0)}
+        return judge(
+            claim,
+            {
+                run.id: attrs.evolve(
+                    some, experiment=run, metrics={"dice": of[row][0], "hd95": of[row][1]}
+                )
+                for (row, _), runs in cells.items()
+                for run in runs
+            },
+        )
+
+    assert found(9.0).verdict == "holds" and found(15.0).verdict == "does not hold"
+    assert [round(lead.mean, 6) for lead in found(9.0).leads] == [10, 3]
+    assert "Dice +10.0, HD95 +3.0" in found(9.0).effect
 
 
 def test_runs_that_fill_two_columns_are_one_comparison():
