@@ -370,12 +370,8 @@ traffic.groupby(["data", "profile", "method"]).mean().round(2)
 # ````
 
 # %% tags=["solution", "remove-cell"]
-even_share = (
-    10
-    * 4
-    * counted["cifar10"]
-    / (facts.loc["cifar10", "images"] * pixels["cifar10"])
-)
+all_images = facts.loc["cifar10", "images"] * pixels["cifar10"]
+even_share = 10 * 4 * counted["cifar10"] / all_images
 
 # %% tags=["check", "remove-cell"] name="ex-comm-even"
 images_sent = even_share * facts.loc["cifar10", "images"]

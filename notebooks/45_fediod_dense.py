@@ -195,11 +195,6 @@ pd.DataFrame(
 # %%
 table("fediod", 3, best)
 
-# %%
-frame = table_frame("fediod", 3, best)
-done = frame.dropna(subset="measured")
-f"{len(done)} of the {len(frame)} numbers of Table 3 are measured so far."
-
 # %% [markdown]
 # ## Tables 4 and 8: three sites
 #
@@ -245,7 +240,7 @@ table("fediod", 9, best)
 # ## How far the orders agree
 #
 # The verdicts on all numbers of the five tables. A direction counts where the 90% interval of paired differences, seed by
-# seed, has one sign; with two or three seeds most intervals are too wide for that.
+# seed, has one sign; one seed has no interval, and three give a wide one.
 
 # %% tags=["hide-input"]
 judged = pd.DataFrame(

@@ -60,7 +60,7 @@ def table_frame(
     Args:
         paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
         table: number of the table.
-        profile: one of `core.experiments.PROFILES`; None: for each column the fullest of them at which it
+        profile: one of `core.experiments.PROFILES`; None: for each column the one at which most of it
             is measured.
         measured: complete records by experiment id; by default the book's.
 

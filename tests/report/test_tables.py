@@ -118,7 +118,7 @@ def test_metrics_come_column_after_column():
     assert (frame["column"] != frame["column"].shift()).sum() == frame["column"].nunique() == 2
 
 
-def test_the_fullest_measured_profile_is_shown():
+def test_of_profiles_that_measure_as_much_the_fullest_is_shown():
     spec, runs = TableSpec.find("fedvck", 3), {}
     assert set(table_frame("fedvck", 3, measured={})["profile"]) == {"paper"}
     for profile in ("quick", "laptop", "paper"):
@@ -137,7 +137,7 @@ def test_the_fullest_measured_profile_is_shown():
     assert shown["profile"] == "paper"
 
 
-def test_every_column_is_shown_at_its_own_fullest_profile():
+def test_every_column_is_shown_at_the_profile_that_measures_most_of_it():
     spec = TableSpec.find("fedmk", 1)
     cells = {
         profile: {(cell.row, cell.column): cell for cell in spec.cells(profile)}
