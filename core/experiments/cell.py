@@ -134,9 +134,10 @@ class Cell:
 
     def chosen(self, seeds: Collection[int] | None) -> list[Experiment]:
         """The experiments of these seeds; None: all. Raises InputError for a seed without one."""
+        known = tuple(run.seed for run in self.experiments)
         for seed in seeds or ():
-            if seed not in self.spec.seeds:
-                raise InputError(f"{self.address} has the seeds {self.spec.seeds}, not {seed}")
+            if seed not in known:
+                raise InputError(f"{self.address} has the seeds {known}, not {seed}")
         return [run for run in self.experiments if seeds is None or run.seed in seeds]
 
     def siblings(self) -> list[Cell]:

@@ -1,9 +1,10 @@
 """The grid of runs behind each published table: `book/tables/<paper>/<table>.yaml` as objects.
 
 A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first),
-`seeds`, `defaults` (fields of an `Experiment`), `rows` and `columns`. The `match` of a row and that
-of a column together pick one printed number out of `published.csv`, whose `method` is the row's
-algorithm unless the row says otherwise. A table of which that file holds nothing is the book's own.
+`seeds` (a column may state its own), `defaults` (fields of an `Experiment`), `rows` and `columns`.
+The `match` of a row and that of a column together pick one printed number out of `published.csv`,
+whose `method` is the row's algorithm unless the row says otherwise. A table of which that file holds
+nothing is the book's own.
 `python -m core explain CELL` shows which part sets a value. Where they are needed: `stand_ins` (a
 data set at hand for one that is not), `profiles` (what a profile changes in this table), `absent`
 (cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
@@ -230,7 +231,7 @@ class TableSpec:
         try:
             experiments = tuple(
                 Experiment.from_dict({**stack.fields, "seed": seed, "profile": profile.name})
-                for seed in self.seeds
+                for seed in column.seeds or self.seeds
             )
         except InputError as error:
             raise InputError(f"{where}, profile {profile.name}: {error}") from None

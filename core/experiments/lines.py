@@ -49,6 +49,8 @@ class Line:
     alpha: float | None = None
     #: columns only: settings by algorithm, for what a method does differently on one data set
     settings_of: dict[str, Layer] = attrs.field(factory=dict)
+    #: columns only: seeds in place of the table's; None: those of the table
+    seeds: tuple[int, ...] | None = None
 
     @property
     def fields(self) -> Mapping[str, Any]:

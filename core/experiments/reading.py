@@ -200,7 +200,7 @@ def _row(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
 
 
 def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
-    allowed = (FIELDS - {"algorithm"}) | {*_LINE_KEYS, "alpha", "beta", "settings_of"}
+    allowed = (FIELDS - {"algorithm"}) | {*_LINE_KEYS, "alpha", "beta", "settings_of", "seeds"}
     check_keys(data, allowed, f"a column in {where}")
     alpha = _alpha(data, where)
     if "name" not in data and "dataset" not in data:
@@ -217,6 +217,7 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
         **_remarks(data, _text(name, f"{where}, name"), where, metrics),
         alpha=alpha,
         settings_of=settings_of,
+        seeds=_seeds(data["seeds"], f"{where}, {name}") if "seeds" in data else None,
     )
 
 

@@ -34,7 +34,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     `verdict`. Tables with names are the book's own and do not count.
     """
     known = records() if measured is None else measured
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for paper in PAPERS:
         for spec in TableSpec.of_paper(paper):
             if not spec.table.isdigit():
@@ -45,7 +45,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                     continue
                 full = cell.profile in DECIDING and cell.stand_in is None
                 rows.setdefault(
-                    (cell.metric, *(run.id for run in cell.experiments)),
+                    (cell.metric, cell.experiments[0].id),
                     {
                         "paper": paper,
                         "kind": KINDS.get(cell.metric, "result"),

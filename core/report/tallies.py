@@ -32,7 +32,8 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many printed numbers have each verdict, a row for each kind: settings, costs, and results.
 
-    Cells that the same runs fill, for the same printed value of the same metric, count once.
+    Cells that the same runs fill, for the same printed value of the same metric, count once, though
+    one of them may have more seeds.
     """
     known = records() if measured is None else measured
     seen: dict[tuple, tuple[str, str]] = {}
@@ -40,8 +41,7 @@ def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         for cell, found in zip(cells, judge(cells, known), strict=True):
             if found.mean is None or cell.published is None:
                 continue
-            runs = frozenset(run.id for run in cell.experiments)
-            key = (runs, cell.metric, cell.published.value)
+            key = (cell.experiments[0].id, cell.metric, cell.published.value)
             seen.setdefault(key, (KINDS.get(cell.metric, "results"), found.verdict))
     frame = pd.DataFrame(seen.values(), columns=["kind", "verdict"])
     counts = pd.crosstab(frame["kind"], frame["verdict"])

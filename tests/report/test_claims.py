@@ -50,9 +50,9 @@ def test_the_pages_that_claims_name_exist():
 
 @pytest.fixture(scope="module")
 def cells():
-    """Two rows of FedMK's Table 6 on one column, with the runs of three seeds each."""
+    """The two printed rows of FedMK's Table 6 on one column, with the runs of three seeds each."""
     cells = TableSpec.find("fedmk", 6).cells("paper")
-    return [cell for cell in cells if cell.column == cells[0].column]
+    return [cell for cell in cells if cell.column == cells[0].column and cell.published]
 
 
 def measured(cells, values):
