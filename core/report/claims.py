@@ -188,20 +188,21 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured.
 
     Two cells that the same runs fill are one comparison for each measure. `metrics` are the measures
-    that the claim is about, else it is the table's first.
+    that the claim is about, else it is the table's first. `beside` are other tables that have the
+    same columns and rows of other names, which a claim may set beside each other.
     """
     asked = as_mapping(claim.detail, f"claim {claim.number} of {claim.paper}")
     check_keys(
         asked,
-        ("tables", "metrics", "columns", "row", "against", "pairs"),
+        ("tables", "beside", "metrics", "columns", "row", "against", "pairs"),
         f"a claim of {claim.paper}",
     )
     found: dict[tuple[str, ...], Lead] = {}
     for table in asked["tables"]:
-        spec = TableSpec.find(claim.paper, table)
-        metrics = asked.get("metrics", [spec.metric])
+        specs = [TableSpec.find(claim.paper, one) for one in (table, *asked.get("beside", ()))]
+        metrics = asked.get("metrics", [specs[0].metric])
         columns: dict[tuple[str, str], dict[str, Cell]] = {}
-        for cell in best_cells(spec, measured):
+        for cell in (cell for spec in specs for cell in best_cells(spec, measured)):
             if cell.metric in metrics and cell.column in asked.get("columns", [cell.column]):
                 columns.setdefault((cell.column, cell.metric), {})[cell.row] = cell
         for cells in columns.values():

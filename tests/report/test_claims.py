@@ -123,6 +123,26 @@ def test_a_claim_on_several_measures_needs_all_of_them():
     assert "Dice +10.0, HD95 +3.0" in found(9.0).effect
 
 
+def test_rows_of_two_tables_may_stand_beside_each_other():
+    """A row of Table 8 beside one of Table 4, in the column that both have."""
+    some = next(iter(records().values()))
+    known = {}
+    for table, row, scores in (
+        (8, "Trained on tnbc", (0.8, 0.7)),
+        (4, "FedIOD", (0.6, 0.6, 0.9)),
+    ):
+        cells = TableSpec.find("fediod", table).cells("paper")
+        cell = next(one for one in cells if (one.row, one.column) == (row, "tnbc"))
+        for run, score in zip(cell.experiments, scores, strict=False):
+            known[run.id] = attrs.evolve(some, experiment=run, metrics={cell.record_metric: score})
+    detail = {"tables": [8], "beside": [4], "pairs": [["Trained on tnbc", "FedIOD"]]}
+    claim = Claim(paper="fediod", number=1, text="", where="", kind="ahead", detail=detail)
+    (lead,) = judge(claim, known).leads
+    assert (lead.mean, lead.seeds, lead.column) == (pytest.approx(15), 2, "tnbc")
+    alone = attrs.evolve(claim, detail={**detail, "beside": []})
+    assert judge(alone, known).verdict == "not measured"
+
+
 def test_runs_that_fill_two_columns_are_one_comparison():
     """Table 14 has columns of 10 and of 100 rounds, which a profile of 10 rounds fills with the
     same runs."""
