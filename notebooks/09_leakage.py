@@ -6,7 +6,7 @@
 # *Time:* some seconds on one CPU core. *Data:* scikit-learn's digits.
 #
 # [The page before this](16_fedvck_privacy) asks who took part. Here an attacker wants to see the images themselves, in
-# what FedVCK {cite:p}`fedvck` and FedAvg upload.
+# what FedVCK {cite:p}`fedvck`, GDD-FL {cite:p}`gddfl` and FedAvg upload.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -43,11 +43,14 @@ lesson = Lesson(
     seed=seed,
     model_options={"width": 16},
     train_fraction=fraction,
-    settings={
-        "iterations": iterations,
-        "image_lr": 1.0,
-        "clip_norm": 30.0,
-        "server_steps": 20,
+    own={
+        "fedvck": {
+            "iterations": iterations,
+            "image_lr": 1.0,
+            "clip_norm": 30.0,
+            "server_steps": 20,
+        },
+        "gddfl": {"images_per_class": 2},
     },
 )
 task = lesson.task
@@ -55,22 +58,29 @@ task = lesson.task
 # %% [markdown]
 # ## Are they copies?
 #
-# FedVCK starts from noise, so its images hold "no individual and privacy information in pixel space". Look: the
-# condensed images of a client, and the private image that is nearest to each.
+# FedVCK starts from noise, so its images hold "no individual and privacy information in pixel space"; those of GDD-FL
+# should hold no precise personal information either. Look: the condensed images of a client of FedVCK, and the private
+# image that is nearest to each.
 
 # %% tags=["hide-input"]
-run = lesson.experiment()
-algorithm = run.new_algorithm()
-members = make_clients(run, task)
-state = algorithm.initialise(task, Rng(seed).at("initialise"))
-uploads = algorithm.clients_update(
-    members,
-    {client.id: algorithm.broadcast(state, client.id) for client in members},
-    Rng(seed).at("round", 1),
-)
+members = make_clients(lesson.experiment(), task)
 client = members[0]
-upload = uploads[client.id].tensors
-knowledge = upload["images"].float() / 255, upload["labels"].long()
+
+
+def condensed(name):
+    """What client 0 uploads in the first round: images in [0, 1] and labels."""
+    algorithm = lesson.experiment(name).new_algorithm()
+    state = algorithm.initialise(task, Rng(seed).at("initialise"))
+    uploads = algorithm.clients_update(
+        members,
+        {one.id: algorithm.broadcast(state, one.id) for one in members},
+        Rng(seed).at("round", 1),
+    )
+    upload = uploads[client.id].tensors
+    return upload["images"].float() / 255, upload["labels"].long()
+
+
+knowledge = condensed("fedvck")
 own = client.images.float() / 255
 near = leakage.best_matches(knowledge[0], own)
 few = torch.arange(0, len(knowledge[1]), max(1, len(knowledge[1]) // 8))[:8]
@@ -97,7 +107,8 @@ private, others = (
     (pixels[side], asked.labels[side]) for side in (asked.member, ~asked.member)
 )
 compared = {
-    "condensed images": leakage.nearness(knowledge, private, others),
+    "FedVCK's images": leakage.nearness(knowledge, private, others),
+    "GDD-FL's images": leakage.nearness(condensed("gddfl"), private, others),
     "private images with noise": leakage.nearness(
         (
             (
@@ -168,8 +179,8 @@ for i in range(attacked):
         "weights, 1 step": after(x, y, 1),
         "weights, 5 steps": after(x, y, 5),
     }
-    condensed = knowledge[0][knowledge[1] == y][:1]
-    seen["knowledge"] = leakage.gradients(network, condensed, y)
+    of_class = knowledge[0][knowledge[1] == y][:1]
+    seen["knowledge"] = leakage.gradients(network, of_class, y)
     for name, leak in seen.items():
         labels = leakage.revealed_labels(leak["out.bias"])
         restored = leakage.deep_leakage(
