@@ -27,7 +27,6 @@ import torch
 import core.federation as federation
 from core import models
 from core.condensation.engine import condensed_counts
-from core.experiments import TableSpec
 from core.experiments.spec import TABLES
 from core.report import source, table, table_frame
 from core.report.knowledge import condensed_total
@@ -82,13 +81,14 @@ words = {
     "images": "Knowledge",
     "labels": "labels",
     "prototypes": "logit prototypes",
-    "meta": "numbers of samples, seeds",
+    ("up", "meta"): "numbers of samples",
+    ("down", "meta"): "seeds",
 }
 kinds = {
     way: {
         name: ", ".join(
             dict.fromkeys(
-                words[kind]
+                words.get(kind) or words[way, kind]
                 for kind in sent.index[sent[name] > 0].droplevel(0)
                 if (way, kind) in sent.index and sent.loc[(way, kind), name]
             )
@@ -317,28 +317,24 @@ added.round(4)
 
 # %% [markdown]
 # They are small, but they are not nothing. And the *download* of FedVCK is a model in every round, as in FedAvg.
-# Tables 5 and 9 show uploads only. From our records, MB a round in both directions:
+# Tables 5 and 9 show uploads only. From the runs of Tables 3 and 11, MB a round in both directions:
 
 # %%
-found = pd.concat(
-    table_runs("fedvck", spec.table)
-    for spec in TableSpec.all()
-    if spec.paper == "fedvck"
-).drop_duplicates("id")
+found = pd.concat(table_runs("fedvck", number) for number in (3, 11))
 traffic = pd.DataFrame(
     {
         "method": record.experiment.algorithm,
-        "data": record.experiment.dataset,
+        "column": column,
         "profile": record.experiment.profile,
         **{
             way: sum(kinds.values()) / MB / len(record.rounds)
             for way, kinds in record.bytes.items()
         },
     }
-    for record in found["record"]
+    for column, record in zip(found["column"], found["record"], strict=True)
     if record.experiment.algorithm in methods.values()
 )
-traffic.groupby(["data", "profile", "method"]).mean().round(2)
+traffic.groupby(["column", "profile", "method"]).mean().round(2)
 
 # %% [markdown]
 # ## Take away

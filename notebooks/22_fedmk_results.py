@@ -165,7 +165,7 @@ Markdown("> " + TableSpec.find("fedmk", "tuning").note)
 # Knowledge is made for a stretch of small steps from the received model. A server that takes steps of the same size in
 # every round may overshoot what later rounds know. The paper says neither the rate nor the steps, so four schedules are
 # tried, with a quarter of the iterations. FedMK has the best of them in Tables 1, 3 and 4; the rows *one rate in all
-# rounds* have the first:
+# rounds* keep 0.05 in every round:
 
 # %% tags=["hide-input"]
 tried = table_runs("fedmk", "schedule", ["laptop"])

@@ -165,6 +165,9 @@ Markdown(
 # extremes ($\kappa \to 0$ and $\kappa \to \infty$) are the same plain mean. This fits the size of the step in [Table 2](21_fedmk_ablations).
 #
 # ## Table 5: the smoothing
+#
+# The server has one rate in all rounds here, as in the other ablations. So the row tau=5 is not FedMK of [Table
+# 1](22_fedmk_results), whose rate falls, but the row *one rate in all rounds* there.
 
 # %% tags=["hide-input"]
 table("fedmk", 5, best)

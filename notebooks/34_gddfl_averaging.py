@@ -207,7 +207,8 @@ Markdown(
 #
 # ## Take away
 #
-# - Precision and recall are means weighted by class size. With 1.8% positives they say little; AUC does.
+# - Most printed precisions and recalls, the upper bound's among them, can be means weighted by class size; three rows
+#   cannot, so no averaging fits all. With 1.8% positives such means say little; AUC does.
 # - Printed measures belong to one table of hits and misses, so they can be tested against each other.
 #
 # ## Exercises

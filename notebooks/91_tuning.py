@@ -222,7 +222,8 @@ Markdown(
 # ## How sure is a choice?
 #
 # Tries have one seed. How much does chance alone move a result? From runs of the laptop profile that differ in nothing
-# but the seed, on the test set: the standard deviation between seeds, in points.
+# but the seed, on the test set: the standard deviation between seeds, in points, the median over all settings and
+# partitions that have several seeds. A single one can spread more or less.
 
 # %%
 runs = pd.DataFrame(

@@ -3,7 +3,8 @@
 The claims stand in `book/claims/<paper>.yaml`. A claim that one row leads others is computed from
 records, by paired differences over seeds in every column that is measured: it **holds** where the
 90% interval of the lead is above 0 in all columns, it **does not hold** where it is below 0 in one,
-else it is **unclear**. Other claims are **tested** (a test of this repository fails if it is not
+else it is **unclear**. A claim may ask for a lead of so many points (`by`), or to be ahead in
+most columns only (`most`). Other claims are **tested** (a test of this repository fails if it is not
 so), agree or disagree with the paper's own numbers, are examined on a page, or are open.
 """
 
@@ -105,6 +106,7 @@ class Lead:
     high: float
     seeds: int
     metric: str
+    unit: str
     #: which data stand in for those of the paper, if any
     stand_in: str | None = None
 
@@ -179,9 +181,13 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     found = tuple(leads(claim, records() if measured is None else measured))
     if not found:
         return Finding(KINDS["ahead"])
-    ahead, behind = sum(one.low > 0 for one in found), sum(one.high < 0 for one in found)
-    verdict = "holds" if ahead == len(found) else "does not hold" if behind else "unclear"
-    return Finding(verdict, _effect(found, ahead, behind), found)
+    by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
+    ahead, behind = sum(one.low > by for one in found), sum(one.high < by for one in found)
+    enough, too_many = (len(found) // 2 + 1,) * 2 if most else (len(found), 1)
+    verdict = "holds" if ahead >= enough else "does not hold" if behind >= too_many else "unclear"
+    asked = f"more than {by:g} points ahead" if by else "ahead"
+    less = "less" if by else "behind"
+    return Finding(verdict, _effect(found, f"{asked} in {ahead}, {less} in {behind}"), found)
 
 
 def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
@@ -194,7 +200,7 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     asked = as_mapping(claim.detail, f"claim {claim.number} of {claim.paper}")
     check_keys(
         asked,
-        ("tables", "beside", "metrics", "columns", "row", "against", "pairs"),
+        ("tables", "beside", "metrics", "columns", "row", "against", "pairs", "by", "most"),
         f"a claim of {claim.paper}",
     )
     found: dict[tuple[str, ...], Lead] = {}
@@ -233,7 +239,8 @@ def _in_column(
             cell = cells[row]
             mean, low, high = paired(a, b)
             where = (cell.table, cell.column, cell.profile, row, rival)
-            compared.append(Lead(*where, mean, low, high, len(seeds), cell.metric, cell.stand_in))
+            what = (len(seeds), cell.metric, cell.unit, cell.stand_in)
+            compared.append(Lead(*where, mean, low, high, *what))
     return compared
 
 
@@ -244,16 +251,17 @@ def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
     return next(iter(cells.values())).metric.startswith("upload")
 
 
-def _effect(found: Sequence[Lead], ahead: int, behind: int) -> str:
-    """A sentence on all comparisons of a claim."""
+def _effect(found: Sequence[Lead], counted: str) -> str:
+    """A sentence on all comparisons of a claim; `counted` says how they went."""
     budget = ", ".join(dict.fromkeys(one.profile for one in found))
+    digits = 3 if all(one.unit == "auc" for one in found) else 1
     if len(found) == 1:
         (one,) = found
         return (
-            f"{one.row} leads {one.rival} by {one.mean:+.1f} [{one.low:.1f}, {one.high:.1f}] "
-            f"({one.column}, {one.seeds} seeds, {budget})"
+            f"{one.row} leads {one.rival} by {one.mean:+.{digits}f} [{one.low:.{digits}f}, "
+            f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {budget})"
         )
-    counts = f"ahead in {ahead}, behind in {behind} of {len(found)} comparisons"
+    counts = f"{counted} of {len(found)} comparisons"
     of: dict[str, list[float]] = {}
     for one in found:
         of.setdefault(style.measure(one.metric), []).append(one.mean)
@@ -262,8 +270,8 @@ def _effect(found: Sequence[Lead], ahead: int, behind: int) -> str:
         return f"{counts}; mean lead, above 0 is better: {each} ({budget})"
     means = sorted(one.mean for one in found)
     return (
-        f"{counts}; lead from {means[0]:+.1f} to {means[-1]:+.1f}, "
-        f"median {statistics.median(means):+.1f} ({budget})"
+        f"{counts}; lead from {means[0]:+.{digits}f} to {means[-1]:+.{digits}f}, "
+        f"median {statistics.median(means):+.{digits}f} ({budget})"
     )
 
 

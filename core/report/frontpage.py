@@ -15,6 +15,7 @@ from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
 from core.report.frames import best_cells
 from core.report.intervals import OUTCOMES
+from core.report.tallies import identity
 from core.report.verdict import DECIDING, judge
 
 #: what a metric tells; all that is not named here is a result
@@ -34,7 +35,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     `verdict`. Tables with names are the book's own and do not count.
     """
     known = records() if measured is None else measured
-    rows: dict[tuple[str, str], dict[str, str]] = {}
+    rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
     for paper in PAPERS:
         for spec in TableSpec.of_paper(paper):
             if not spec.table.isdigit():
@@ -45,7 +46,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                     continue
                 full = cell.profile in DECIDING and cell.stand_in is None
                 rows.setdefault(
-                    (cell.metric, cell.experiments[0].id),
+                    identity(cell),
                     {
                         "paper": paper,
                         "kind": KINDS.get(cell.metric, "result"),

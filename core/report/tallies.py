@@ -22,6 +22,15 @@ KINDS = {
 }
 
 
+def identity(cell: Cell) -> tuple[str, str, float | None]:
+    """What makes two cells one printed number: the same runs, measure and value.
+
+    The first run stands for all: one of the tables may have more seeds.
+    """
+    printed = cell.published.value if cell.published else None
+    return cell.experiments[0].id, cell.record_metric, printed
+
+
 def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]]]:
     """The papers' own tables, and their cells at the profile that tables show."""
     for spec in TableSpec.all():
@@ -32,17 +41,15 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many printed numbers have each verdict, a row for each kind: settings, costs, and results.
 
-    Cells that the same runs fill, for the same printed value of the same metric, count once, though
-    one of them may have more seeds.
+    Cells that the same runs fill, for the same printed value of the same metric, count once.
     """
     known = records() if measured is None else measured
-    seen: dict[tuple, tuple[str, str]] = {}
+    seen: dict[tuple[str, str, float | None], tuple[str, str]] = {}
     for _, cells in _tables(known):
         for cell, found in zip(cells, judge(cells, known), strict=True):
             if found.mean is None or cell.published is None:
                 continue
-            key = (cell.experiments[0].id, cell.metric, cell.published.value)
-            seen.setdefault(key, (KINDS.get(cell.metric, "results"), found.verdict))
+            seen.setdefault(identity(cell), (KINDS.get(cell.metric, "results"), found.verdict))
     frame = pd.DataFrame(seen.values(), columns=["kind", "verdict"])
     counts = pd.crosstab(frame["kind"], frame["verdict"])
     return counts.reindex(

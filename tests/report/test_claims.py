@@ -85,6 +85,34 @@ def test_the_rule_by_hand(cells, first, second, verdict):
     assert found.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("by", "verdict"), [(0, "holds"), (5, "holds"), (10, "unclear"), (15, "does not hold")]
+)
+def test_a_claim_may_ask_for_a_lead_of_so_many_points(cells, by, verdict):
+    """The lead is 10.3 points with an interval of one point to either side."""
+    claim = leading(cells[0].row, cells[1].row)
+    claim = attrs.evolve(claim, detail={**claim.detail, "by": by})
+    known = measured(cells, [[0.90, 0.91, 0.93], [0.80, 0.81, 0.82]])
+    assert judge(claim, known).verdict == verdict
+
+
+def test_a_claim_on_most_columns_may_lose_one():
+    cells = [cell for cell in TableSpec.find("fedmk", 6).cells("paper") if cell.published]
+    high, low = [0.90, 0.91, 0.92], [0.80, 0.81, 0.82]
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    first, second = dict.fromkeys(cell.row for cell in cells)
+    ahead = {(first, columns[0]), (first, columns[1]), (second, columns[2])}
+    known = measured(cells, [high if (one.row, one.column) in ahead else low for one in cells])
+    claim = leading(first, second)
+    assert judge(claim, known).verdict == "does not hold"
+    most = attrs.evolve(claim, detail={**claim.detail, "most": True})
+    assert judge(most, known).verdict == "holds"
+    other = attrs.evolve(
+        leading(second, first), detail=leading(second, first).detail | {"most": True}
+    )
+    assert judge(other, known).verdict == "does not hold"
+
+
 def test_the_interval_is_students_over_paired_seeds(cells):
     first, second = [0.93, 0.90, 0.96], [0.80, 0.85, 0.81]
     (lead,) = judge(leading(cells[0].row, cells[1].row), measured(cells, [first, second])).leads

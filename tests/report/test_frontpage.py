@@ -8,6 +8,7 @@ import pytest
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES
 from core.report.frontpage import FULL, REDUCED, by_paper, headline, numbers, printed
+from core.report.tallies import tally
 
 
 def measured(*cells, shift=0.0):
@@ -74,6 +75,24 @@ def test_runs_that_fill_two_tables_count_once():
     costs = numbers(known).query("paper == 'fedvck' and kind == 'cost'")
     assert len(costs) == len(distinct)
     assert len(found) >= len(distinct)
+
+
+def test_each_test_set_of_a_run_is_a_number_of_its_own():
+    """Table 4 of FedIOD: one run is tested on three sites by four measures, and on their average."""
+    cells = [cell for cell in TableSpec.find("fediod", 4).cells("paper") if cell.row == "FedAvg"]
+    runs = {}
+    for run in cells[0].experiments:
+        scores = {cell.record_metric: 0.1 + run.seed / 100 for cell in cells}
+        runs |= {
+            run.id: attrs.evolve(next(iter(records().values())), experiment=run, metrics=scores)
+        }
+    assert len(cells) == 16 and len(numbers(runs)) == 16
+
+
+def test_the_first_page_counts_what_the_status_page_counts():
+    counts = numbers()["verdict"].value_counts()
+    status = tally().sum()
+    assert counts.reindex(status.index, fill_value=0).tolist() == status.tolist()
 
 
 def test_a_run_of_ten_rounds_does_not_stand_under_a_hundred():
