@@ -17,10 +17,15 @@ def table(
         typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables."),
     ],
     profile: Annotated[
-        str | None, typer.Option(help="quick, laptop or paper; default: the best one measured.")
+        str | None,
+        typer.Option(
+            help="quick, laptop, converged or paper; default: for each column the one at which most "
+            "of it is measured."
+        ),
     ] = None,
 ) -> None:
-    """Print a table: published number, measured mean and deviation, seeds, difference, verdict.
+    """Print a table: published number, measured mean and deviation, seeds, profile, difference,
+    verdict.
 
     \b
     Examples:
@@ -46,14 +51,20 @@ def table(
         "measured",
         "std",
         "seeds",
+        "profile",
         "difference",
         "verdict",
     ]
-    print(
-        table_frame(paper, number, profile)[columns].to_string(
-            index=False, na_rep="-", float_format="%.2f"
-        )
-    )
+    found = table_frame(paper, number, profile)
+    of = [f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)]
+    other = found.stand_in != ""
+    marked = found.column.where(~other, found.column + " †")
+    shown = found.assign(seeds=of, column=marked)[columns]
+    print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
+    for line in sorted(set(found.stand_in[other])):
+        print(f"† {line}")
+    if (found.verdict == "pending").any():
+        print(f"pending: run the first with {found.command[found.verdict == 'pending'].iloc[0]}")
 
 
 @app.command()

@@ -10,20 +10,22 @@ import typer
 
 from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pairs
 from core.errors import InputError
-from core.metrics import headline
 
 Algorithm = Annotated[
     str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
 ]
 Dataset = Annotated[str | None, typer.Option(help="A name of `python -m core data`.")]
-Model = Annotated[str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18.")]
+Model = Annotated[
+    str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18; unet for pixels.")
+]
 Alpha = Annotated[
     float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
 ]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, natural, pathological,classes_per_client=5, or a JSON file of client indices."
+        help="iid, natural, pathological,classes_per_client=5, or a JSON file (a path, or below the "
+        'data folder) with {"client_idx": [[samples of client 0], …]}.'
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
@@ -50,7 +52,7 @@ On = Annotated[
     typer.Option(help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."),
 ]
 GpusPerRun = Annotated[
-    float, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
+    float | None, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
 ]
 Shard = Annotated[str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")]
 
@@ -59,7 +61,7 @@ SINGLE = (
     *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
     *("set_", "model_set", "variant"),
 )
-QUEUE = ("minutes", "on", "shard")
+QUEUE = ("minutes", "on", "gpus_per_run", "shard")
 
 
 def _option(name: str) -> str:
@@ -93,13 +95,16 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     if partition is None:
         return None
     if partition.endswith(".json"):
-        return {"name": "file", "file": partition}
+        here = Path(partition)
+        return {"name": "file", "file": str(here.absolute() if here.is_file() else here)}
     name, *rest = partition.split(",")
     return {"name": name, **pairs(rest)}
 
 
 def _summary(record: Any, path: Path) -> str:
     """One header and one row that say what came out."""
+    from core.metrics import headline
+
     up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
     e = record.experiment
     name = headline(record.metrics) or "accuracy"
@@ -156,7 +161,7 @@ def run(
     pending: Pending = False,
     minutes: Minutes = None,
     on: On = None,
-    gpus_per_run: GpusPerRun = 0.0,
+    gpus_per_run: GpusPerRun = None,
     shard: Shard = None,
     profile: Profile = "laptop",
     out: Out = None,
@@ -180,7 +185,7 @@ def run(
     how = {"device": device, "precision": precision}
     if pending:
         _alone("--pending", {"cell": cell, **single, "seed": seed})
-        _queue(profile, out, how, gpus=gpus_per_run, **queued)
+        _queue(profile, out, how, **queued)
         return
     if named := [_option(name) for name, value in queued.items() if value is not None]:
         raise InputError(f"{named[0]} belongs to --pending")
@@ -239,7 +244,7 @@ def _queue(
     *,
     minutes: float | None,
     on: str | None,
-    gpus: float,
+    gpus_per_run: float | None,
     shard: str | None,
 ) -> None:
     """Run what is pending, here or on workers."""
@@ -248,16 +253,19 @@ def _queue(
     minutes = 60.0 if minutes is None else minutes
     if not minutes > 0:
         raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+    if gpus_per_run is not None and not (on or "").startswith("ray"):
+        raise InputError("--gpus-per-run belongs to --on ray")
     if on is None:
         _run_pending(profile, minutes, out, Runtime.choose(**how), shard)
     else:
-        _sweep(on, gpus, profile, minutes, out, shard, **how)
+        _sweep(on, gpus_per_run or 0.0, profile, minutes, out, shard, **how)
 
 
 def _run_pending(
     profile: str, minutes: float, out: Path | None, runtime: Any, shard: str | None
 ) -> None:
     from core.experiments import queue
+    from core.metrics import headline
 
     items = queue.pending(profile)
     if shard:

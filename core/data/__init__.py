@@ -7,7 +7,7 @@
 
 from core.data.conversion import convert
 from core.data.dataset import Dataset, Split, with_validation
-from core.data.loading import DatasetInfo, available, get, load
+from core.data.loading import DatasetInfo, available, get, is_own, load, present_names
 
 __all__ = [
     "Dataset",
@@ -16,6 +16,8 @@ __all__ = [
     "available",
     "convert",
     "get",
+    "is_own",
     "load",
+    "present_names",
     "with_validation",
 ]

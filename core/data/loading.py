@@ -65,6 +65,25 @@ def _list(sizes: tuple[int, ...]) -> str:
     return str(sizes[0]) if len(sizes) == 1 else f"{', '.join(map(str, sizes[:-1]))} or {sizes[-1]}"
 
 
+def present_names() -> set[str]:
+    """Every name, with and without a size at its end, under which a data set that is here can be
+    loaded.
+    """
+    names = set()
+    for info in available():
+        names |= {f"{info.name}_{size}" for size in info.present_sizes}
+        if info.present and (not info.sizes or info.sizes[0] in info.present_sizes):
+            names.add(info.name)
+    return names
+
+
+def is_own(name: str) -> bool:
+    """Whether a name can only be that of a file of the user's own. Raises InputError for a name that
+    no data set can have.
+    """
+    return _resolve(name, None) is None
+
+
 def _own(name: str, size: int | None, folder: Path) -> Path:
     """The user's own file for `name`; raises InputError that lists the known names when there is
     none.
@@ -73,7 +92,7 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
     for stem in stems:
         if (folder / f"{stem}.npz").is_file():
             return folder / f"{stem}.npz"
-    known = unknown("data set", name, [*SOURCES, *(path.stem for path in folder.glob("*.npz"))])
+    known = unknown("data set", name, {*SOURCES, *(path.stem for path in folder.glob("*.npz"))})
     raise InputError(f"{known}; nor is there a file {folder / stems[0]}.npz")
 
 

@@ -236,6 +236,11 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
 }
 
 
+def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | None:
+    """The file in which a partition is written down; None for one that is drawn."""
+    return data_root(root) / str(spec["file"]) if spec.get("name") == "file" else None
+
+
 def split(
     spec: Mapping[str, Any], split: Split, clients: int, seed: int, root: str | Path | None = None
 ) -> Parts:

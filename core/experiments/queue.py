@@ -16,8 +16,15 @@ from core.errors import InputError, one_line
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.grid import TableSpec
-from core.experiments.record import REPOSITORY, RESULTS, Record, code_version, records
-from core.experiments.running import clean_up, run
+from core.experiments.record import (
+    REPOSITORY,
+    RESULTS,
+    Record,
+    code_version,
+    records,
+    split_fingerprint,
+)
+from core.experiments.running import clean_up, make_task, run
 from core.federation import Runtime
 from core.files import alone
 
@@ -42,7 +49,7 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
     would stop before the rounds of their heading. A run that fills several cells stands once.
     """
     done = records(root)
-    here = _present()
+    here = data.present_names()
     found: dict[str, Pending] = {}
     for spec in TableSpec.all():
         for cell in spec.cells(profile):
@@ -68,18 +75,6 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
     )
 
 
-def _present() -> set[str]:
-    """Every name, with and without a size at its end, under which a data set that is here can be
-    loaded.
-    """
-    names = set()
-    for info in data.available():
-        names |= {f"{info.name}_{size}" for size in info.present_sizes}
-        if info.present and (not info.sizes or info.sizes[0] in info.present_sizes):
-            names.add(info.name)
-    return names
-
-
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
     """The files that hold an experiment's record and its checkpoint."""
     name = experiment.id
@@ -101,11 +96,13 @@ def measure(
     one, in the book.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
-    its checkpoint. Raises FileError while another process runs the same experiment.
+    its checkpoint. Raises FileError while another process runs the same experiment, and InputError
+    where a record is complete but the user's own data set or split file has changed since.
     """
     path, checkpoint = places(experiment, paper, out)
     files = [path, *(RESULTS.glob(f"*/{experiment.id}.json") if out is None else ())]
     if known := _complete(experiment, files, checkpoint):
+        _same_input(*known)
         return *known, False
     with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
         # the process that held the lock may have finished it
@@ -126,7 +123,7 @@ def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime
     """Run an experiment in a scratch folder, whatever the book has of it.
 
     What the folder holds already counts where the code is the same, so a check that was cut goes
-    on.
+    on. Raises InputError as `measure` does.
     """
     path, checkpoint = places(experiment, paper, out)
     if path.exists() and Record.load(path).code != code_version():
@@ -146,6 +143,26 @@ def _complete(
             clean_up(checkpoint)
             return record, known
     return None
+
+
+def _same_input(record: Record, path: Path) -> None:
+    """Raise InputError where what a name stands for is no longer what the record was measured on: a
+    split file, or a data set that is the user's own.
+    """
+    experiment, changed = record.experiment, None
+    if record.split and split_fingerprint(experiment) not in ("", record.split):
+        changed = f"the split file {experiment.partition['file']}"
+    elif (
+        data.is_own(experiment.dataset)
+        and experiment.dataset in data.present_names()
+        and make_task(experiment).dataset.fingerprint != record.fingerprint
+    ):
+        changed = f"the data set {experiment.dataset}"
+    if changed:
+        raise InputError(
+            f"{changed} has changed since this run was measured; give another folder as --out, or "
+            f"delete {path}"
+        )
 
 
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from core.data import partition
 from core.errors import InputError, brief
 from core.experiments import schema
 from core.experiments.experiment import Experiment
@@ -47,6 +48,9 @@ class Record:
     #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU; 0: not
     #: measured
     peak_memory: int = 0
+    #: SHA-256 of the file in which the partition is written down; "": it is drawn, or the record is
+    #: older than this field
+    split: str = ""
 
     def add(self, result: RoundResult) -> None:
         """Enter the next round."""
@@ -86,6 +90,16 @@ class Record:
         return record
 
 
+def split_fingerprint(experiment: Experiment) -> str:
+    """SHA-256 of the file in which a partition is written down; "" for one that is drawn, and where
+    the file is missing.
+    """
+    path = partition.written(experiment.partition)
+    if path is None or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def new_record(experiment: Experiment, task: Task) -> Record:
     """An empty record of an experiment on this machine."""
     return Record(
@@ -94,6 +108,7 @@ def new_record(experiment: Experiment, task: Task) -> Record:
         fingerprint=task.dataset.fingerprint,
         environment=task.runtime.describe(),
         code=code_version(),
+        split=split_fingerprint(experiment),
     )
 
 

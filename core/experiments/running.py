@@ -15,7 +15,7 @@ from core import data, federation
 from core.errors import one_line
 from core.experiments.attack import attack
 from core.experiments.experiment import Experiment
-from core.experiments.record import Record, code_version, new_record
+from core.experiments.record import Record, code_version, new_record, split_fingerprint
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
@@ -118,6 +118,7 @@ def _key(experiment: Experiment, task: Task) -> dict[str, str]:
     return {
         "experiment": experiment.id,
         "data": task.dataset.fingerprint,
+        "split": split_fingerprint(experiment),
         "code": code_version(),
         **{name: str(machine[name]) for name in names},
     }
@@ -151,6 +152,8 @@ def run(
     precision or on another kind of machine.
     """
     task = task or make_task(experiment, runtime)
+    # a partition that cannot be made is a mistake, and leaves no record
+    clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)
     given = {"task": task, "clients": clients, "algorithm": algorithm}
     results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]

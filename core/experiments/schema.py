@@ -36,6 +36,7 @@ def check(record: Record) -> None:
     """
     _need(record.status in STATUSES, "status", f"one of {', '.join(STATUSES)}", record.status)
     _need(_is(record.fingerprint, "[0-9a-f]{64}"), "fingerprint", "a SHA-256", record.fingerprint)
+    _need(_is(record.split, "([0-9a-f]{64})?"), "split", "a SHA-256 or nothing", record.split)
     _need(_is(record.code, "[0-9a-f]{12}"), "code", "a hash of 12 digits", record.code)
     _need(isinstance(record.settings, dict), "settings", "a mapping", record.settings)
     _mapping(record.environment, "environment", _plain)

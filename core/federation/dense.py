@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from core import metrics, models
 from core.data import Dataset, Split
+from core.errors import InputError
 from core.federation.runtime import Runtime
 from core.federation.task import Task
 from core.federation.uploads import Field
@@ -216,6 +217,12 @@ def task_of(
     runtime: Runtime | None = None,
     parties: tuple[str, ...] = (),
 ) -> Task:
-    """The task that a data set is for, learned with the named network."""
-    kind = TASKS[dataset.learns]
+    """The task that a data set is for, learned with the named network. Raises InputError for an
+    unknown network, and for one that does not give the kind of answer that the task asks for.
+    """
+    kind, dense = TASKS[dataset.learns], models.is_dense(model)
+    if dense != (kind is not Task):
+        asks = "an answer for each pixel" if kind is not Task else "one class for an image"
+        fit = ", ".join(name for name in models.every_name() if models.is_dense(name) != dense)
+        raise InputError(f"{dataset.name} asks for {asks}: {model} gives none; take {fit}")
     return kind(dataset, model, model_options or {}, runtime or Runtime(), parties)

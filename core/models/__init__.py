@@ -10,7 +10,7 @@ from core.models.classifier import Classifier
 from core.models.dense import LabelToImage, PatchJudge, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
-from core.models.registry import build, every_name, names
+from core.models.registry import build, every_name, is_dense, names
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
@@ -29,6 +29,7 @@ __all__ = [
     "every_name",
     "fresh",
     "initialise",
+    "is_dense",
     "load",
     "names",
     "parameters_and_buffers",

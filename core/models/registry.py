@@ -43,6 +43,13 @@ def every_name() -> list[str]:
     return sorted(_MODELS | _DENSE)
 
 
+def is_dense(name: str) -> bool:
+    """Whether a network answers for every pixel. Raises InputError for an unknown name."""
+    if name not in every_name():
+        raise unknown("model", name, every_name())
+    return name in _DENSE
+
+
 def build(
     name: str, channels: int, size: int, classes: int, rng: Rng, /, **options: Any
 ) -> Classifier:
@@ -57,8 +64,7 @@ def build(
     Raises InputError for a name, option or value that does not exist, and for images too small for
     the network.
     """
-    if name not in every_name():
-        raise unknown("model", name, every_name())
+    dense = is_dense(name)
     kind = (_MODELS | _DENSE)[name]
     known = [
         key
@@ -72,7 +78,7 @@ def build(
             raise unknown(f"option of {name}", option, known)
     at_least("channels", channels, 1)
     at_least("size", size, 1)
-    at_least("classes", classes, 1 if name in _DENSE else 2)
+    at_least("classes", classes, 1 if dense else 2)
     with torch.device(
         "meta"
     ):  # shapes only, so that PyTorch's own initialisation does not move the global generator

@@ -131,6 +131,7 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
             kernel_name="python3",
             cwd=str(source.resolve().parent),
             progress_bar=sys.stderr.isatty(),
+            extra_arguments=["--log-level=ERROR"],
         )
     except papermill.PapermillExecutionError as error:
         raise InputError(
@@ -202,6 +203,7 @@ def _possible(name: str, value: Any) -> None:
     """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's
     rule.
     """
+    from core import data
     from core.experiments.experiment import PROFILES, Experiment
 
     known: dict[str, Callable[[], Iterable[str]]] = {
@@ -216,6 +218,8 @@ def _possible(name: str, value: Any) -> None:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if item not in (names := list(known[name]())):
                 raise unknown(name.removesuffix("s"), item, names)
+            if known[name] is _datasets and item not in data.present_names():
+                data.load(item)  # raises, and says how to get it
     elif name in ("seeds", "seed"):
         for seed in value if isinstance(value, (list, tuple)) else [value]:
             Experiment(algorithm="fedavg", dataset="digits", seed=seed)

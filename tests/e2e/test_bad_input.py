@@ -215,6 +215,13 @@ CASES = {
     ),
     "a setting without a name": (run_with("--set", "=3"), "NAME=VALUE"),
     "minutes without pending": (run_with("--minutes", "3"), "--minutes"),
+    "a share of a GPU without pending": (run_with("--gpus-per-run", "0.5"), "--gpus-per-run"),
+    "a share of a GPU without Ray": (["run", "--pending", "--gpus-per-run", "0.5"], "--on ray"),
+    "a classifier for pixels": (
+        ["run", "--algorithm", "fedavg", "--dataset", "nuclei_drawn", "--profile", "quick"],
+        "take unet",
+    ),
+    "a network for pixels and one class": (run_with("--model", "unet"), "take convnet"),
     "minutes that are no number": (["run", "--pending", "--minutes", "nan"], "minutes"),
     **{
         f"{mode[0]} and {option}": (["run", *mode, option, text], option)
@@ -414,7 +421,9 @@ def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
     assert checkpoint.name in refused(capsys, run_with("--out", str(tmp_path)))
 
 
-def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how):
+    """Ctrl-C, and what schedulers send."""
     command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
     # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
     # that
@@ -429,7 +438,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
         if list(tmp_path.glob("adhoc/*.json")):
             break
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in errors
     assert (
@@ -448,6 +457,25 @@ def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
         env=os.environ | environment,
         cwd=Path(__file__).parents[2],
     )
+
+
+def test_a_table_says_what_was_run_and_how_to_run_the_rest():
+    shown, errors = terminal("table", "fedvck/3").communicate(timeout=60)
+    lines = shown.decode().splitlines()
+    head, last = lines[1].split(), lines[-1]
+    assert {"measured", "seeds", "profile"} <= set(head) and not errors
+    stands_in = next(line for line in lines if "pneumoniamnist_224-0.05" in line)
+    assert "†" in stands_in and " of 3" in stands_in
+    assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
+    assert last.startswith("pending: run the first with python -m core run --cell fedvck/3/")
+
+
+def test_a_split_file_is_found_where_the_shell_is(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    parts = [list(range(k, 90, 3)) for k in range(3)]
+    Path("mine.json").write_text(json.dumps({"client_idx": parts}))
+    arguments = run_with("--partition", "mine.json", "--clients", "3", "--out", "here")
+    assert main([text for text in arguments if text not in ("--alpha", "0.1")]) == 0
 
 
 def test_who_reads_may_stop_reading():
