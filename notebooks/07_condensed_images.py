@@ -76,7 +76,7 @@ def worth(pictures):
 # No loss term is added. In the code, a layer takes the statistics it is given:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(GroupwiseNorm.forward)
+source(GroupwiseNorm.activate)
 
 # %% [markdown]
 # Without the constraint the condensed images of a client are normalised with their own mean and deviation. Both ways,

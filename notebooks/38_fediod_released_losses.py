@@ -294,7 +294,7 @@ pd.Series(
 ).round(3).to_frame("loss")
 
 # %% tags=["hide-input"]
-pull = (printed.mimic * square.item(), released.mimic * double.item())
+pull = (printed.mimic * square.item(), released.mimic * single.item())
 Markdown(
     f"With its weight the term is {pull[0]:.1f} in print and {pull[1]:.2f} as "
     f"released: a factor of {pull[0] / pull[1]:.0f}."

@@ -129,14 +129,18 @@ own = {
     for name, targets in mixtures(task.inputs(test.images)).items()
 }
 gains = {
-    images: grid.loc[images, "tau = infinity"].diff().iloc[1]
-    for images in ("real", "full run")
+    images: grid.loc[images].diff().iloc[1] for images in ("real", "full run")
 }
 Markdown(
     "Accuracy of the ensemble itself on test images: "
     + ", ".join(f"{score:.1f}% ({name})" for name, score in own.items())
-    + f". Weights by class change the student by {gains['real']:+.1f} points "
-    f"on real images and by {gains['full run']:+.1f} on those of the full run."
+    + "".join(
+        f". At {tau} weights by class change the student by "
+        f"{gains['real'][tau]:+.1f} points on real images and by "
+        f"{gains['full run'][tau]:+.1f} on those of the full run"
+        for tau in taus
+    )
+    + f"; a guess has {100 / task.dataset.num_classes:.0f}%."
 )
 
 # %% [markdown]

@@ -81,7 +81,8 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# The longest run is what a large cluster waits for at the end: more workers than that do not help.
+# However many workers there are, the whole takes as long as its longest run; where the last column is small, most of
+# them wait for it.
 #
 # ## A thousand clients in one run
 #
@@ -97,7 +98,7 @@ growth = pd.DataFrame(
         "round": row,
         "seconds": one["seconds"],
         "seconds a client": one["seconds_per_client"],
-        "peak memory (MB)": one["peak_memory"] / 1e6,
+        "peak memory (MB)": one["peak_memory"] / 2**20,
     }
     for row, one in measured_growth["contestants"].items()
 ).set_index("round")
@@ -171,9 +172,11 @@ source(Ledger.count)
 
 # %%
 def setting(record) -> str:
-    """Data, network and clients of a run."""
+    """Data, network, clients and condensed images of a run."""
     e = record.experiment
-    return f"{e.dataset}, {e.model}, {e.clients} clients"
+    made = record.settings.get("images_per_class")
+    made = f", {made} images of a class" if made else ""
+    return f"{e.dataset}, {e.model}, {e.clients} clients{made}"
 
 
 def traffic(record) -> dict:

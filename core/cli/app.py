@@ -24,7 +24,7 @@ app = typer.Typer(
 Profile = Annotated[
     str,
     typer.Option(
-        help="How much is computed: quick (seconds), laptop (a minute or two), "
+        help="How much is computed: quick (seconds), laptop (some minutes), "
         "converged (hours; what decides), paper (the paper's own budget)."
     ),
 ]
