@@ -149,7 +149,7 @@ class GroupwiseNorm(nn.Module):
         # named as in the layer, so that a network's weights can be copied or moved by name
         self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)
         self.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
-        self.eps, self.position, self._current = layer.eps, position, current
+        self.eps, self.position, self.current = layer.eps, position, current
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
@@ -164,7 +164,7 @@ class GroupwiseNorm(nn.Module):
         pool: int = 1,
     ) -> torch.Tensor:
         """The normalised maps and what follows them: see `core.models.fused.activate`."""
-        current, rest = self._current, (shortcut, slope, pool)
+        current, rest = self.current, (shortcut, slope, pool)
         if current.given is None and current.weights is None:
             result, mean, variance = standardise(
                 maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
