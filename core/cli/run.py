@@ -276,9 +276,12 @@ def _run_pending(
             f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}",
             file=sys.stderr,
         )
+    items = [item for item in items if not item.missing and not queue.done_before(item, out)]
+    failed = sum(queue.failed_before(item.experiment, item.paper, out) for item in items)
     complete = 0
     for item, outcome in queue.run_pending(profile, minutes, out, runtime, True, shard):
         if isinstance(outcome, InputError):
+            failed += 1
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif outcome.status == "complete":
             complete += 1
@@ -293,7 +296,9 @@ def _run_pending(
                 f"{item.experiment.rounds} "
                 "rounds, goes on next time"
             )
-    print(f"{complete} runs completed, {len(items) - len(away) - complete} still pending here")
+    left = len(items) - complete
+    why = f", {failed} of them failed with this code" if failed else ""
+    print(f"{complete} runs completed, {left} still pending here{why}")
 
 
 def _sweep(

@@ -9,12 +9,16 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.checks import is_whole
+from core.errors import InputError
 from core.experiments.spec import as_mapping
 
 #: Dirichlet concentration where a data set replaces another and the original says none
 DEFAULT_ALPHA = 0.5
 #: the fields whose entries are values of their own
 OPEN = ("model_options", "settings", "attack")
+#: fields that are whole numbers of at least 1
+COUNTS = ("rounds", "clients", "evaluate_every")
 
 
 @attrs.frozen(eq=False)
@@ -27,8 +31,22 @@ class Layer:
 
     @classmethod
     def read(cls, value: Any, where: str) -> Layer:
-        """From a part of a specification. Raises InputError when it is not a mapping."""
-        return cls(where, as_mapping(value, where))
+        """From a part of a specification. Raises InputError when it is not a mapping, and for a field
+        of another type than it has to be merged with others.
+        """
+        fields = dict(as_mapping(value, where))
+        for key in OPEN:
+            if key in fields:
+                fields[key] = as_mapping(fields[key], f"{where}, {key}")
+        for key in COUNTS:
+            if key in fields and not is_whole(fields[key], 1):
+                raise InputError(
+                    f"{where}: {key} must be a whole number of at least 1, not {fields[key]!r}"
+                )
+        for key in ("model", "dataset"):
+            if key in fields and not isinstance(fields[key], str):
+                raise InputError(f"{where}: {key} must be a name, not {fields[key]!r}")
+        return cls(where, fields)
 
     def applicable(self, algorithm: str) -> Layer:
         """The layer without the settings that the algorithm does not have; all are kept for one

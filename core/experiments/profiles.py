@@ -13,7 +13,7 @@ import attrs
 
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES, Experiment
-from core.experiments.layers import Layer, Stack
+from core.experiments.layers import COUNTS, Layer, Stack
 from core.experiments.spec import (
     FIELDS,
     TABLES,
@@ -46,12 +46,7 @@ class Overrides:
                 layers[name] = Layer.read(given, inside)
                 check_keys(layers[name].fields, FIELDS - {"algorithm"}, inside)
         limits = Layer.read(data.get("limits"), f"{where}, limits")
-        check_keys(limits.fields, ("rounds", "clients", "evaluate_every"), limits.where)
-        for key, value in limits.fields.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(
-                    f"{limits.where}: {key} must be a whole number of at least 1, not {value!r}"
-                )
+        check_keys(limits.fields, COUNTS, limits.where)
         return cls(fields, by["models"], by["algorithms"], limits)
 
     def layers(self) -> list[Layer]:

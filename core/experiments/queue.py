@@ -4,6 +4,7 @@ another.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -172,6 +173,14 @@ def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -
         return False
     record = Record.load(path)
     return record.status == "failed" and record.code == code_version()
+
+
+def done_before(item: Pending, out: Path | None = None) -> bool:
+    """Whether a folder that is not the book's holds a pending run's complete record already."""
+    path, _ = places(item.experiment, item.paper, out)
+    with contextlib.suppress(InputError):  # a damaged record is named when its turn comes
+        return path.exists() and Record.load(path).status == "complete"
+    return False
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:

@@ -78,13 +78,14 @@ def read_table(path: Path) -> dict[str, Any]:
         },
         "profiles": _profiles(data.get("profiles"), where),
         "absent": tuple(
-            _absent(one, f"{where}, absent", (*names, metrics)) for one in data.get("absent") or []
+            _absent(one, f"{where}, absent", (*names, metrics))
+            for one in (as_list(data["absent"], f"{where}, absent") if "absent" in data else ())
         ),
         "compare": _compare(data.get("compare", "all"), names[0], where),
         "at_rounds": _truth(data.get("at_rounds", False), f"{where}, at_rounds"),
-        "record_metrics": as_mapping(data.get("record_metrics"), f"{where}, record_metrics"),
+        "record_metrics": _texts(data.get("record_metrics"), f"{where}, record_metrics"),
         "sites": {
-            name: _site_names(value, f"{where}, sites, {name}")
+            name: _texts(value, f"{where}, sites, {name}")
             for name, value in as_mapping(data.get("sites"), f"{where}, sites").items()
         },
         "priority": _whole(data.get("priority", 100), f"{where}, priority"),
@@ -176,7 +177,7 @@ def _remarks(
         "name": name,
         "printed": printed,
         "match": as_mapping(data.get("match"), f"{where}, match"),
-        "layer": Layer(where, {key: value for key, value in data.items() if key in FIELDS}),
+        "layer": Layer.read({key: value for key, value in data.items() if key in FIELDS}, where),
         "metrics": _names(data["metrics"], metrics, f"metrics of {where}")
         if "metrics" in data
         else None,
@@ -210,7 +211,7 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
         data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}
     inside = f"{where}, {name}, settings_of"
     settings_of = {
-        key: Layer(f"{inside}, {key}", {"settings": as_mapping(value, f"{inside}, {key}")})
+        key: Layer.read({"settings": value}, f"{inside}, {key}")
         for key, value in as_mapping(data.get("settings_of"), inside).items()
     }
     return Line(
@@ -249,12 +250,13 @@ def _stand_in(value: Any, where: str) -> StandIn:
         raise InputError(f"{where} has no 'dataset'")
     profiles = _names(data.get("profiles", ["laptop"]), PROFILES, f"profiles of {where}")
     fields = {key: value for key, value in data.items() if key != "profiles"}
-    return StandIn(Layer(where, fields), profiles)
+    return StandIn(Layer.read(fields, where), profiles)
 
 
-def _site_names(value: Any, where: str) -> dict[str, str]:
+def _texts(value: Any, where: str) -> dict[str, str]:
+    """A mapping of names to texts."""
     found = as_mapping(value, where)
-    return {str(name): _text(mine, f"{where}, {name}") for name, mine in found.items()}
+    return {name: _text(mine, f"{where}, {name}") for name, mine in found.items()}
 
 
 def _profiles(value: Any, where: str) -> dict[str, Overrides]:
@@ -267,7 +269,7 @@ def _profiles(value: Any, where: str) -> dict[str, Overrides]:
         apart = ("models", "algorithms", "limits")
         check_keys(data, (FIELDS - {"algorithm"}) | set(apart), inside)
         fields = {key: value for key, value in data.items() if key not in apart}
-        found[name] = Overrides.read(Layer(inside, fields), data, inside)
+        found[name] = Overrides.read(Layer.read(fields, inside), data, inside)
     return found
 
 

@@ -45,8 +45,8 @@ class Record:
     metrics: dict[str, float] = attrs.field(factory=dict)
     bytes: dict[str, dict[str, int]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
-    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU; 0: not
-    #: measured
+    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU, on macOS also
+    #: before the run began; 0: not measured
     peak_memory: int = 0
     #: SHA-256 of the file in which the partition is written down; "": it is drawn, or the record is
     #: older than this field
@@ -141,7 +141,9 @@ def code_version() -> str:
     same code.
     """
     digest = hashlib.sha256()
-    for path in sorted((REPOSITORY / "core").rglob("*.py")):
-        if not {"report", "cli"} & set(path.parts):
-            digest.update(path.relative_to(REPOSITORY).as_posix().encode() + path.read_bytes())
+    package = REPOSITORY / "core"
+    for path in sorted((*package.rglob("*.py"), *package.rglob("*.cpp"))):
+        name = path.relative_to(package)
+        if name.parts[0] not in ("report", "cli"):
+            digest.update(name.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]

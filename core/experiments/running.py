@@ -110,11 +110,12 @@ def clean_up(checkpoint: Path) -> None:
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:
     """All that must be the same when a run goes on, for its record to be that of one run.
 
-    On a CPU the number of threads is among it: it decides the order of sums, and so their last
-    digits.
+    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
+    order of sums, and so their last digits.
     """
     machine = task.runtime.describe()
-    names = ("torch", "device", "precision", *(("threads",) if machine["device"] == "cpu" else ()))
+    sums = ("cpu", "kernels", "threads") if machine["device"] == "cpu" else ()
+    names = ("torch", "device", "precision", *sums)
     return {
         "experiment": experiment.id,
         "data": task.dataset.fingerprint,
@@ -155,6 +156,7 @@ def run(
     # a partition that cannot be made is a mistake, and leaves no record
     clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)
+    task.runtime.forget_peak_memory()
     given = {"task": task, "clients": clients, "algorithm": algorithm}
     results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
     in_time = _in_time(deadline)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -95,20 +96,30 @@ class Runtime:
             pool.shutdown(wait=False, cancel_futures=True)
             torch.set_num_threads(threads)
 
+    def forget_peak_memory(self) -> None:
+        """Measure the peak anew from now on, where the system can (CUDA, Linux)."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
+
     def peak_memory(self) -> int:
-        """The most bytes held at once so far: by tensors on the GPU, or by this whole process on
-        the CPU.
+        """The most bytes held at once since `forget_peak_memory`, or since the process began: by
+        tensors on the GPU, or by this whole process on the CPU.
 
         0 where the system does not say (Windows).
         """
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
         try:
             import resource
         except ImportError:
             return 0
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: bytes
 
     def describe(self) -> dict[str, str | int]:
         """What a record says about the machine."""

@@ -213,8 +213,9 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
                 columns.setdefault((cell.column, cell.metric), {})[cell.row] = cell
         for cells in columns.values():
             for lead in _in_column(asked, cells, measured):
-                runs = [*cells[lead.row].experiments, *cells[lead.rival].experiments]
-                found.setdefault((lead.metric, *(run.id for run in runs)), lead)
+                sides = cells[lead.row], cells[lead.rival]
+                runs = [run.id for cell in sides for run in cell.experiments]
+                found.setdefault((*(cell.record_metric for cell in sides), *runs), lead)
     return list(found.values())
 
 
@@ -226,7 +227,12 @@ def _in_column(
     better = -1 if _lower_is_better(cells) else 1
     pairs = [tuple(pair) for pair in asked.get("pairs", ())]
     if row := asked.get("row"):
-        rivals = [one for one in asked.get("against", known) if one in known and one != row]
+        mine = known.get(row, {}).keys()
+        rivals = [
+            one
+            for one in asked.get("against", known)
+            if one != row and known.get(one, {}).keys() & mine
+        ]
         best = max(
             rivals, key=lambda one: better * statistics.fmean(known[one].values()), default=""
         )

@@ -105,7 +105,7 @@ def metrics_frame(
         (cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
         for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
         for run in cell.experiments
-        if run.id in known
+        if run.id in known and not cell.cut
     }
     index = ("column", "row", "profile", "seed")
     return pd.DataFrame(
@@ -135,7 +135,7 @@ def runs_frame(
             "MB sent": sum(sum(way.values()) for way in known[run.id].bytes.values()) / MB,
         }
         for cell in best_cells(spec, known)
-        if cell.column == column
+        if cell.column == column and not cell.cut
         for run in cell.experiments
         if run.id in known
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from core.errors import InputError
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
 from core.report.frames import best_cells, metrics_frame, table_frame
@@ -25,7 +26,8 @@ def table_runs(
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
     """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
-    `profile`, `seed`, `id` and `record`.
+    `profile`, `seed`, `id` and `record`. Runs that stop before the rounds of a heading do not serve
+    it.
 
     Args:
         profiles: None: for each column the one that its table shows (see `best_cells`).
@@ -43,7 +45,7 @@ def table_runs(
             else [cell for profile in profiles for cell in spec.cells(profile)]
         )
         for run in cell.experiments
-        if run.id in known
+        if run.id in known and not cell.cut
     ]
     frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
     # a cell for each metric that is printed, but one run
@@ -96,8 +98,11 @@ def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
     `last`, `mean of last five`, `five best`, `best`: of the tested rounds. `five best, tested
     before training`: a round's model is the one that it begins with, as in the code of FedGen, so
     that the last round's result is never seen and, after r rounds, r - 1 models count; the first
-    one, without training, is never among the best. `runs`: seeds.
+    one, without training, is never among the best. `runs`: seeds. Raises InputError for runs of
+    several profiles: their mean would say nothing.
     """
+    if runs["profile"].nunique() > 1:
+        raise InputError(f"rules are compared at one profile, not at {set(runs['profile'])}")
 
     def rules(record: Record) -> dict[str, float]:
         scores = curve_frame(record)["value"]

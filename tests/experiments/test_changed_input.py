@@ -3,14 +3,19 @@ theirs.
 """
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from core.__main__ import main
 from core.errors import InputError
-from core.experiments import Experiment, queue
+from core.experiments import Experiment, queue, record
+from core.experiments.record import REPOSITORY
 from core.experiments.running import rounds, run
 from core.files import FileError
+from core.models import kernels
 
 
 def dealt(path, samples):
@@ -35,6 +40,48 @@ def test_a_run_does_not_go_on_with_another_split(tmp_path):
         next(rounds(experiment, checkpoint=checkpoint))
     dealt(split, 60)
     assert [result.round for result in rounds(experiment, checkpoint=checkpoint)] == [1, 2]
+
+
+def test_a_run_does_not_go_on_with_other_kernels(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "run.safetensors"
+    next(rounds(of(), checkpoint=checkpoint))
+    other = {"eager": "fused", "fused": "eager"}[kernels.in_use()]
+    monkeypatch.setattr(kernels, "in_use", lambda: other)
+    with pytest.raises(FileError):
+        next(rounds(of(), checkpoint=checkpoint))
+
+
+@pytest.mark.parametrize("changed", ["core/algorithms/a.py", "core/models/kernels/b.cpp"])
+def test_the_hash_of_the_code_sees_every_file_that_computes(tmp_path, monkeypatch, changed):
+    """Wherever the checkout lies, in a folder called report, too."""
+    folder = tmp_path / "report"
+    for name in (changed, "core/report/c.py", "core/cli/d.py"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("1")
+    monkeypatch.setattr(record, "REPOSITORY", folder)
+    found = record.code_version.__wrapped__()
+    (folder / "core/report/c.py").write_text("2")
+    assert record.code_version.__wrapped__() == found
+    (folder / changed).write_text("2")
+    assert record.code_version.__wrapped__() != found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak")
+def test_the_peak_of_a_run_is_its_own():
+    """In a process of its own, for the tests before have had theirs."""
+    told = """
+import torch
+from core.federation import Runtime
+here = Runtime(torch.device("cpu"))
+torch.ones(2**27).sum()
+high = here.peak_memory()
+here.forget_peak_memory()
+print(high - here.peak_memory())
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert int(found.stdout) > 2**28  # half a gigabyte of ones was held, and is forgotten
 
 
 def test_a_record_of_another_split_is_no_answer(tmp_path):
@@ -78,3 +125,16 @@ def test_an_impossible_partition_leaves_no_record(tmp_path):
     with pytest.raises(InputError):
         run(of(clients=5000), record=tmp_path / "record.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_queue_counts_what_its_folder_holds(tmp_path, monkeypatch, capsys):
+    """The same command again says that nothing is left."""
+    items = [queue.Pending(of(seed=seed), "adhoc", (f"cell {seed}",), 0) for seed in (0, 1)]
+    monkeypatch.setattr(queue, "pending", lambda profile: items)
+    asked = ["run", "--pending", "--profile", "quick", "--out", str(tmp_path)]
+    for line in (
+        "2 runs completed, 0 still pending here",
+        "0 runs completed, 0 still pending here",
+    ):
+        assert main(asked) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == line

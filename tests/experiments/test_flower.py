@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, run
+from core.experiments import Experiment, make_clients, make_task, run, schema
 from core.federation import Client, Message, Runtime, UploadError
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
 
-from flwr.app import Context, Error, RecordDict  # noqa: E402
+from flwr.app import ConfigRecord, Context, Error, RecordDict  # noqa: E402
 from flwr.app import Message as Envelope  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
@@ -422,3 +422,40 @@ def test_without_flower_one_line_says_what_to_install(monkeypatch):
         importlib.reload(wire)
     monkeypatch.undo()
     importlib.reload(wire)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        {"client": [0], "samples": 3},
+        {"client": 0},
+        {"client": 0, "samples": "5"},
+        {"client": 0, "samples": 0.5},
+        {"client": 0, "samples": -5},
+        {"client": 7, "samples": 3},
+    ],
+    ids=str,
+)
+def test_a_node_that_does_not_say_who_it_is_is_refused_and_the_others_are_not(said):
+    grid = Nodes(experiment())
+    answers = grid.send_and_receive
+
+    def with_a_liar(messages, *, timeout=None):
+        for reply in answers(messages, timeout=timeout):
+            if reply.metadata.src_node_id == 100:
+                reply.content = RecordDict({} if said is None else {wire.META: ConfigRecord(said)})
+            yield reply
+
+    grid.send_and_receive = with_a_liar
+    link = server.Link(grid, 3, timeout=5.0, wait=False)
+    link.meet()
+    assert sorted(link.clients) == [1, 2]
+    assert len(link.notes) == 1 and "node 100 was refused" in link.notes[0]
+
+
+def test_a_note_fits_into_a_record():
+    link = server.Link(Nodes(experiment()), 3, timeout=5.0, wait=False)
+    link.note("client 0 failed:\nTraceback\x07 " + "x" * 5000)
+    (text,) = link.notes
+    assert text.isprintable() and len(text) <= schema.TEXT and text.startswith("client 0 failed: T")

@@ -15,6 +15,7 @@ from core.errors import InputError
 from core.experiments import Experiment, queue
 from core.experiments.queue import Pending
 from core.experiments.sweep import LOSSES, Lost, Progress, display, sweep, workers
+from core.experiments.sweep.local import LocalWorkers
 from core.federation import Runtime
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +151,40 @@ def test_a_run_that_loses_every_worker_fails_in_one_line(tmp_path):
     (one,) = run([item(0)], where, tmp_path)
     assert where.begun == [0] * (LOSSES + 1)
     assert one.state == "failed" and "lost" in display.line(one) and "\n" not in display.line(one)
+
+
+def test_a_damaged_record_does_not_end_the_others(tmp_path):
+    path, _ = queue.places(item(0).experiment, item(0).paper, tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"id": ')
+    where = Book(1)
+    table = run([item(0), item(1)], where, tmp_path)
+    assert where.begun == [0, 1] and [one.state for one in table] == ["failed", "failed"]
+
+
+def test_a_worker_that_was_lost_while_idle_has_a_new_one_in_its_place():
+    workers = LocalWorkers(1)
+    try:
+        first = workers.submit(process_of, None)
+        ((_, number),) = finished(workers, first)
+        os.kill(number, signal.SIGKILL)
+        (pool,) = workers._pools
+        while not pool._broken:
+            time.sleep(0.01)
+        ((_, other),) = finished(workers, workers.submit(process_of, None))
+        assert other not in (number, os.getpid())
+    finally:
+        workers.stop()
+
+
+def process_of(_):
+    return os.getpid()
+
+
+def finished(workers, handle):
+    while not (done := workers.finished([handle], 1.0)):
+        pass
+    return done
 
 
 def test_nothing_begins_after_the_time_is_up(tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from core.errors import InputError
 from core.experiments import Record, TableSpec
+from core.report.frames import metrics_frame, runs_frame
 from core.report.results import (
     beside_chance,
     bytes_by_kind,
@@ -104,7 +106,10 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
     ]
     kept = record(run)
     kept.rounds = rounds
-    found = reporting_rules(pd.DataFrame({"column": ["x"], "row": ["y"], "record": [kept]}))
+    one = pd.DataFrame({"column": ["x"], "row": ["y"], "profile": ["paper"], "record": [kept]})
+    with pytest.raises(InputError, match="one profile"):
+        reporting_rules(pd.concat([one, one.assign(profile="laptop")]))
+    found = reporting_rules(one)
     assert found.loc[("x", "y")].to_dict() == pytest.approx(
         {
             "last": 80,
@@ -115,6 +120,21 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
             "runs": 1,
         }
     )
+
+
+def test_runs_that_stop_early_do_not_stand_under_a_heading_of_more_rounds():
+    """Table 14 has columns of 10 and of 100 rounds; a laptop's runs have ten."""
+    ten = "cifar10-10-rounds"
+    cells = [one for one in TableSpec.find("fedvck", 14).cells("laptop") if one.column == ten]
+    known = {run.id: record(run, 0.5) for cell in cells for run in cell.experiments}
+    for frame in (
+        table_runs("fedvck", 14, ["laptop"], known),
+        metrics_frame("fedvck", 14, "laptop", known),
+    ):
+        assert set(frame["column"]) == {ten}
+    assert len(runs_frame("fedvck", 14, ten, known)) == len(known)
+    with pytest.raises(InputError, match="no run"):
+        runs_frame("fedvck", 14, "cifar10-100-rounds", known)
 
 
 def test_how_runs_ended_are_means_over_seeds_under_the_names_of_a_page():

@@ -17,7 +17,9 @@ from flwr.app import Message as Envelope
 from flwr.serverapp import Grid, ServerApp
 
 from core import data
-from core.errors import InputError
+from core.checks import is_whole
+from core.errors import InputError, brief
+from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.flower.client import runtime
@@ -77,7 +79,9 @@ class Link:
     notes: list[str] = attrs.field(factory=list)
 
     def note(self, text: str) -> None:
-        """Say it now, and in the record, once."""
+        """Say it now, and in the record, once, in one line that a record can hold."""
+        text = " ".join(text.split())[: schema.TEXT]
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
         if text not in self.notes:
             log.warning(text)
             self.notes.append(text)
@@ -101,12 +105,16 @@ class Link:
             if reply.has_error():
                 self.note(f"node {node} was refused: it does not say which client it is")
                 continue
-            about = reply.content[wire.META]
-            number, samples = about["client"], about["samples"]  # type: ignore[index, call-overload]
+            about = reply.content.get(wire.META) or {}
+            number, samples = about.get("client"), about.get("samples")
+            if not (isinstance(number, int) and is_whole(number, 0, self.expected - 1)):
+                self.note(f"node {node} was refused: {brief(number)} is no client of this run")
+                continue
+            if not (isinstance(samples, int) and is_whole(samples)):
+                self.note(f"node {node} was refused: {brief(samples)} is no number of samples")
+                continue
             before = self.clients.get(number)
-            if not (isinstance(number, int) and 0 <= number < self.expected):
-                self.note(f"node {node} was refused: {number!r} is no client of this run")
-            elif before is None:
+            if before is None:
                 self.clients[number] = Remote(number, samples, node)
             elif before.samples == samples and before.node not in self.grid.get_node_ids():
                 before.node = node

@@ -7,6 +7,7 @@ that all workers see.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -137,8 +138,10 @@ def sweep(
                     waiting.appendleft(one)
             for one in running.values():
                 path, _ = places(one.item.experiment, one.item.paper, out)
-                if path.exists():
-                    one.look(Record.load(path))
+                # a damaged record is named when the run that finds it ends
+                with contextlib.suppress(InputError):
+                    if path.exists():
+                        one.look(Record.load(path))
             yield table
     finally:
         workers.stop()

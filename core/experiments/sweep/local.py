@@ -31,7 +31,11 @@ class LocalWorkers:
     def submit(self, function: Callable, task: Any) -> Future:
         """Begin a task on a worker that is free."""
         free = min(set(range(self.capacity)) - set(self._busy.values()))
-        future = self._pools[free].submit(function, task)
+        try:
+            future = self._pools[free].submit(function, task)
+        except BrokenProcessPool:  # lost while it had nothing to do
+            self._renew(free)
+            future = self._pools[free].submit(function, task)
         self._busy[future] = free
         return future
 
@@ -43,10 +47,13 @@ class LocalWorkers:
     def _outcome(self, future: Future) -> Any:
         place, error = self._busy.pop(future), future.exception()
         if isinstance(error, BrokenProcessPool):
-            self._pools[place].shutdown(wait=False)
-            self._pools[place] = self._pool()
+            self._renew(place)
             return Lost()
         return future.result() if error is None else one_line(error)
+
+    def _renew(self, place: int) -> None:
+        self._pools[place].shutdown(wait=False)
+        self._pools[place] = self._pool()
 
     def stop(self) -> None:
         """End all processes: those that are busy at once."""
