@@ -37,7 +37,7 @@ progress()
 
 # %% [markdown]
 # Settings that are read back and costs that follow from shapes say nothing about a method's accuracy, so they are counted
-# apart. Cells that the same runs fill count once, and methods' cells that are not printed do not count:
+# apart. A number that several tables repeat from the same runs counts once, and methods' cells that are not printed do not count:
 
 # %%
 tally()
