@@ -37,7 +37,8 @@ progress()
 
 # %% [markdown]
 # Settings that are read back and costs that follow from shapes say nothing about a method's accuracy, so they are counted
-# apart. A number that several tables repeat from the same runs counts once, and methods' cells that are not printed do not count:
+# apart. A number that several tables repeat from the same runs counts once, and methods' cells that are not printed do
+# not count:
 
 # %%
 tally()
