@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import attrs
 
@@ -26,7 +26,7 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> bool:
+def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> TypeGuard[int]:
     """Whether a value is a whole number in [low, high]; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 

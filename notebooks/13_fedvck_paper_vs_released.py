@@ -5,10 +5,10 @@
 # difference worth?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the table.
 #
-# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](08_fedvck_server). Every difference of the
-# authors' code is one named setting, and `Settings.released()` turns all of them on. So each gap can be measured alone.
-# This page lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at what they do.
-# That code differs from a paper is common; it matters when a number depends on it.
+# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](08_fedvck_server). Every
+# difference of the authors' code is one named setting, and `Settings.released()` turns all of them on. So each gap can
+# be measured alone. This page lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at
+# what they do. That code differs from a paper is common; it matters when a number depends on it.
 
 # %% tags=["parameters"]
 dataset = "digits"

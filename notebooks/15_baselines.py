@@ -46,6 +46,7 @@ from functools import partial
 
 import pandas as pd
 import torch
+from IPython.display import display
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -78,9 +79,8 @@ largest = max(members, key=len)
 # method is better. It lets us look inside each.
 
 # %%
-runs = {
-    name: lesson.run(name) for name in ("fedavg", "fedprox", "moon", "fedmix")
-}
+names = ("fedavg", "fedprox", "moon", "fedmix")
+runs = {name: lesson.run(name) for name in names}
 accuracy = {
     method_name(name): run.per_round()["accuracy (%)"]
     for name, run in runs.items()
@@ -94,12 +94,7 @@ pd.DataFrame(accuracy).round(1)
 # weights be any good? Each client forgets what it does not have, and every client forgets something else. We send the
 # last but one model of the run to the clients, and test what comes back:
 
-
 # %% tags=["hide-input"]
-def score(method, state):
-    return 100 * task.evaluate(method.model(state))["accuracy"]
-
-
 fedavg = lesson.experiment().new_algorithm()
 before = runs["fedavg"].states[-2 if rounds > 1 else -1]
 uploads = {
@@ -111,12 +106,13 @@ uploads = {
 
 
 def merged(uploads):
-    return score(fedavg, fedavg.server_update(before, uploads, Rng(seed)))
+    state = fedavg.server_update(before, uploads, Rng(seed))
+    return 100 * task.evaluate(fedavg.model(state))["accuracy"]
 
 
 own, together = "its own model", "the average"
-rows = [(number, merged({number: uploads[number]}), own) for number in uploads]
-rows += [(number, merged(uploads), together) for number in uploads]
+rows = [(one, merged({one: uploads[one]}), own) for one in uploads]
+rows += [(one, merged(uploads), together) for one in uploads]
 scores = pd.DataFrame(rows, columns=["client", "accuracy", "label"])
 show(
     lines(
@@ -134,11 +130,10 @@ models = [
     for upload in uploads.values()
 ]
 sizes = [upload.meta["samples"] for upload in uploads.values()]
-shares = [size / sum(sizes) for size in sizes]  # n_k / n
-
+shares = torch.tensor(sizes).double() / sum(sizes)  # n_k / n
 for name, average in server.weighted_average(models, sizes).items():
-    each = zip(shares, models, strict=True)
-    same(sum(share * of[name] for share, of in each), average)
+    each = torch.stack([model[name] for model in models])
+    same(torch.tensordot(shares, each, dims=1), average)
 
 # %% [markdown]
 # Each of them is good at its own classes. What the methods below try to mend is that the average loses as well, once
@@ -169,18 +164,13 @@ def way(mu):
     return sum(far) / len(far)
 
 
-ways = pd.DataFrame(
-    [
-        {"mu": mu, "way": way(mu), "label": "FedProx"}
-        for mu in (0.01, 0.1, 1.0, 10.0)
-    ]
-)
+mus = [0.01, 0.1, 1.0, 10.0]
+ways = {"mu": mus, "way": [way(mu) for mu in mus], "label": "FedProx"}
 show(
     lines(
-        ways,
+        pd.DataFrame(ways),
         "mu",
         "way",
-        xlabel="mu",
         ylabel="mean way of a client",
         log="x",
         title="A larger mu holds back",
@@ -246,7 +236,6 @@ show(
         pd.DataFrame(found),
         "mu",
         "cosine",
-        xlabel="mu",
         ylabel="cosine of z with it",
         title="Features of a client after its second round",
     )
@@ -258,8 +247,7 @@ show(
 #
 # In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it.
 # FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there. The head is the default
-# here; with `projection: 0` the features themselves are compared. Two more layers have to be learned from the same few
-# batches, so the tries of the laptop profile ([how they were chosen](91_tuning)) go both ways.
+# here; with `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both ways.
 
 
 # %% tags=["hide-input"]
@@ -318,15 +306,13 @@ def errors(share, x_g, y_g):
     }
 
 
-gaps = pd.DataFrame(
-    [
-        {"share": share, "error": value, "label": label}
-        for share in (0.01, 0.02, 0.05, 0.1, 0.2)
-        for x_g, y_g in averages
-        for label, value in errors(share, x_g, y_g).items()
-    ]
-)
-means = gaps.groupby(["label", "share"], as_index=False)["error"].mean()
+gaps = [
+    {"share": share, "error": value, "label": label}
+    for share in (0.01, 0.02, 0.05, 0.1, 0.2)
+    for x_g, y_g in averages
+    for label, value in errors(share, x_g, y_g).items()
+]
+means = pd.DataFrame(gaps).groupby(["label", "share"], as_index=False).mean()
 show(
     lines(
         means,
@@ -365,21 +351,17 @@ def weights(name, **settings):
     return tensors.weights(state.tensors)
 
 
-plain = weights("fedavg")
-rows = {}
+plain, rows = weights("fedavg"), {}
 for name, off in switched_off.items():
     other = weights(name, **off)
     gaps = [(other[key] - plain[key]).abs().max().item() for key in plain]
-    rows[method_name(name)] = {
-        "switched off": ", ".join(f"{key} {off[key]}" for key in off),
-        "largest difference to FedAvg": max(gaps),
-    }
-reduced = pd.DataFrame(rows).T
-reduced
-
-# %% tags=["hide-input"]
-equal = (reduced["largest difference to FedAvg"] == 0).sum()
-Markdown(f"{equal} of {len(reduced)} are FedAvg, to the last bit.")
+    settings = ", ".join(f"{key} {off[key]}" for key in off)
+    rows[method_name(name)] = settings, max(gaps)
+columns = ["switched off", "largest difference to FedAvg"]
+reduced = pd.DataFrame.from_dict(rows, "index", columns=columns)
+equal = (reduced[columns[1]] == 0).sum()
+said = f"{equal} of {len(reduced)} are FedAvg, to the last bit."
+display(reduced, Markdown(said))
 
 # %% [markdown]
 # Where papers and code differ stands with the [results](19_baselines_results).

@@ -27,7 +27,7 @@ from core.report import (
     table,
     table_frame,
 )
-from core.report.claims import claims_table
+from core.report.claim_views import claims_table
 from core.report.results import cost_in_words, leads, table_runs
 from core.report.texts import Markdown
 
@@ -135,7 +135,8 @@ Markdown(
     f"{others.printed.min():.1f} and {others.printed.max():.1f}. "
     + (
         f"Measured it loses {ours.measured:.1f} ± {ours.error:.1f}, the others "
-        f"between {others.measured.min():.1f} and {others.measured.max():.1f}."
+        f"between {others.measured.min():.1f} and {others.measured.max():.1f} "
+        f"({losses.seeds.min()} to {losses.seeds.max()} seeds a column)."
         if ours.seeds > 1
         else "Measured with too few seeds to tell."
     )

@@ -18,7 +18,7 @@ import pandas as pd
 
 from core.experiments import TableSpec
 from core.report import curve_frame, progress, show, table, table_frame
-from core.report.claims import claims_table
+from core.report.claim_views import claims_table
 from core.report.results import (
     column_curves,
     cost_in_words,

@@ -16,13 +16,8 @@ column = "cifar10-0.05"
 import pandas as pd
 
 from core.report import scatter, show
-from core.report.claims import (
-    claims_count,
-    claims_figure,
-    claims_frame,
-    claims_table,
-    papers,
-)
+from core.report.claim_views import claims_figure, claims_table
+from core.report.claims import claims_count, claims_frame, papers
 from core.report.frames import runs_frame
 from core.report.texts import Markdown
 

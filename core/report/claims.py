@@ -14,7 +14,6 @@ import functools
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from core.experiments import Record, TableSpec, records
 from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 from core.report import style
-from core.report.figures import blank
 from core.report.frames import best_cells
 from core.report.intervals import paired
 from core.report.verdict import DECIDING, values
@@ -55,19 +53,6 @@ VERDICTS = (
     "open",
     "not testable here",
 )
-#: a sign and a colour for each verdict
-SIGNS = {
-    "holds": ("✓", "#009E73"),
-    "does not hold": ("✗", "#D55E00"),
-    "unclear": ("~", "#E69F00"),
-    "not measured": ("…", "#A6A6A6"),
-    "holds in a test": ("✓", "#56B4E9"),
-    "agrees with its own numbers": ("=", "#0072B2"),
-    "contradicts its own numbers": ("≠", "#CC79A7"),
-    "examined on its page": ("→", "#8C8C8C"),
-    "open": ("…", "#C9C9C8"),
-    "not testable here": ("–", "#E4E4E3"),
-}
 _KEYS = ("claim", "where", "page", "main", "ours")
 
 
@@ -332,47 +317,6 @@ def main_claims() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def claims_table(paper: str, main: bool = False) -> Any:
-    """`claims_frame` as a page shows it, each claim with a link to its evidence."""
-    from pandas.io.formats.style import Styler
-
-    frame = claims_frame(paper, main=main)
-    shown = pd.DataFrame(
-        {
-            "claim": [
-                f"{escape(text)} <small>({escape(where)})</small>"
-                for text, where in zip(frame["claim"], frame["where"], strict=True)
-            ],
-            "verdict": [_verdict_html(word) for word in frame["verdict"]],
-            "what it rests on": [escape(text) for text in frame["effect"]],
-            "budget": frame["budget"],
-            "page": [
-                f'<a href="{page}.html">{page.partition("_")[2].replace("_", " ")}</a>'
-                if page
-                else ""
-                for page in frame["page"]
-            ],
-        }
-    )
-    css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;text-align:left;"}]
-    kind = "main" if main else "all"
-    return (
-        Styler(
-            shown,
-            uuid=f"claims-{paper}-{kind}",
-            table_attributes='class="dataframe core-table"',
-        )
-        .set_table_styles(css)
-        .hide(axis="index")
-    )
-
-
-def _verdict_html(word: str) -> str:
-    sign, colour = SIGNS[word]
-    edge = f"border-left:3px solid {colour};padding-left:.4em"
-    return f'<span style="{edge}"><span aria-hidden="true">{sign}</span> {word}</span>'
-
-
 def claims_count(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many claims of each paper have each verdict; the book's own questions are left out."""
     known = records() if measured is None else measured
@@ -381,32 +325,3 @@ def claims_count(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         frame = claims_frame(paper, known)
         counts[paper] = frame[~frame["ours"]]["verdict"].value_counts()
     return pd.DataFrame(counts).reindex(VERDICTS).fillna(0).astype(int).T
-
-
-def claims_figure(counts: pd.DataFrame | None = None) -> Any:
-    """`claims_count` as one bar for each paper. Returns a `matplotlib.figure.Figure` whose label
-    describes it.
-    """
-    from matplotlib import rc_context
-
-    counts = (claims_count() if counts is None else counts).rename(index=PAPERS)
-    shown = [name for name in VERDICTS if counts[name].any()]
-    with rc_context(style.rc()):
-        figure = blank(7.2, 3.4)
-        axes = figure.subplots()
-        left = pd.Series(0, index=counts.index)
-        for name in shown:
-            _, colour = SIGNS[name]
-            bars = axes.barh(counts.index, counts[name], left=left, label=name, color=colour)
-            axes.bar_label(bars, [n or "" for n in counts[name]], label_type="center")
-            left = left + counts[name]
-        axes.invert_yaxis()
-        axes.set(xlabel="claims")
-        axes.grid(visible=False)
-        figure.legend(loc="outside lower center", ncols=3)
-    said = [
-        f"{paper}: " + ", ".join(f"{row[name]} {name}" for name in shown if row[name])
-        for paper, row in counts.iterrows()
-    ]
-    figure.set_label("Claims by paper and verdict. " + "; ".join(said) + ".")
-    return figure

@@ -6,55 +6,14 @@ a printed number does not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 
-from core.experiments import Record, TableSpec, records
 from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
-from core.report.frames import best_cells
 from core.report.intervals import OUTCOMES
-from core.report.tallies import identity
-from core.report.verdict import DECIDING, judge
+from core.report.tallies import FULL, REDUCED, numbers
 
-#: what a metric tells; all that is not named here is a result
-KINDS = {
-    "upload_mb": "cost",
-    "upload_mb_per_round": "cost",
-    "condensation_ratio_percent": "setting",
-}
-FULL, REDUCED = "the paper's", "smaller, or other data"
 DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
-
-
-def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """One row for each printed number of a paper's tables that is measured by runs of its own.
-
-    Columns: `paper`; `kind` ("result", "cost" or "setting"); `budget` (`FULL` or `REDUCED`);
-    `verdict`. Tables with names are the book's own and do not count.
-    """
-    known = records() if measured is None else measured
-    rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
-    for paper in PAPERS:
-        for spec in TableSpec.of_paper(paper):
-            if not spec.table.isdigit():
-                continue
-            cells = best_cells(spec, known)
-            for cell, found in zip(cells, judge(cells, known), strict=True):
-                if cell.published is None or not found.seeds:
-                    continue
-                full = cell.profile in DECIDING and cell.stand_in is None
-                rows.setdefault(
-                    identity(cell),
-                    {
-                        "paper": paper,
-                        "kind": KINDS.get(cell.metric, "result"),
-                        "budget": FULL if full else REDUCED,
-                        "verdict": found.verdict,
-                    },
-                )
-    return pd.DataFrame(rows.values(), columns=["paper", "kind", "budget", "verdict"])
 
 
 def printed(paper: str) -> int:
@@ -65,9 +24,9 @@ def printed(paper: str) -> int:
 def headline(counted: pd.DataFrame | None = None) -> str:
     """What was met so far, in a few sentences, computed from `numbers()`."""
     rows = numbers() if counted is None else counted
-    results = rows[rows["kind"] == "result"]
+    results = rows[rows["kind"] == "results"]
     full, less = (results[results["budget"] == budget] for budget in (FULL, REDUCED))
-    costs = rows[(rows["kind"] == "cost") & (rows["budget"] == FULL)]
+    costs = rows[(rows["kind"] == "costs") & (rows["budget"] == FULL)]
     text = f"The four papers print {sum(map(printed, PAPERS)):,} numbers. "
     text += "At a paper's own budget, or one that has converged, and on its data "
     text += f"{_counts(full, OUTCOMES, 'accuracies and scores')}. "
@@ -90,9 +49,9 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
     rows = numbers() if counted is None else counted
     lines = {"numbers in print": {paper: printed(paper) for paper in PAPERS}}
     for label, kind, budget, verdicts in (
-        ("own budget", "result", FULL, OUTCOMES),
-        ("costs", "cost", FULL, OUTCOMES),
-        ("smaller budget", "result", REDUCED, DIRECTIONS),
+        ("own budget", "results", FULL, OUTCOMES),
+        ("costs", "costs", FULL, OUTCOMES),
+        ("smaller budget", "results", REDUCED, DIRECTIONS),
     ):
         chosen = rows[(rows["kind"] == kind) & (rows["budget"] == budget)]
         counts = pd.crosstab(chosen["verdict"], chosen["paper"])

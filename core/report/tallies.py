@@ -10,9 +10,10 @@ import pandas as pd
 
 from core.experiments import Record, TableSpec, records
 from core.experiments.cell import Cell
+from core.report.claims import PAPERS
 from core.report.frames import best_cells
 from core.report.intervals import kendall
-from core.report.verdict import VERDICTS, judge, margin, values
+from core.report.verdict import DECIDING, VERDICTS, judge, margin, values
 
 #: what is compared: settings are read back from the record, costs follow from shapes and counts
 KINDS = {
@@ -20,6 +21,7 @@ KINDS = {
     "upload_mb": "costs",
     "upload_mb_per_round": "costs",
 }
+FULL, REDUCED = "the paper's", "smaller, or other data"
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
@@ -33,25 +35,40 @@ def identity(cell: Cell) -> tuple[str, str, float | None]:
 
 def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]]]:
     """The papers' own tables, and their cells at the profile that tables show."""
-    for spec in TableSpec.all():
-        if spec.paper != "reference" and spec.table.isdigit():
-            yield spec, best_cells(spec, known)
+    for paper in PAPERS:
+        for spec in TableSpec.of_paper(paper):
+            if spec.table.isdigit():
+                yield spec, best_cells(spec, known)
+
+
+def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """One row for each printed number of a paper's tables that is measured by runs of its own.
+
+    Cells that the same runs fill, for the same printed value of the same metric, count once: where
+    they stand first. Columns: `paper`; `kind` ("results", "costs" or "settings"); `budget` (`FULL`
+    or `REDUCED`); `verdict`. Tables with names are the book's own and do not count.
+    """
+    known = records() if measured is None else measured
+    rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
+    for spec, cells in _tables(known):
+        for cell, found in zip(cells, judge(cells, known), strict=True):
+            if cell.published is None or not found.seeds:
+                continue
+            full = cell.profile in DECIDING and cell.stand_in is None
+            row = {
+                "paper": spec.paper,
+                "kind": KINDS.get(cell.metric, "results"),
+                "budget": FULL if full else REDUCED,
+                "verdict": found.verdict,
+            }
+            rows.setdefault(identity(cell), row)
+    return pd.DataFrame(rows.values(), columns=["paper", "kind", "budget", "verdict"])
 
 
 def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """How many printed numbers have each verdict, a row for each kind: settings, costs, and results.
-
-    Cells that the same runs fill, for the same printed value of the same metric, count once.
-    """
-    known = records() if measured is None else measured
-    seen: dict[tuple[str, str, float | None], tuple[str, str]] = {}
-    for _, cells in _tables(known):
-        for cell, found in zip(cells, judge(cells, known), strict=True):
-            if found.mean is None or cell.published is None:
-                continue
-            seen.setdefault(identity(cell), (KINDS.get(cell.metric, "results"), found.verdict))
-    frame = pd.DataFrame(seen.values(), columns=["kind", "verdict"])
-    counts = pd.crosstab(frame["kind"], frame["verdict"])
+    """How many of `numbers` have each verdict, a row for each kind: results, costs, and settings."""
+    rows = numbers(measured)
+    counts = pd.crosstab(rows["kind"], rows["verdict"])
     return counts.reindex(
         index=["results", "costs", "settings"], columns=list(VERDICTS[:6]), fill_value=0
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import csv
+import functools
 import re
 import shlex
 
 import attrs
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,11 +165,24 @@ def test_every_cell_names_a_command_that_leads_back_to_it(cells):
                 assert TableSpec.find_cell("/".join(shown), words[7]).address == cell.address
 
 
+@functools.cache
+def stated(paper: str, table: str) -> dict[str, list[int]]:
+    """The seeds that a table's file states, for each of its columns."""
+    file = yaml.safe_load((TABLES / paper / f"{table}.yaml").read_text(encoding="utf-8"))
+    names = [column.name for column in TableSpec.find(paper, table).columns]
+    of_all = file.get("seeds", [0, 1, 2])
+    return {
+        name: column.get("seeds", of_all)
+        for name, column in zip(names, file["columns"], strict=True)
+    }
+
+
 def test_experiments_exist_at_every_profile(cells):
     for profile in PROFILES:
         for cell in cells[profile]:
-            # the book's own tables, for example of switches, may have one seed
             seeds = [run.seed for run in cell.experiments]
+            assert seeds == stated(cell.paper, cell.table)[cell.column]
+            # the book's own tables, for example of switches, may have one seed
             assert seeds[:3] == [0, 1, 2] or not cell.published
             assert len({run.id for run in cell.experiments}) == len(seeds)
             assert {run.profile for run in cell.experiments} == {profile}

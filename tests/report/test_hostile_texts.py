@@ -14,7 +14,16 @@ from markdown_it import MarkdownIt
 
 from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec
-from core.report import claims, condensed_images, partition_plot, results, status, tables, tuning
+from core.report import (
+    claim_views,
+    claims,
+    condensed_images,
+    partition_plot,
+    results,
+    status,
+    tables,
+    tuning,
+)
 from core.report.figures import to_html
 from core.report.site.generated import markdown_table
 from core.report.texts import Markdown
@@ -174,7 +183,7 @@ def test_texts_of_claims(tmp_path, monkeypatch, kind):
     one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "20_fedmk"}
     path = tmp_path / "fedmk.yaml"
     path.write_text(yaml.safe_dump({"claims": [one]}))
-    page = shown(claims.claims_table("fedmk").to_html())
+    page = shown(claim_views.claims_table("fedmk").to_html())
     assert all(evil(what) in page for what in ("claim", "where", "detail"))
     for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
         path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))

@@ -186,7 +186,7 @@ def test_the_runs_behind_a_table_are_its_measured_cells():
     }
     assert all(row.record.experiment.seed == row.seed for row in found.itertuples())
     assert table_runs("fedvck", 3, ["laptop"], {}).empty
-    # of profiles at which as much is measured the fullest takes the place of the others, column by column
+    # of profiles at which as much is measured the fullest is shown, column by column
     (fuller, *_) = (
         c for c in TableSpec.find("fedvck", "3").cells("paper") if c.row == cells[0].row
     )

@@ -107,10 +107,10 @@ class Link:
                 continue
             about = reply.content.get(wire.META) or {}
             number, samples = about.get("client"), about.get("samples")
-            if not (isinstance(number, int) and is_whole(number, 0, self.expected - 1)):
+            if not is_whole(number, 0, self.expected - 1):
                 self.note(f"node {node} was refused: {brief(number)} is no client of this run")
                 continue
-            if not (isinstance(samples, int) and is_whole(samples)):
+            if not is_whole(samples):
                 self.note(f"node {node} was refused: {brief(samples)} is no number of samples")
                 continue
             before = self.clients.get(number)

@@ -13,13 +13,22 @@ from core.report.texts import plain
 
 def fragments(executed: list[Path]) -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
-    from core.report import claims, classroom, figures, findings, frontpage, status
+    from core.report import (
+        claim_views,
+        claims,
+        classroom,
+        figures,
+        findings,
+        frontpage,
+        status,
+        tallies,
+    )
 
-    counted, counts = frontpage.numbers(), claims.claims_count()
+    counted, counts = tallies.numbers(), claims.claims_count()
     return {
         "headline.md": frontpage.headline(counted) + "\n",
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
-        "claims.md": figures.to_html(claims.claims_figure(counts)) + "\n",
+        "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
         "findings.md": findings.findings(),
         "main_claims.md": markdown_table(claims.main_claims()),
         "exercises.md": markdown_table(
