@@ -168,9 +168,9 @@ class TableSpec:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Names of the rows that are compared with each other in every column, for the direction of
-        a result.
+        a result: rows that a paper prints.
         """
-        names = [row.name for row in self.rows]
+        names = [row.name for row in self.rows if row.printed]
         if self.compare == "all":
             return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
         if self.compare == "successive":
