@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import copy
+import platform
+import re
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -212,6 +217,25 @@ def test_other_tensors_take_pytorchs_way():
     each = torch.func.vmap(lambda maps: activate(maps, norm, pool=2))(normal(2, 3, 4, 4, 4))
     whole = F.avg_pool2d(F.relu(norm(normal(2, 3, 4, 4, 4).flatten(0, 1))), 2)
     torch.testing.assert_close(each.flatten(0, 1), whole)
+
+
+def test_every_inner_loop_becomes_vectors(tmp_path):
+    """Also with AVX2, which has no masks for the choice in a rectifier."""
+    compiler = shutil.which("g++")
+    if compiler is None or platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("needs GCC for x86-64")
+    told = ("-march=x86-64-v3", "-fopenmp", "-fopt-info-vec", "-o", str(tmp_path / "fused.so"))
+    said = subprocess.run(
+        [compiler, *kernels.FLAGS, *told, str(kernels.SOURCE)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stderr
+    vectors = {int(line) for line in re.findall(r":(\d+):.*loop vectorized", said)}
+    lines = kernels.SOURCE.read_text(encoding="utf-8").splitlines()
+    inner = [n for n, line in enumerate(lines, 1) if line.lstrip().startswith("for (int64_t c = 0")]
+    # the compiler names the loop by its first lines
+    assert inner and all(vectors & set(range(n, n + 5)) for n in inner)
 
 
 def test_without_a_compiler_one_line_says_so(monkeypatch, capsys):

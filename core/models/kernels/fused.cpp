@@ -1,7 +1,7 @@
 // Passes over maps (N, H, W, C), channels last, float32 or bfloat16; sums are float32.
 //
 // A pass does in one read what takes PyTorch a kernel each: normalise, add a shortcut, rectify,
-// average 2x2 cells. Channels are the inner loop, so that the compiler makes vectors of them, and
+// average 2x2 cells. Channels are the inner loop, of which the compiler makes vectors (`omp simd`), and
 // sums are kept per image and channel, so that they do not depend on the number of threads.
 #include <algorithm>
 #include <cstdint>
@@ -43,11 +43,13 @@ void moments(const T *x, const float *pivot, float *sums, float *squares, Shape 
             float *a = row.data(), *b = a + C;
             const T *from = x + (n * s.height + h) * s.width * C;
             for (int64_t w = 0; w < s.width; ++w, from += C)
+#pragma omp simd
                 for (int64_t c = 0; c < C; ++c) {
                     const float v = load(from[c]) - pivot[c];
                     a[c] += v;
                     b[c] += v * v;
                 }
+#pragma omp simd
             for (int64_t c = 0; c < C; ++c) {
                 sum[c] += a[c];
                 square[c] += b[c];
@@ -68,6 +70,7 @@ void forward(const T *x, const T *shortcut, const float *scale, const float *shi
             for (int64_t w = 0; w < columns; ++w) {
                 const int64_t at = ((n * s.height + h * POOL) * s.width + w * POOL) * C;
                 T *to = y + ((n * rows + h) * columns + w) * C;
+#pragma omp simd
                 for (int64_t c = 0; c < C; ++c) {
                     float total = 0;
                     for (int i = 0; i < POOL; ++i)
@@ -97,6 +100,7 @@ void sums(const T *x, const T *shortcut, const T *dy, const float *scale, const 
             for (int64_t w = 0; w < columns; ++w) {
                 const int64_t at = ((n * s.height + h * POOL) * s.width + w * POOL) * C;
                 const T *from = dy + ((n * rows + h) * columns + w) * C;
+#pragma omp simd
                 for (int64_t c = 0; c < C; ++c) {
                     const float g = load(from[c]) * (1.f / (POOL * POOL));
                     float one = 0, two = 0;
@@ -133,6 +137,7 @@ void backward(const T *x, const T *shortcut, const T *dy, const float *scale, co
             for (int64_t h = 0; h < s.height; ++h)
                 for (int64_t w = 0; w < s.width; ++w)
                     if (h >= rows * POOL || w >= columns * POOL)
+#pragma omp simd
                         for (int64_t c = 0; c < C; ++c) {
                             const int64_t k = ((n * s.height + h) * s.width + w) * C + c;
                             store(dx[k], CENTRED ? e[c] * load(x[k]) + f[c] : 0.f);
@@ -145,6 +150,7 @@ void backward(const T *x, const T *shortcut, const T *dy, const float *scale, co
                 for (int i = 0; i < POOL; ++i)
                     for (int j = 0; j < POOL; ++j) {
                         const int64_t k = at + (i * s.width + j) * C;
+#pragma omp simd
                         for (int64_t c = 0; c < C; ++c) {
                             const float v = load(x[k + c]);
                             const float g = load(from[c]) * (1.f / (POOL * POOL));
@@ -186,6 +192,7 @@ void gather(const T *taps, float *images, Shape out, int64_t height, int64_t wid
                         const int64_t w = x + padding - j;
                         if (w < 0 || w >= out.width) continue;
                         const int64_t at = ((n * out.height + h) * out.width + w) * side * side;
+#pragma omp simd
                         for (int64_t c = 0; c < C; ++c)
                             to[c] += load(taps[(at + i * side + j) * C + c]);
                     }
