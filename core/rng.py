@@ -15,10 +15,10 @@ import torch
 class Rng:
     """A node in a tree of random streams.
 
-    A node is a seed and a path such as `("round", 3, "client", 7, "batches")`. Two different paths
-    give independent streams, the same path always gives the same stream, and no stream depends on
-    what was drawn before from another. So a run that is resumed in the middle draws what an
-    uninterrupted run would have drawn.
+    A node is a seed and a path such as `("round", 3, "client", 7, "batches")`. The same path always
+    gives the same stream, and no stream depends on what was drawn before from another. So a run
+    that is resumed in the middle draws what an uninterrupted run would have drawn. Different paths
+    give different streams but for chance: PyTorch keeps 32 bits of a seed on a CPU.
     """
 
     seed: int

@@ -110,11 +110,14 @@ class AsynDGAN(Algorithm):
         """This round's part of all steps."""
         root = Rng(rng.seed, ("asyndgan",))
         state = self._introduced(state, clients, ledger, root)
+        # those whose maps were not refused
+        clients = [one for one in clients if f"conditions/{one.id}" in state.tensors]
         maps = [state.tensors[f"conditions/{client.id}"] for client in clients]
         last = self.settings.gan_steps + self.settings.steps(sum(map(len, maps)))
         meta = state.meta | {"round": state.meta["round"] + 1}
-        until = last * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
         first, gan = state.meta["step"], self.settings.gan_steps
+        until = last * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
+        until = max(until, first)  # `last` is of the clients of this round
         generator = self.generator(state)
         tensors = dict(state.tensors)
         if first < gan:

@@ -54,7 +54,6 @@ from core.federation import (
     Message,
     State,
     Task,
-    UploadError,
     learn,
     pack,
 )
@@ -136,6 +135,13 @@ class DESA(fedavg.FedAvg):
         if self.settings.wants_anchors:
             state = self.exchange(state, clients, ledger, rng)
         return super().round(state, clients, ledger, rng)
+
+    def fault(self, upload: Message) -> str | None:
+        """Whether anchors hold each class once, with its images."""
+        classes = upload.tensors.get("anchors/classes")
+        if classes is None or len(classes.unique()) == len(classes):
+            return None
+        return "anchors need each class once, with its images"
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, the anchors where the client lacks the present ones, and, where others
@@ -303,18 +309,10 @@ def anchors_format(state: State) -> dict[str, Field]:
 
 
 def collect(state: State, uploads: Mapping[int, Message]) -> dict[str, torch.Tensor]:
-    """The state's tensors with the sums of new anchors; outputs on the old anchors are dropped.
-
-    Raises UploadError for a client that names a class twice, or has not a set of images for every
-    class.
-    """
+    """The state's tensors with the sums of new anchors; outputs on the old anchors are dropped."""
     total, owners = state.tensors["anchors/sum"].clone(), state.tensors["anchors/owners"].clone()
-    for id_, upload in uploads.items():
+    for upload in uploads.values():
         images, classes = upload.tensors["anchors/images"], upload.tensors["anchors/classes"].long()
-        if len(images) != len(classes) or len(classes.unique()) != len(classes):
-            raise UploadError(
-                f"the upload of client {id_} was refused: anchors need each class once, with its images"
-            )
         total.index_add_(0, classes, images.float())
         owners.index_add_(0, classes, torch.ones_like(classes))
     return without_outputs(state.tensors) | {"anchors/sum": total, "anchors/owners": owners}

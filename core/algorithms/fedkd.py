@@ -41,6 +41,7 @@ from core.federation import (
     Message,
     State,
     Task,
+    UploadError,
     as_announced,
     learn,
     pack,
@@ -235,7 +236,14 @@ class FedKD(Algorithm):
         return Message({"answers/levels": steps, "answers/scale": scale} | counts)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Build the ensemble once, then distil."""
+        """Build the ensemble once, then distil. Raises UploadError where a client is missing whose
+        share of the noise the sum needs.
+        """
+        if self.settings.private and len(uploads) < state.meta["sharers"]:
+            raise UploadError(
+                f"{len(uploads)} of {state.meta['sharers']} clients answered: with `protects: sum` "
+                "each adds its share of the noise, and the privacy promised needs all of them"
+            )
         ensemble = self._ensemble([upload.tensors for upload in uploads.values()], rng.at("noise"))
         answered = attrs.evolve(
             state,

@@ -242,7 +242,8 @@ class FedVCK(Condensing):
             else None,
         )
         images, trace = condense(problem, start, group)
-        # M_{t-1} of the next round, the same tensors for all
+        # M_{t-1} of the next round, the same tensors for all (in the released code with the running
+        # statistics that condensation left in it)
         previous = pack(model, "previous/")
         for position, client in enumerate(clients):
             client.memory = dict(previous)

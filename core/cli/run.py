@@ -255,17 +255,18 @@ def _queue(
         raise InputError(f"--minutes must be more than 0, not {minutes:g}")
     if gpus_per_run is not None and not (on or "").startswith("ray"):
         raise InputError("--gpus-per-run belongs to --on ray")
+    items = _runnable(profile, shard, out)
     if on is None:
-        _run_pending(profile, minutes, out, Runtime.choose(**how), shard)
+        _run_pending(items, minutes, out, Runtime.choose(**how))
     else:
-        _sweep(on, gpus_per_run or 0.0, profile, minutes, out, shard, **how)
+        _sweep(items, on, gpus_per_run or 0.0, minutes, out, **how)
 
 
-def _run_pending(
-    profile: str, minutes: float, out: Path | None, runtime: Any, shard: str | None
-) -> None:
+def _runnable(profile: str, shard: str | None, out: Path | None) -> list[Any]:
+    """The pending runs, or a part of them, that this machine can begin and that are not done; says
+    how many cannot run here.
+    """
     from core.experiments import queue
-    from core.metrics import headline
 
     items = queue.pending(profile)
     if shard:
@@ -276,10 +277,16 @@ def _run_pending(
             f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}",
             file=sys.stderr,
         )
-    items = [item for item in items if not item.missing and not queue.done_before(item, out)]
+    return [item for item in items if not item.missing and not queue.done_before(item, out)]
+
+
+def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: Any) -> None:
+    from core.experiments import queue
+    from core.metrics import headline
+
     failed = sum(queue.failed_before(item.experiment, item.paper, out) for item in items)
     complete = 0
-    for item, outcome in queue.run_pending(profile, minutes, out, runtime, True, shard):
+    for item, outcome in queue.run_pending(items, minutes, out, runtime, True):
         if isinstance(outcome, InputError):
             failed += 1
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
@@ -302,23 +309,20 @@ def _run_pending(
 
 
 def _sweep(
+    items: list[Any],
     on: str,
     gpus: float,
-    profile: str,
     minutes: float,
     out: Path | None,
-    shard: str | None,
     device: str,
     precision: str,
 ) -> None:
     import time
     from contextlib import closing
 
-    from core.experiments import queue
     from core.experiments.sweep import display, sweep, workers
 
     until, shown = time.time() + 60 * minutes, display.Display()
-    items = queue.runnable(profile, shard)
     out = out and out.absolute()
     table: list = []
     with closing(sweep(items, workers(on, gpus), out, device, precision, until)) as progress:

@@ -138,9 +138,11 @@ def gpu_check(
     """
     from core.experiments import gpu
     from core.federation import Runtime
+    from core.files import write_whole
 
     found = gpu.check(Runtime.choose(device, precision), minutes)
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(found, indent=1) + "\n"
+    write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
     failed = [name for name, one in found["algorithms"].items() if "error" in one]
     print(
         f"{len(found['algorithms'])} algorithms, {len(failed)} failed"

@@ -62,10 +62,8 @@ def _class_names(name: str, info: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _warn_if_unofficial(path: Path, official: str) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
     found = digest.hexdigest()
     if found != official and (path, found) not in _warned:
         _warned.add((path, found))

@@ -10,6 +10,7 @@ from pathlib import Path
 from core.data.catalogue import SOURCES, Source
 from core.data.roots import data_root
 from core.errors import InputError
+from core.files import write_whole
 
 #: bytes of a pack that can be handed round in a class
 LIMIT = 50 * 2**20
@@ -48,12 +49,15 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
         f"{source.origin} | {source.licence} |\n"
         for name, (source, files) in chosen.items()
     ]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
-        for _, files in chosen.values():
-            for file in files:
+    packed = [file for _, files in chosen.values() for file in files]
+
+    def write(part: Path) -> None:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
+            for file in packed:
                 archive.writestr(_entry(file.relative_to(folder).as_posix()), file.read_bytes())
+
+    write_whole(target, write)
     return list(chosen)
 
 

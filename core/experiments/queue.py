@@ -166,21 +166,24 @@ def _same_input(record: Record, path: Path) -> None:
         )
 
 
+def _tried(experiment: Experiment, paper: str, out: Path | None) -> Record | None:
+    """The record of the last try; None also for a damaged one, which is named when its turn comes."""
+    path, _ = places(experiment, paper, out)
+    with contextlib.suppress(InputError):
+        return Record.load(path) if path.exists() else None
+    return None
+
+
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
     """Whether the last try, with the code as it is, ended in an error: it would end so again."""
-    path, _ = places(experiment, paper, out)
-    if not path.exists():
-        return False
-    record = Record.load(path)
-    return record.status == "failed" and record.code == code_version()
+    record = _tried(experiment, paper, out)
+    return record is not None and (record.status, record.code) == ("failed", code_version())
 
 
 def done_before(item: Pending, out: Path | None = None) -> bool:
     """Whether a folder that is not the book's holds a pending run's complete record already."""
-    path, _ = places(item.experiment, item.paper, out)
-    with contextlib.suppress(InputError):  # a damaged record is named when its turn comes
-        return path.exists() and Record.load(path).status == "complete"
-    return False
+    record = _tried(item.experiment, item.paper, out)
+    return record is not None and record.status == "complete"
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:
@@ -195,34 +198,21 @@ def in_shard(experiment: Experiment, shard: str) -> bool:
     return int(experiment.id, 16) % int(parts) == int(part) - 1
 
 
-def runnable(profile: str, shard: str | None = None) -> list[Pending]:
-    """Pending runs that this machine can begin, in order; with `shard` its part of them.
-
-    Raises InputError for an unknown profile or a bad shard.
-    """
-    return [
-        item
-        for item in pending(profile)
-        if not item.missing and (shard is None or in_shard(item.experiment, shard))
-    ]
-
-
 def run_pending(
-    profile: str,
+    items: Sequence[Pending],
     minutes: float,
     out: Path | None = None,
     runtime: Runtime | None = None,
     progress: bool = False,
-    shard: str | None = None,
 ) -> Iterator[tuple[Pending, Record | InputError]]:
     """Take pending runs in order until the time is up; yield each with its record, or with the
     error that ended it.
 
     A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
-    that failed with the same code is not tried again. Raises InputError as `runnable` does.
+    that failed with the same code is not tried again.
     """
     deadline = time.monotonic() + 60 * minutes
-    for item in runnable(profile, shard):
+    for item in items:
         if time.monotonic() > deadline:
             return
         try:

@@ -136,6 +136,7 @@ def run(
     checkpoint: Path | None = None,
     progress: bool = False,
     deadline: float | None = None,
+    notes: list[str] | None = None,
 ) -> Record:
     """Run an experiment and return its `Record`.
 
@@ -146,6 +147,7 @@ def run(
         progress: show a bar with round, accuracy, traffic and time left.
         deadline: a `time.monotonic()` value; the run stops cleanly before a round that would
             probably end later, and its record keeps the status "running".
+        notes: those of the record; lines that come while it runs are saved with the next round.
 
     Raises InputError for bad input and for a run that diverges; whatever ends a run, its record
     then has the status "failed" and says why. Raises FileError, and leaves the record as it was,
@@ -156,6 +158,7 @@ def run(
     # a partition that cannot be made is a mistake, and leaves no record
     clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)
+    kept.notes = kept.notes if notes is None else notes
     task.runtime.forget_peak_memory()
     given = {"task": task, "clients": clients, "algorithm": algorithm}
     results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
@@ -169,6 +172,9 @@ def run(
     ):
         for result in results:
             kept.add(result)
+            if result.followed:
+                _show(bar, result)
+                continue
             kept.peak_memory = task.runtime.peak_memory()
             if record:
                 kept.save(record)
@@ -194,7 +200,8 @@ def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
     except FileError:
         raise
     except Exception as error:
-        kept.status, kept.notes = "failed", [*kept.notes, one_line(error, 2000)]
+        kept.status = "failed"
+        kept.notes.append(one_line(error, 2000))
         if path:
             kept.save(path)
         raise

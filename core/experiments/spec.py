@@ -8,10 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
@@ -28,7 +31,21 @@ PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
 LARGEST, MOST_NODES = 2**20, 100_000
 
 
-class _Loader(yaml.SafeLoader):
+if TYPE_CHECKING or not yaml.__with_libyaml__:
+    _Parser = yaml.SafeLoader
+else:
+    from yaml.cyaml import CParser
+
+    class _Parser(Composer, CParser, SafeConstructor, Resolver):
+        """A safe loader that parses in C, five times as fast, and composes in Python."""
+
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            for base in (Composer, SafeConstructor, Resolver):
+                base.__init__(self)
+
+
+class _Loader(_Parser):
     """YAML without the silence about a key that stands twice, and without aliases that grow without
     bound.
     """

@@ -83,11 +83,15 @@ def maps_field(task: Task) -> Field:
 
 
 def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> Told:
-    """Label maps for a batch, from each of K clients' maps in turn, with replacement."""
+    """Label maps for a batch, from each of K clients' maps in turn, with replacement.
+
+    Which client is the first is drawn: a batch may have fewer maps than there are clients.
+    """
     draws = rng.generator()
+    first = int(torch.randint(len(maps), (1,), generator=draws))
     labels, rows = [], torch.full((len(maps), count), -1)
     for n in range(count):
-        owner = n % len(maps)
+        owner = (first + n) % len(maps)
         row = int(torch.randint(len(maps[owner]), (1,), generator=draws))
         rows[owner, n] = row
         labels.append(maps[owner][row])

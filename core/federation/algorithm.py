@@ -149,7 +149,14 @@ class Algorithm:
             ledger,
             refused=self.schedule.refused,
             update_norm=self.schedule.update_norm,
+            fault_of=self.fault,
         )
+
+    def fault(self, upload: Message) -> str | None:
+        """What is wrong with an upload beyond what its form tells, if anything; every answer to every
+        question comes by here.
+        """
+        return None
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """What is tested: one model, or a list with one model per client."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class RoundResult:
     ledger: Ledger
     #: reasons by client, of the uploads that were refused
     refused: dict[str, str] = attrs.field(factory=dict)
+    #: whether the next result is at hand too: it comes from a checkpoint
+    followed: bool = False
 
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
@@ -75,20 +78,23 @@ def rounds(
     earlier rounds come from the file. `key` says what must be the same for the run to go on with it.
 
     Raises InputError for a task that the algorithm does not serve and after a round that leaves the
-    state with numbers that are not finite, and FileError for a checkpoint that cannot be written or
-    has another key.
+    state, or a test, with numbers that are not finite, and FileError for a checkpoint that cannot
+    be written or has another key.
     """
     if task.learns not in algorithm.serves():
         raise InputError(
             f"{type(algorithm).__name__} is a method for {' and '.join(algorithm.serves())}, but "
             f"{task.dataset.name} is a data set for {task.learns}"
         )
-    schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
+    able = sum(len(client) > 0 for client in clients)
+    algorithm.schedule = schedule = algorithm.schedule.among(able)
+    rng, key = Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])
     state, ledger, history = saved.state, saved.ledger, saved.history
     for row in list(history):  # each with what had crossed the network by then
-        yield RoundResult(**row, state=state, ledger=Ledger(ledger.rounds[: row["round"]]))
+        then = Ledger(ledger.rounds[: row["round"]])
+        yield RoundResult(**row, state=state, ledger=then, followed=row is not history[-1])
 
     for number in range(len(history) + 1, schedule.rounds + 1):
         here = rng.at("round", number)
@@ -98,9 +104,7 @@ def rounds(
         metrics: dict[str, float] = {}
         if schedule.tests(number):
             with ledger.timed("evaluate"):
-                metrics = task.evaluate(algorithm.model(state), schedule.evaluate_on)
-                if number == schedule.rounds:
-                    metrics = joined(metrics, algorithm.measures(state))
+                metrics = tested(algorithm, task, state, number)
         result = RoundResult(
             number,
             metrics,
@@ -115,6 +119,19 @@ def rounds(
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)
         yield result
+
+
+def tested(algorithm: Algorithm, task: Task, state: State, number: int) -> dict[str, float]:
+    """The metrics after a round, after the last one with the algorithm's own measures. Raises
+    InputError, naming a metric, where one is not finite.
+    """
+    metrics = task.evaluate(algorithm.model(state), algorithm.schedule.evaluate_on)
+    if number == algorithm.schedule.rounds:
+        metrics = joined(metrics, algorithm.measures(state))
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise InputError(f"the test after round {number} gives {name!r} = {value}, no number")
+    return metrics
 
 
 def finite_state(state: State, number: int) -> State:

@@ -28,7 +28,7 @@ def _active(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
 class Schedule:
     """What the round loop goes by; an algorithm may look at it too."""
 
-    #: N, clients in all, those without data among them
+    #: N, clients in all; from the beginning of a run those that have data
     clients: int = attrs.field(default=10, validator=whole(1))
     #: clients that take part in a round; None: all
     active: int | None = attrs.field(default=None, validator=_active)
@@ -44,6 +44,12 @@ class Schedule:
     refused: str = attrs.field(default="end", validator=one_of("answer to a refused upload", *ENDS))
     #: the largest Euclidean norm of a client's update of a network
     update_norm: float = attrs.field(default=UPDATE_NORM, validator=number(0, above=True))
+
+    def among(self, able: int) -> Schedule:
+        """The schedule of a run in which so many clients have data."""
+        able = max(able, 1)
+        active = None if self.active is None or self.active >= able else self.active
+        return attrs.evolve(self, clients=able, active=active)
 
     def tests(self, number: int) -> bool:
         """Whether the model is tested after this round, counted from 1."""

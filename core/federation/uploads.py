@@ -333,6 +333,7 @@ def _sound(
     form: Form,
     announced: Mapping[int, int],
     update_norm: float,
+    fault_of: Callable[[Message], str | None],
     refusals: _Refusals,
 ) -> dict[int, Message]:
     """Those whose values can be used, and are no copy of another's."""
@@ -342,7 +343,7 @@ def _sound(
     for (client, upload), look in zip(uploads.items(), looks, strict=True):
         others = alike.setdefault(look.mark, {}) if look.mark else {}
         fault = _unsound(look, form, announced[client], update_norm)
-        if fault := fault or _copied(upload, others, form):
+        if fault := fault or fault_of(upload) or _copied(upload, others, form):
             refusals.add(str(client), _refusal(client, fault))
         else:
             sound[client] = others[client] = upload
@@ -357,6 +358,7 @@ def admit(
     *,
     refused: str = "end",
     update_norm: float = UPDATE_NORM,
+    fault_of: Callable[[Message], str | None] = lambda upload: None,
 ) -> dict[int, Message]:
     """The uploads of a round that an algorithm may see, by client, checked and counted.
 
@@ -370,13 +372,14 @@ def admit(
         ledger: where uploads are counted, and those that were refused are named.
         refused: "end" ends the round at the first upload that is refused; "leave_out" goes on
             without those.
+        fault_of: what an algorithm finds wrong with an upload that has the form, if anything.
 
     Raises UploadError for the first refused upload where that ends the round, and where none is
     left.
     """
     refusals = _Refusals(end=refused == "end")
     uploads = _well_formed(answers, form, announced, refusals)
-    uploads = _sound(uploads, form[0], announced, update_norm, refusals)
+    uploads = _sound(uploads, form[0], announced, update_norm, fault_of, refusals)
     reasons = refusals.reasons
     ledger.refuse(reasons)
     if not uploads:

@@ -100,7 +100,8 @@ def ensemble_cross_entropy(
             y), as Eq. 4 is printed. "losses": the average of the K cross-entropies, as in FedGen's
             code.
         shares: (K, C) weights of the average, by the class a feature was made for; without them all
-            are 1 / K, as printed. FedGen's code weights by `label_shares`.
+            are 1 / K, as printed. FedGen's code means to weight by `label_shares`; there a column of
+            weights meets a row of losses, which makes the product of their means.
 
     Raises InputError for an unknown form.
     """

@@ -8,11 +8,11 @@ import attrs
 import pytest
 import torch
 
-from core.algorithms.asyndgan import adversarial
+from core.algorithms.asyndgan import AsynDGAN, adversarial
 from core.errors import InputError
 from core.experiments import make_clients, rounds
 from core.families import conditional
-from core.federation import Ledger, Message
+from core.federation import Client, Ledger, Message
 from core.federation.tensors import unpack
 from core.rng import Rng
 from tests.algorithms.on_drawings import on_nuclei
@@ -136,3 +136,30 @@ def test_it_learns_nothing_but_masks(task):
     )
     with pytest.raises(InputError, match="AsynDGAN is a method for segmentation, but digits"):
         list(rounds(experiment))
+
+
+def test_a_round_goes_on_without_a_client_whose_maps_were_refused(task, monkeypatch):
+    honest = AsynDGAN.introduce
+
+    def introduce(self, clients, messages, rng):
+        answers = honest(self, clients, messages, rng)
+        wrong = answers[1].tensors["conditions"] + 100
+        return answers | {1: Message({"conditions": wrong})}
+
+    monkeypatch.setattr(AsynDGAN, "introduce", introduce)
+    *_, last = rounds(attrs.evolve(TINY, refused="leave_out"), task=task)
+    assert list(last.ledger.rounds[0]["refused"]) == ["1"] and "accuracy" not in last.metrics
+    assert "conditions/0" in last.state.tensors and "conditions/1" not in last.state.tensors
+
+
+def test_no_step_is_taken_twice_where_clients_take_turns(task):
+    """Steps in epochs depend on who takes part: with fewer maps their number may fall."""
+    settings = {key: value for key, value in FAST.items() if key != "local_steps"}
+    stated = attrs.evolve(TINY, settings=settings | {"local_epochs": 2}, active=1, rounds=5)
+    members = make_clients(TINY, task)
+    small = Client(0, task, members[0].images[:2], members[0].labels[:2])
+    steps = [
+        result.state.meta["step"]
+        for result in rounds(stated, task=task, clients=[small, members[1]])
+    ]
+    assert steps == sorted(steps)

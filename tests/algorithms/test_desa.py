@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms.desa import anchors, collect, redraw, supervised_contrastive
+from core.algorithms.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder
 from core.experiments import rounds
-from core.federation import Ledger, Message, UploadError, pack
+from core.federation import Ledger, Message, UploadError, admit, pack
 from core.rng import Rng
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
@@ -117,9 +117,11 @@ def test_anchors_are_averaged_over_the_clients_that_have_the_class(task):
     ],
 )
 def test_anchors_that_do_not_fit_their_classes_are_refused(task, bad):
-    state = desa().initialise(task, Rng(0))
+    algorithm = desa()
+    form, opened = (anchors_format(algorithm.initialise(task, Rng(0))), {}), Ledger()
+    opened.open_round()
     with pytest.raises(UploadError, match="client 7"):
-        collect(state, {7: bad})
+        admit([(7, bad)], form, {7: 9}, opened, fault_of=algorithm.fault)
 
 
 def test_anchors_cross_the_network_once(task, clients):

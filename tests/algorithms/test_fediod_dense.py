@@ -42,11 +42,20 @@ def begun(task):
 def test_maps_are_drawn_from_each_client_in_turn():
     maps = [torch.full((5, 2, 2), k, dtype=torch.uint8) for k in range(3)]
     told = conditional.draw(maps, 7, Rng(0))
-    assert told.labels[:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    owners = told.labels[:, 0, 0].tolist()
+    assert [(owner - owners[0]) % 3 for owner in owners] == [0, 1, 2, 0, 1, 2, 0]
     assert ((told.rows >= 0).sum(0) == 1).all() and told.rows.max() < 5
-    assert (told.rows[1] >= 0).tolist() == [n % 3 == 1 for n in range(7)]
+    assert (told.rows[1] >= 0).tolist() == [owner == 1 for owner in owners]
     heard = conditional.Told.heard([told.of(k) for k in range(3)])
     assert torch.equal(heard.rows, told.rows) and conditional.Told.heard([{}]) is None
+
+
+def test_every_client_has_its_turn_where_a_batch_has_fewer_maps():
+    maps = [torch.full((5, 2, 2), k, dtype=torch.uint8) for k in range(10)]
+    batches = [conditional.draw(maps, 5, Rng(0).at("told", step)) for step in range(200)]
+    drawn = torch.stack([told.labels[:, 0, 0] for told in batches]).flatten().bincount()
+    # each is in half of the batches: 100 of 200, with a deviation of 7
+    assert len(drawn) == 10 and ((drawn - 100).abs() < 35).all()
 
 
 def test_the_server_is_told_the_clients_own_masks(begun):

@@ -12,7 +12,7 @@ from core import algorithms
 from core.algorithms.fedkd import laplace, quantised
 from core.errors import InputError
 from core.experiments import make_clients, make_task, rounds
-from core.federation import Runtime, UploadError
+from core.federation import Message, Runtime, UploadError
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -223,6 +223,16 @@ def test_votes_carry_the_noise_that_the_budget_asks_for(task):
             sigma * math.sqrt(4 * share), rel=0.05
         )
         assert not torch.allclose(errors[0], errors[1])
+
+
+def test_a_sum_without_some_of_its_noise_is_refused(task):
+    """Three of four shares would protect less than the record says."""
+    algorithm = create(private=True, protects="sum", pool=400)
+    state = algorithm.initialise(task, Rng(0))
+    state = attrs.evolve(state, meta=state.meta | {"sharers": 4})
+    votes = Message({"votes/noisy": torch.zeros(state.meta["queries"], 10)})
+    with pytest.raises(UploadError, match="3 of 4 clients answered"):
+        algorithm.server_update(state, dict.fromkeys(range(3), votes), Rng(0))
 
 
 def test_the_winner_of_the_votes_is_learnt(task):

@@ -283,8 +283,13 @@ def test_malformed_knowledge_is_refused(task, clients, after_one_round, monkeypa
     monkeypatch.setattr(algorithm, "clients_update", update)
     ledger = Ledger()
     ledger.open_round()
+    state = algorithm.initialise(task, Rng(0))
     with pytest.raises(UploadError, match="client 0"):
-        algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(1))
+        algorithm.round(state, clients, ledger, Rng(1))
+    algorithm.schedule = attrs.evolve(algorithm.schedule, refused="leave_out")
+    after = algorithm.round(state, clients, ledger, Rng(1))
+    assert list(ledger.rounds[-1]["refused"]) == ["0"]
+    assert "knowledge/1/images" in after.tensors and "knowledge/0/images" not in after.tensors
 
 
 # --- a run

@@ -9,7 +9,8 @@ import torch
 
 from core import algorithms
 from core.experiments import rounds
-from core.federation import Message, Schedule, pack
+from core.experiments.running import make_clients
+from core.federation import Client, Message, Schedule, pack
 from core.models import Classifier
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
@@ -99,6 +100,18 @@ def test_without_drift_the_first_round_is_fedavg_with_equal_weights(task, client
     theirs = fedavg.client_update(clients[0], plain, Rng(1))
     for name, value in theirs.tensors.items():
         assert torch.allclose(ours.tensors[name], value, atol=1e-5), name
+
+
+def test_the_servers_control_is_the_mean_over_clients_that_have_data(task):
+    """N counts those that can take part: with others in it the controls would not sum to zero."""
+    members = make_clients(attrs.evolve(TINY, active=None), task)
+    idle = [Client(k, task, members[0].images[:0], members[0].labels[:0]) for k in range(4, 12)]
+    stated = attrs.evolve(TINY, clients=12, active=None, rounds=2)
+    *_, last = rounds(stated, task=task, clients=[*members, *idle])
+    for name, value in last.state.tensors.items():
+        if name.startswith("control/"):
+            mean = torch.stack([client.memory[name] for client in members]).mean(0)
+            torch.testing.assert_close(value, mean)
 
 
 def test_what_crosses_the_network_is_twice_the_parameters(task):

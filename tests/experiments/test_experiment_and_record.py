@@ -10,7 +10,8 @@ import pytest
 
 from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec, queue, record, records
-from core.federation import Runtime
+from core.experiments.running import run
+from core.federation import Runtime, Task
 from core.files import FileError
 
 PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
@@ -165,12 +166,34 @@ def test_the_queue_stops_before_its_time_is_up(tmp_path, monkeypatch):
         queue.Pending(attrs.evolve(small(), seed=seed), "adhoc", ("one",), 1)
         for seed in range(10_000)
     ]
-    monkeypatch.setattr(queue, "pending", lambda profile: many)
     queue.measure(small(), "warm", out=tmp_path, runtime=Runtime())  # what is slow only once
     began = time.monotonic()
-    outcomes = [outcome for _, outcome in queue.run_pending("quick", 1 / 30, tmp_path, Runtime())]
+    outcomes = [outcome for _, outcome in queue.run_pending(many, 1 / 30, tmp_path, Runtime())]
     assert 1 < time.monotonic() - began < 4 and len(outcomes) < len(many)
     assert {outcome.status for outcome in outcomes} <= {"complete", "running"}
+
+
+def test_the_queue_goes_on_beside_a_damaged_record(tmp_path):
+    items = [
+        queue.Pending(attrs.evolve(small(), seed=seed), "adhoc", ("one",), 1) for seed in range(2)
+    ]
+    path, _ = queue.places(items[0].experiment, "adhoc", tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert not queue.failed_before(items[0].experiment, "adhoc", tmp_path)
+    assert not queue.done_before(items[0], tmp_path)
+    first, second = (outcome for _, outcome in queue.run_pending(items, 5, tmp_path, Runtime()))
+    assert "damaged" in str(first) and second.status == "complete"
+    assert queue.done_before(items[1], tmp_path)
+
+
+def test_a_test_that_gives_no_number_ends_the_run(tmp_path, monkeypatch):
+    """A record with it could be read by nobody."""
+    monkeypatch.setattr(Task, "evaluate", lambda *_: {"accuracy": float("nan")})
+    with pytest.raises(InputError, match="the test after round 1 gives 'accuracy' = nan"):
+        run(small(), runtime=Runtime(), record=tmp_path / "r.json")
+    found = Record.load(tmp_path / "r.json")
+    assert found.status == "failed" and not found.rounds
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
@@ -207,7 +230,6 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     which kind it was.
     """
     items = queue.pending("quick", tmp_path)[:3]
-    monkeypatch.setattr(queue, "pending", lambda profile: items)
     true = queue.run
 
     def run(experiment, **named):
@@ -219,7 +241,7 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(queue, "run", run)
     first, second, third = (
-        outcome for _, outcome in queue.run_pending("quick", 5, tmp_path, Runtime())
+        outcome for _, outcome in queue.run_pending(items, 5, tmp_path, Runtime())
     )
     assert str(first) == "RuntimeError: out of memory: tried to allocate"
     assert str(second) == "MemoryError" and isinstance(second, InputError)

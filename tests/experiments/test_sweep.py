@@ -78,7 +78,7 @@ def test_two_local_workers_leave_the_records_of_a_serial_run(tmp_path):
     assert "diverge" in table[1].reason or "finite" in table[1].reason
     assert records(tmp_path / "sweep") == records(tmp_path / "serial")
     assert len(records(tmp_path / "sweep")) == 4
-    assert table[0].rounds == 2 and 0 <= table[0].accuracy <= 1
+    assert table[0].rounds == 2 and table[0].score[0] == "accuracy" and 0 <= table[0].score[1] <= 1
 
 
 def when(ready, act) -> threading.Thread:
@@ -214,7 +214,7 @@ if __name__ == "__main__":
     # tests that a shell runs in the background ignore the signal, and so would this
     signal.signal(signal.SIGINT, signal.default_int_handler)
     long = Experiment(algorithm="fedavg", dataset="digits", rounds=10**6, evaluate_every=10**6)
-    queue.runnable = lambda profile, shard: [queue.Pending(long, "adhoc", ("cell",), 0)]
+    queue.pending = lambda profile: [queue.Pending(long, "adhoc", ("cell",), 0)]
     sys.exit(main(sys.argv[1:]))
 """
 

@@ -54,6 +54,24 @@ def test_it_goes_on_where_all_is_the_same(files):
     assert run(TINY, runtime=Runtime(), **files).status == "complete"
 
 
+def test_what_was_done_stays_in_the_record_where_time_is_up_at_once(tmp_path, monkeypatch):
+    """The rounds of a checkpoint come back in one go: they are saved once, and none is lost."""
+    files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+    longer, answers = attrs.evolve(TINY, rounds=5), iter([True, True, False])
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_in_time", lambda deadline: answers.__next__)
+        assert len(run(longer, runtime=Runtime(), **files).rounds) == 3
+    saves, save = [], Record.save
+    monkeypatch.setattr(
+        Record, "save", lambda one, path: saves.append(len(one.rounds)) or save(one, path)
+    )
+    again = run(longer, runtime=Runtime(), deadline=time.monotonic(), **files)
+    assert again.status == "running" and saves == [3]
+    assert Record.load(files["record"]) == again
+    assert run(longer, runtime=Runtime(), **files).status == "complete"
+    assert saves == [3, 3, 4, 5, 5]
+
+
 def test_precisions_are_not_mixed(files):
     refused(
         files,

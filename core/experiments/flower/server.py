@@ -263,11 +263,9 @@ def federate(grid: Grid, context: Context) -> Record:
         clients=clients,  # type: ignore[arg-type]
         algorithm=across(experiment.new_algorithm(), link),
         record=path,
+        notes=link.notes,
     )
     log.info("the last test: %s", json.dumps(record.metrics))
-    record.notes = [*record.notes, *link.notes]
-    if path:
-        record.save(path)
     return record
 
 

@@ -20,6 +20,7 @@ from core.errors import InputError, one_line
 from core.experiments.queue import Pending, failed_before, measure, places
 from core.experiments.record import Record
 from core.federation import Runtime
+from core.metrics import headline
 
 #: how many lost workers a run survives
 LOSSES = 3
@@ -80,15 +81,17 @@ class Progress:
     item: Pending
     state: str = "queued"
     rounds: int = 0
-    accuracy: float | None = None
+    #: name and value of the last test's first measure
+    score: tuple[str, float] | None = None
     reason: str = ""
     losses: int = 0
 
     def look(self, record: Record) -> None:
-        """Take round and accuracy from a record."""
+        """Take round and score from a record."""
         self.rounds = len(record.rounds)
         tested = [row["metrics"] for row in record.rounds if row["metrics"]]
-        self.accuracy = tested[-1].get("accuracy") if tested else None
+        name = headline(tested[-1]) if tested else None
+        self.score = (name, tested[-1][name]) if name else None
 
     def settle(self, outcome: Any) -> None:
         """Enter what came of the task."""

@@ -14,11 +14,11 @@ STATES = ("queued", "running", "complete", "cut", "failed")
 def line(one: Progress) -> str:
     """A run in one line."""
     experiment = one.item.experiment
-    accuracy = "" if one.accuracy is None else f"  accuracy {100 * one.accuracy:.2f}%"
+    score = "" if one.score is None else f"  {one.score[0]} {100 * one.score[1]:.2f}%"
     again = f"  (worker lost {one.losses} times)" if one.losses else ""
     return (
         f"{one.state:8}  {one.item.cells[0]} seed {experiment.seed}  "
-        f"round {one.rounds} of {experiment.rounds}{accuracy}{again}"
+        f"round {one.rounds} of {experiment.rounds}{score}{again}"
         + (f"  {one.reason}" if one.reason else "")
     )
 
