@@ -23,8 +23,8 @@ import pandas as pd
 
 from core.federation import Message
 from core.report import curves, records_summary, show, table
+from core.report.frames import table_runs
 from core.report.lesson import Lesson
-from core.report.results import table_runs
 from core.report.texts import Markdown
 from core.rng import Rng
 from core.server.robust import RULES

@@ -26,8 +26,9 @@ import pandas as pd
 from IPython.display import display
 
 from core.report import curves, lines, show, table, table_frame
+from core.report.frames import table_runs
 from core.report.lesson import SMALL, Lesson
-from core.report.results import column_curves, table_runs
+from core.report.results import column_curves
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown

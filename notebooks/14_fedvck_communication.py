@@ -29,9 +29,10 @@ from core import models
 from core.condensation.engine import condensed_counts
 from core.experiments.spec import TABLES
 from core.report import source, table, table_frame
+from core.report.frames import table_runs
 from core.report.knowledge import condensed_total
 from core.report.lesson import Lesson
-from core.report.results import bytes_by_kind, table_runs
+from core.report.results import bytes_by_kind
 from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng

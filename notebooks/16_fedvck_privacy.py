@@ -38,8 +38,8 @@ from core.report.attacks import (
     clouds_chart,
     roc_chart,
 )
+from core.report.frames import table_runs
 from core.report.lesson import Lesson
-from core.report.results import table_runs
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown

@@ -28,7 +28,8 @@ from core.report import (
     table_frame,
 )
 from core.report.claim_views import claims_table
-from core.report.results import cost_in_words, leads, table_runs
+from core.report.frames import table_runs
+from core.report.results import cost_in_words, leads
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown

@@ -20,7 +20,8 @@ from core import models
 from core.experiments import TableSpec, records
 from core.experiments.profiles import apply
 from core.report import curves, method_name, show, table_frame
-from core.report.results import bytes_by_kind, table_runs
+from core.report.frames import table_runs
+from core.report.results import bytes_by_kind
 from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng

@@ -34,8 +34,9 @@ from IPython.display import display
 from core.experiments import TableSpec
 from core.federation.tensors import take_each
 from core.report import lines, show, table, table_frame
+from core.report.frames import verdict_counts
 from core.report.lesson import SMALL, Lesson, share_right
-from core.report.results import leads, verdict_counts
+from core.report.results import leads
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown

@@ -19,14 +19,13 @@ import pandas as pd
 from core.experiments import TableSpec
 from core.report import curve_frame, progress, show, table, table_frame
 from core.report.claim_views import claims_table
+from core.report.frames import table_runs, verdict_counts
 from core.report.results import (
     column_curves,
     cost_in_words,
     filled,
     leads,
     reporting_rules,
-    table_runs,
-    verdict_counts,
 )
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table

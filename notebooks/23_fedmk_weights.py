@@ -27,8 +27,8 @@ from IPython.display import display
 
 from core import condensation
 from core.report import lines, show, source, table, table_frame
+from core.report.frames import verdict_counts
 from core.report.lesson import SMALL, Lesson
-from core.report.results import verdict_counts
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown

@@ -30,8 +30,8 @@ from core.federation.tensors import take_each
 from core.metrics import earth_movers_distance
 from core.privacy import leakage
 from core.report import image_rows, show, source, table, table_frame
+from core.report.frames import verdict_counts
 from core.report.lesson import SMALL, Lesson
-from core.report.results import verdict_counts
 from core.report.texts import Markdown
 from core.rng import Rng
 

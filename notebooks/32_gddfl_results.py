@@ -20,7 +20,8 @@ from IPython.display import display
 from core import models
 from core.report import progress, table, table_frame
 from core.report.claim_views import claims_table
-from core.report.results import cost_in_words, gains, verdict_counts
+from core.report.frames import verdict_counts
+from core.report.results import cost_in_words, gains
 from core.report.texts import Markdown
 from core.report.verdict import MB
 from core.rng import Rng

@@ -23,7 +23,8 @@ from core.algorithms import find
 from core.experiments import TableSpec
 from core.report import metrics_frame, progress, table, table_frame
 from core.report.claim_views import claims_table
-from core.report.results import cost_in_words, filled, verdict_counts
+from core.report.frames import verdict_counts
+from core.report.results import cost_in_words, filled
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table
 

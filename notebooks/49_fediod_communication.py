@@ -23,7 +23,8 @@ import pandas as pd
 
 from core import models
 from core.report import curve_frame, curves, show
-from core.report.results import megabytes_to, table_runs
+from core.report.frames import table_runs
+from core.report.results import megabytes_to
 from core.report.taught import ADVERSARIAL, small_lesson
 from core.report.verdict import MB
 from core.rng import Rng

@@ -92,7 +92,7 @@ pd.DataFrame(
 # clients` measures a round with 10, 100 and 1,000 clients, each row in a process of its own:
 
 # %%
-measured_growth = json.loads((BENCH / "clients-cpu.json").read_text())
+measured_growth = json.loads(min(BENCH.glob("clients-*.json")).read_text())
 growth = pd.DataFrame(
     {
         "round": row,

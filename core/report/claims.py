@@ -27,7 +27,7 @@ from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_
 from core.report import style
 from core.report.frames import best_cells
 from core.report.intervals import paired
-from core.report.verdict import DECIDING, values
+from core.report.verdict import FULL, REDUCED, budget, values
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names
@@ -109,8 +109,8 @@ class Finding:
         """Whether the numbers behind it were run as the paper ran its own; "" without numbers."""
         if not self.leads:
             return ""
-        full = all(one.profile in DECIDING and not one.stand_in for one in self.leads)
-        return "the paper's" if full else "smaller, or other data"
+        kinds = {budget(one.profile, one.stand_in) for one in self.leads}
+        return FULL if kinds == {FULL} else REDUCED
 
 
 def claims(paper: str, root: Path | None = None) -> list[Claim]:
@@ -244,13 +244,13 @@ def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
 
 def _effect(found: Sequence[Lead], counted: str) -> str:
     """A sentence on all comparisons of a claim; `counted` says how they went."""
-    budget = ", ".join(dict.fromkeys(one.profile for one in found))
+    profiles = ", ".join(dict.fromkeys(one.profile for one in found))
     digits = 3 if all(one.unit == "auc" for one in found) else 1
     if len(found) == 1:
         (one,) = found
         return (
             f"{one.row} leads {one.rival} by {one.mean:+.{digits}f} [{one.low:.{digits}f}, "
-            f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {budget})"
+            f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {profiles})"
         )
     counts = f"{counted} of {len(found)} comparisons"
     of: dict[str, list[float]] = {}
@@ -258,11 +258,11 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
         of.setdefault(style.measure(one.metric), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(f"{name} {statistics.fmean(means):+.1f}" for name, means in of.items())
-        return f"{counts}; mean lead, above 0 is better: {each} ({budget})"
+        return f"{counts}; mean lead, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
     return (
         f"{counts}; lead from {means[0]:+.{digits}f} to {means[-1]:+.{digits}f}, "
-        f"median {statistics.median(means):+.{digits}f} ({budget})"
+        f"median {statistics.median(means):+.{digits}f} ({profiles})"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -83,6 +83,39 @@ def table_frame(
     )
 
 
+def table_runs(
+    paper: str,
+    table: str | int,
+    profiles: Sequence[str] | None = ("laptop", "converged", "paper"),
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
+    `profile`, `seed`, `id` and `record`. Runs that stop before the rounds of a heading do not serve
+    it.
+
+    Args:
+        profiles: None: for each column the one that its table shows (see `best_cells`).
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    known = records() if measured is None else measured
+    spec = TableSpec.find(paper, str(table))
+    rows = [
+        (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
+        for cell in (
+            best_cells(spec, known)
+            if profiles is None
+            else [cell for profile in profiles for cell in spec.cells(profile)]
+        )
+        for run in cell.experiments
+        if run.id in known and not cell.cut
+    ]
+    frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
+    # a cell for each metric that is printed, but one run
+    return frame.drop_duplicates(["column", "row", "profile", "id"]).reset_index(drop=True)
+
+
 def metrics_frame(
     paper: str,
     table: str | int,
@@ -96,22 +129,12 @@ def metrics_frame(
     metrics as the records name and hold them (fractions, nats), missing where a run does not have
     one. Arguments and errors are those of `table_frame`.
     """
-    spec = TableSpec.find(paper, str(table))
-    known = records() if measured is None else measured
-    cells = spec.cells(profile) if profile else best_cells(spec, known)
-    columns = list(dict.fromkeys(cell.column for cell in cells))
-    # a cell for each metric that is printed, but one run
-    runs = {
-        (cell.column, cell.row, cell.profile, run.seed): known[run.id].metrics
-        for cell in sorted(cells, key=lambda cell: columns.index(cell.column))
-        for run in cell.experiments
-        if run.id in known and not cell.cut
-    }
-    index = ("column", "row", "profile", "seed")
-    return pd.DataFrame(
-        [dict(zip(index, key, strict=True)) | metrics for key, metrics in runs.items()],
-        columns=[*index, *sorted(set().union(*runs.values()))],
-    )
+    runs = table_runs(paper, table, [profile] if profile else None, measured)
+    columns = [column.name for column in TableSpec.find(paper, str(table)).columns]
+    runs = runs.sort_values("column", key=lambda of: of.map(columns.index), kind="stable")
+    metrics = [record.metrics for record in runs["record"]]
+    found = pd.DataFrame(metrics, columns=sorted(set().union(*metrics)))
+    return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(found)
 
 
 def runs_frame(
@@ -122,26 +145,28 @@ def runs_frame(
 
     Raises InputError for an unknown paper, table or column, and where nothing is measured.
     """
-    spec = TableSpec.find(paper, str(table))
-    known = records() if measured is None else measured
-    if column not in {one.name for one in spec.columns}:
-        raise unknown("column of the table", column, {one.name for one in spec.columns})
-    rows = {
-        run.id: {
-            "method": cell.row,
-            "profile": cell.profile,
-            "seed": run.seed,
-            "accuracy": 100 * known[run.id].metrics["accuracy"],
-            "MB sent": sum(sum(way.values()) for way in known[run.id].bytes.values()) / MB,
-        }
-        for cell in best_cells(spec, known)
-        if cell.column == column and not cell.cut
-        for run in cell.experiments
-        if run.id in known
-    }
-    if not rows:
+    columns = {one.name for one in TableSpec.find(paper, str(table)).columns}
+    if column not in columns:
+        raise unknown("column of the table", column, columns)
+    runs = table_runs(paper, table, None, measured).query("column == @column").drop_duplicates("id")
+    if runs.empty:
         raise InputError(f"no run of {paper}/{table}/{column} is measured")
-    return pd.DataFrame(list(rows.values()))
+    sent = [sum(sum(way.values()) for way in record.bytes.values()) for record in runs["record"]]
+    return pd.DataFrame(
+        {
+            "method": runs["row"],
+            "profile": runs["profile"],
+            "seed": runs["seed"],
+            "accuracy": [100 * record.metrics["accuracy"] for record in runs["record"]],
+            "MB sent": [nbytes / MB for nbytes in sent],
+        }
+    ).reset_index(drop=True)
+
+
+def verdict_counts(frame: pd.DataFrame) -> str:
+    """How many cells of a `table_frame` have each verdict, the most frequent first, in words."""
+    counts = frame["verdict"].value_counts()
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:

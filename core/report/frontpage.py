@@ -11,7 +11,8 @@ import pandas as pd
 from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
 from core.report.intervals import OUTCOMES
-from core.report.tallies import FULL, REDUCED, numbers
+from core.report.tallies import numbers
+from core.report.verdict import FULL, REDUCED
 
 DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -11,45 +11,12 @@ import pandas as pd
 from core.errors import InputError
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
-from core.report.frames import best_cells, metrics_frame, table_frame
+from core.report.frames import best_cells, metrics_frame, table_frame, table_runs
 from core.report.learning_curves import curve_frame, curves
 from core.report.verdict import values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def table_runs(
-    paper: str,
-    table: str | int,
-    profiles: Sequence[str] | None = ("laptop", "paper"),
-    measured: Mapping[str, Record] | None = None,
-) -> pd.DataFrame:
-    """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
-    `profile`, `seed`, `id` and `record`. Runs that stop before the rounds of a heading do not serve
-    it.
-
-    Args:
-        profiles: None: for each column the one that its table shows (see `best_cells`).
-        measured: complete records by experiment id; by default the book's.
-
-    Raises InputError for an unknown paper, table or profile.
-    """
-    known = records() if measured is None else measured
-    spec = TableSpec.find(paper, str(table))
-    rows = [
-        (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
-        for cell in (
-            best_cells(spec, known)
-            if profiles is None
-            else [cell for profile in profiles for cell in spec.cells(profile)]
-        )
-        for run in cell.experiments
-        if run.id in known and not cell.cut
-    ]
-    frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
-    # a cell for each metric that is printed, but one run
-    return frame.drop_duplicates(["column", "row", "profile", "id"]).reset_index(drop=True)
 
 
 def column_curves(runs: pd.DataFrame, x: str = "round") -> Iterator[Figure]:
@@ -215,12 +182,6 @@ def leads(
     of["seeds"] = compared["seeds"].min()
     counts = ["printed rivals", "measured rivals", "seeds"]
     return of.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
-
-
-def verdict_counts(frame: pd.DataFrame) -> str:
-    """How many cells of a `table_frame` have each verdict, the most frequent first, in words."""
-    counts = frame["verdict"].value_counts()
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
 def beside_chance(scores: pd.Series, classes: int) -> str:

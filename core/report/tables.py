@@ -16,7 +16,7 @@ from core.experiments.grid import TableSpec
 from core.experiments.lines import slug
 from core.experiments.profiles import Profile
 from core.report import style
-from core.report.frames import BEST_FIRST, table_frame
+from core.report.frames import BEST_FIRST, table_frame, verdict_counts
 
 #: columns of a grid that fit a page
 ACROSS = 5
@@ -106,9 +106,7 @@ def table(
     styler.note = _note(frame)
     styler.set_caption(escape(title))
     if frame["measured"].isna().all():
-        counts = frame["verdict"].value_counts()
-        rest = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        styler.summary = f"{escape(title)}. Nothing is measured yet ({rest})."
+        styler.summary = f"{escape(title)}. Nothing is measured yet ({verdict_counts(frame)})."
     styler.set_table_styles(style.TABLE_CSS)
     styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
     styler.format_index(lambda name: escape(str(name)), axis="index")

@@ -13,7 +13,7 @@ from core.experiments.cell import Cell
 from core.report.claims import PAPERS
 from core.report.frames import best_cells
 from core.report.intervals import kendall
-from core.report.verdict import DECIDING, VERDICTS, judge, margin, values
+from core.report.verdict import VERDICTS, budget, judge, margin, values
 
 #: what is compared: settings are read back from the record, costs follow from shapes and counts
 KINDS = {
@@ -21,7 +21,6 @@ KINDS = {
     "upload_mb": "costs",
     "upload_mb_per_round": "costs",
 }
-FULL, REDUCED = "the paper's", "smaller, or other data"
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
@@ -46,7 +45,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
     Cells that the same runs fill, for the same printed value of the same metric, count once: where
     they stand first. Columns: `paper`; `kind` ("results", "costs" or "settings"); `budget` (`FULL`
-    or `REDUCED`); `verdict`. Tables with names are the book's own and do not count.
+    or `REDUCED` of `core.report.verdict`); `verdict`. Tables with names are the book's own and do not count.
     """
     known = records() if measured is None else measured
     rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
@@ -54,11 +53,10 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         for cell, found in zip(cells, judge(cells, known), strict=True):
             if cell.published is None or not found.seeds:
                 continue
-            full = cell.profile in DECIDING and cell.stand_in is None
             row = {
                 "paper": spec.paper,
                 "kind": KINDS.get(cell.metric, "results"),
-                "budget": FULL if full else REDUCED,
+                "budget": budget(cell.profile, cell.stand_in),
                 "verdict": found.verdict,
             }
             rows.setdefault(identity(cell), row)

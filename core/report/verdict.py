@@ -47,6 +47,8 @@ VERDICTS = (
 )
 #: profiles at which values are compared with print
 DECIDING = ("paper", "converged")
+#: what the budget of a number is called
+FULL, REDUCED = "the paper's", "smaller, or other data"
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
@@ -118,6 +120,13 @@ def measured(record: Record, cell: Cell) -> float | None:
         )
     value = record.metrics.get(cell.record_metric)
     return None if value is None else in_printed_unit(value, cell.unit)
+
+
+def budget(profile: str, stand_in: str | None) -> str:
+    """`FULL` for what was run as a paper ran its own, or until nothing moves, on its data; else
+    `REDUCED`.
+    """
+    return FULL if profile in DECIDING and not stand_in else REDUCED
 
 
 def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
@@ -223,7 +232,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
-    if cell.profile in DECIDING and cell.stand_in is None:
+    if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
         comparison = compare(printed, found, cell.unit, cell.published.std)  # type: ignore[union-attr]

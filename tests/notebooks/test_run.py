@@ -165,15 +165,17 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     assert "42" in first.read_text() and executing.seconds(first) > 0
     executing.execute_all([tiny], tmp_path / "executed")
     assert first.stat().st_mtime_ns == stamp
-    before = executing.fingerprint(tiny)
-    (tmp_path / "book/results/fedvck").mkdir(parents=True)
-    (tmp_path / "book/results/fedvck/0123456789ab.json").write_text("{}")
-    assert executing.fingerprint(tiny) != before, (
-        "a new record does not reach the pages that show it"
-    )
-    before = executing.fingerprint(tiny)
+    for name in ("book/results/fedvck/0123456789ab.json", "core/models/kernels/fused.cpp"):
+        before = executing.surroundings()
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("{}")
+        assert executing.surroundings() != before, f"{name} does not reach the pages that show it"
+    before = executing.surroundings()
+    monkeypatch.setattr(executing.data, "present_names", lambda: ["digits", "new"])
+    assert executing.surroundings() != before
+    before = executing.fingerprint(tiny, "here")
     tiny.write_text("# %%\nprint(1 / 0)\n")
-    assert executing.fingerprint(tiny) != before
+    assert executing.fingerprint(tiny, "here") != before != executing.fingerprint(tiny, "there")
     with pytest.raises(InputError, match=r"tiny.py failed: ZeroDivisionError"):
         executing.execute_all([tiny], tmp_path / "executed")
 

@@ -8,7 +8,8 @@ import pytest
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES
 from core.report.frontpage import by_paper, headline, printed
-from core.report.tallies import FULL, REDUCED, numbers, tally
+from core.report.tallies import numbers, tally
+from core.report.verdict import FULL, REDUCED
 
 
 def measured(*cells, shift=0.0):

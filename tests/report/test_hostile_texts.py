@@ -22,7 +22,6 @@ from core.report import (
     results,
     status,
     tables,
-    tuning,
 )
 from core.report.figures import to_html
 from core.report.site.generated import markdown_table
@@ -165,15 +164,14 @@ def test_texts_of_summaries(spec):
         "device": [status.records_summary(known)],
         "row": [
             tables.table_frame("fedvck", 99, "laptop", known),
-            results.table_runs("fedvck", 99),
+            results.table_runs("fedvck", 99, measured=known),
         ],
         "kind": [results.bytes_by_kind({evil("name"): next(iter(known.values()))})],
-        "lr": [tuning.tuning_table(known, ("fedvck", "99"))],
     }
     for what, made in pages.items():
         for page in made:
             text = shown(page if isinstance(page, str) else page._repr_html_())
-            assert what in text or not len(page)
+            assert f"{what} <script>" in text  # pandas cuts what is longer
 
 
 @pytest.mark.parametrize("kind", ["test", "open", "not_testable", "print"])

@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import InputError
 from core.experiments import Record, TableSpec
-from core.report.frames import metrics_frame, runs_frame
+from core.report.frames import metrics_frame, runs_frame, table_runs, verdict_counts
 from core.report.results import (
     beside_chance,
     bytes_by_kind,
@@ -20,8 +20,6 @@ from core.report.results import (
     leads,
     megabytes_to,
     reporting_rules,
-    table_runs,
-    verdict_counts,
 )
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
-from core.report.results import reporting_rules, table_runs
+from core.report.frames import table_runs
+from core.report.results import reporting_rules
 from core.report.tuning import (
     PROFILE,
     TABLE,

@@ -22,8 +22,9 @@ from core.experiments.bench import (
 )
 from core.experiments.record import REPOSITORY, code_version
 from core.federation import Runtime
+from core.files import write_whole
 
-#: where bench records lie
+#: where bench records lie, one for each bench and kind of machine
 BENCH = REPOSITORY / "book" / "bench"
 BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "bilevel": bilevel.measure,
@@ -54,10 +55,18 @@ def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[st
         "environment": runtime.describe(),
         "code": code_version(),
     }
-    path = BENCH / f"{what}-{runtime.device.type}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path = BENCH / f"{what}-{_kind(result['environment'])}.json"
+    text = json.dumps(result, indent=1) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
     return result
+
+
+def _kind(machine: dict[str, Any]) -> str:
+    """What sets the speed of a machine apart from that of others: "cuda", or the vectors of its
+    processor, such as "avx2" or "avx512".
+    """
+    vectors = str(machine.get("cpu", "")).lower()
+    return vectors if machine["device"] == "cpu" and vectors.isalnum() else machine["device"]
 
 
 def report(result: dict[str, Any]) -> str:

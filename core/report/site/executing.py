@@ -11,19 +11,20 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from core import data
 from core.errors import InputError
 from core.report import notebooks
 
 
-def fingerprint(source: Path) -> str:
-    """A hash of all that an executed notebook depends on: its own text, `core`, the tables, the
-    records, the claims, the benches, Python.
+def surroundings() -> str:
+    """A hash of all that every executed notebook depends on: `core`, the tables, the records, the
+    claims, the benches, which data sets are here, Python.
     """
-    digest = hashlib.sha256(sys.version.encode())
-    digest.update(notebooks.paired(source).encode())
+    digest = hashlib.sha256(f"{sys.version}{sorted(data.present_names())}".encode())
     files = [
         notebooks.ROOT / "requirements.lock",
         *notebooks.ROOT.glob("core/**/*.py"),
+        *notebooks.ROOT.glob("core/**/*.cpp"),
         *notebooks.ROOT.glob("book/tables/**/*"),
         *notebooks.ROOT.glob("book/results/**/*.json"),
         *notebooks.ROOT.glob("book/claims/*"),
@@ -36,6 +37,11 @@ def fingerprint(source: Path) -> str:
     return digest.hexdigest()
 
 
+def fingerprint(source: Path, around: str) -> str:
+    """A hash of an executed notebook's text and its surroundings."""
+    return hashlib.sha256(f"{around}{notebooks.paired(source)}".encode()).hexdigest()
+
+
 def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Path]:
     """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing
     changed are kept.
@@ -44,13 +50,14 @@ def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Pa
     a cell fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    around = surroundings()
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda source: _execute(source, folder, jobs), sources))
+        return list(pool.map(lambda source: _execute(source, folder, jobs, around), sources))
 
 
-def _execute(source: Path, folder: Path, jobs: int) -> Path:
+def _execute(source: Path, folder: Path, jobs: int, around: str) -> Path:
     target, stamp = folder / f"{source.stem}.ipynb", folder / f"{source.stem}.sha256"
-    key = fingerprint(source)
+    key = fingerprint(source, around)
     if target.is_file() and stamp.is_file() and stamp.read_text() == key:
         print(f"  {source.stem}: unchanged", flush=True)
         return target
