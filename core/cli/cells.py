@@ -32,6 +32,7 @@ def table(
       python -m core table fedvck/11
       python -m core table reference/1 --profile laptop
     """
+    from core.data import present_names
     from core.experiments import TableSpec
     from core.report import table_frame
 
@@ -63,8 +64,17 @@ def table(
     print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
     for line in sorted(set(found.stand_in[other])):
         print(f"† {line}")
-    if (found.verdict == "pending").any():
-        print(f"pending: run the first with {found.command[found.verdict == 'pending'].iloc[0]}")
+    waiting = found[found.verdict == "pending"]
+    cells = TableSpec.find(paper, number).cells(profile or "laptop")
+    here = {cell.column for cell in cells if cell.experiments[0].dataset in present_names()}
+    ready = waiting[waiting.column.isin(here)]
+    if len(waiting):
+        away = (
+            "" if len(ready) else " (no data for it here: python -m core data says how to get them)"
+        )
+        print(
+            f"pending: run the first with {(ready if len(ready) else waiting).command.iloc[0]}{away}"
+        )
 
 
 @app.command()
@@ -120,7 +130,11 @@ def check(
     cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")],
     profile: Profile = "laptop",
     seed: Annotated[
-        list[int] | None, typer.Option(help="Seed; may be given several times; default: all.")
+        list[int] | None,
+        typer.Option(
+            help="One of the table's seeds; may be given several times; default: all. For a seed of "
+            "your own, take the options that `explain` shows to `run --algorithm`."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),
     device: Device = "auto",

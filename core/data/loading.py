@@ -92,7 +92,8 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
     for stem in stems:
         if (folder / f"{stem}.npz").is_file():
             return folder / f"{stem}.npz"
-    known = unknown("data set", name, {*SOURCES, *(path.stem for path in folder.glob("*.npz"))})
+    mine = {info.name for info in available(folder)}
+    known = unknown("data set", name, {*SOURCES, *mine})
     raise InputError(f"{known}; nor is there a file {folder / stems[0]}.npz")
 
 
@@ -113,6 +114,12 @@ def load(
         path = _own(name, size, folder)
         return on_disk(load_npz(path, path.stem, size=size))
     source, pixels = known
+    mine = f"{name}.npz"
+    theirs = {path for one in source.sizes for files in source.layouts(one) for path in files}
+    if (folder / mine).is_file() and mine not in theirs:
+        raise InputError(
+            f"{name} is a data set that is known here; rename your file {folder / mine}"
+        )
     if not source.has(folder, pixels):
         if not download:
             where = f"{folder.absolute()} (no {source.lacks(folder, pixels)})"

@@ -32,6 +32,7 @@ from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides, Profile
 from core.experiments.reading import read_table
 from core.experiments.spec import TABLES, Published, join_match, match_one, read_published, short
+from core.models import every_name
 
 
 @attrs.frozen(eq=False)
@@ -233,6 +234,8 @@ class TableSpec:
                 Experiment.from_dict({**stack.fields, "seed": seed, "profile": profile.name})
                 for seed in column.seeds or self.seeds
             )
+            if algorithm in algorithms.names():  # it says which value it cannot take
+                experiments[0].new_algorithm()
         except InputError as error:
             raise InputError(f"{where}, profile {profile.name}: {error}") from None
         used = experiments[0].dataset
@@ -243,10 +246,15 @@ class TableSpec:
         return {"stack": stack, "experiments": experiments, "stand_in": replaced}
 
     def _check_settings(self, fields: Mapping[str, Any], algorithm: str, where: str) -> None:
+        """Raise InputError for a network that is not here, and for a setting that an algorithm does not
+        have; one that is not written yet may have any.
+        """
         known = algorithms.settings_fields(algorithm)
         for key in fields.get("settings", {}):
             if known is not None and key not in known:
                 raise unknown(f"setting of {algorithm} ({where})", key, known)
+        if fields.get("model") not in (None, *every_name()):
+            raise unknown(f"model ({where})", fields["model"], every_name())
 
     def _check_profile_settings(self, profile: Profile) -> None:
         own = self.profiles[profile.name].settings() if profile.name in self.profiles else set()

@@ -12,7 +12,7 @@ import attrs
 from tqdm.auto import tqdm
 
 from core import data, federation
-from core.errors import one_line
+from core.errors import InputError, one_line
 from core.experiments.attack import attack
 from core.experiments.experiment import Experiment
 from core.experiments.record import Record, code_version, new_record, split_fingerprint
@@ -25,14 +25,29 @@ from core.rng import Rng
 
 
 def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
-    """Load the data and fix the model of an experiment."""
+    """Load the data and fix the model of an experiment. Raises InputError where there are no such
+    data, and where they test a class that they do not teach.
+    """
     dataset = data.load(experiment.dataset)
     if experiment.evaluate_on == "val":
         dataset = data.with_validation(dataset, Rng(0).at("validation"))
     parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
-    return federation.task_of(
+    task = federation.task_of(
         dataset, experiment.model, experiment.model_options, runtime or Runtime.choose(), parties
     )
+    if task.learns == "classification":
+        _check_taught(dataset)
+    return task
+
+
+def _check_taught(dataset: data.Dataset) -> None:
+    """Labels that begin at 0 in one file and at 1 in the other would give an accuracy near 0."""
+    tested, taught = (set(split.labels.tolist()) for split in (dataset.test, dataset.train))
+    if extra := sorted(tested - taught):
+        raise InputError(
+            f"the test set of {dataset.name} has class {dataset.classes[extra[0]]}, of which its "
+            "training set has no image; do the labels of both begin at the same number?"
+        )
 
 
 def make_clients(experiment: Experiment, task: Task) -> list[Client]:

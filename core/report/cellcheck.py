@@ -23,6 +23,9 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     """
     printed = cell.published.text if cell.published else "nothing"
     lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
+    if cell.stand_in or cell.cut:
+        rounds = f"{cell.experiments[0].rounds} rounds"
+        lines += [f"not what the paper ran: {', '.join(filter(None, (cell.stand_in, rounds)))}"]
     lines += [f"printed  {printed}"]
     for name, records in (("book", book), ("yours", yours)):
         (found,) = judge([cell], {one.experiment.id: one for one in records})

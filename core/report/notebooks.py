@@ -131,7 +131,7 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
             kernel_name="python3",
             cwd=str(source.resolve().parent),
             progress_bar=sys.stderr.isatty(),
-            extra_arguments=["--log-level=ERROR"],
+            extra_arguments=["--log-level=CRITICAL"],
         )
     except papermill.PapermillExecutionError as error:
         raise InputError(

@@ -493,3 +493,12 @@ def test_medical_sets_have_the_sizes_that_fedvck_prints():
     for name, sizes in fewer.items():
         parts = zip(held[name], sizes, strict=True)
         assert all(0.99 * theirs < ours <= theirs for ours, theirs in parts)
+
+
+def test_a_file_with_the_name_of_a_known_set_is_not_passed_over(tmp_path):
+    layouts.npz(tmp_path / "digits.npz")
+    with pytest.raises(InputError, match=r"digits is a data set that is known here; rename"):
+        load("digits", tmp_path)
+    layouts.npz(tmp_path / "breastmnist.npz", labels=2)  # its own layout
+    with pytest.warns(UserWarning, match="not the official file"):
+        assert load("breastmnist", tmp_path).num_classes == 2

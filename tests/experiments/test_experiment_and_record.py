@@ -6,6 +6,7 @@ import sys
 import time
 
 import attrs
+import numpy as np
 import pytest
 
 from core.errors import InputError
@@ -13,6 +14,7 @@ from core.experiments import Experiment, Record, TableSpec, queue, record, recor
 from core.experiments.running import run
 from core.federation import Runtime, Task
 from core.files import FileError
+from tests.data import layouts
 
 PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
 
@@ -185,6 +187,14 @@ def test_the_queue_goes_on_beside_a_damaged_record(tmp_path):
     first, second = (outcome for _, outcome in queue.run_pending(items, 5, tmp_path, Runtime()))
     assert "damaged" in str(first) and second.status == "complete"
     assert queue.done_before(items[1], tmp_path)
+
+
+def test_a_class_that_is_tested_and_never_taught_is_named(tmp_path, monkeypatch):
+    """Labels from 0 in one half of the user's file and from 1 in the other."""
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    layouts.npz(tmp_path / "clinic.npz", test_labels=np.arange(6)[:, None] % 3 + 1)
+    with pytest.raises(InputError, match="the test set of clinic has class 3, of which"):
+        run(attrs.evolve(small(), dataset="clinic"), runtime=Runtime())
 
 
 def test_a_test_that_gives_no_number_ends_the_run(tmp_path, monkeypatch):

@@ -608,6 +608,8 @@ absent:
         ("priority: 3", "profiles: {paper: {settings: 3}}", "settings must map names"),
         ("lr: 0.3", "lrr: 0.3", "setting of fedavg.*did you mean 'lr'"),
         ("{mu: 1.0}", "{mue: 1.0}", "setting of fedprox.*did you mean 'mu'"),
+        ("{mu: 1.0}", "{mu: much}", "mu must be a number"),
+        ("model: convnet", "model: convnets", "did you mean 'convnet'"),
         ("priority: 3", "profiles: {latop: {}}", "did you mean 'laptop'"),
         ("priority: 3", "profiles: {paper: {round: 3}}", "did you mean 'rounds'"),
         (
