@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import torch
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, interpolate
 
 from core.data.dataset import Dataset, Split, fingerprint_of
 from core.errors import InputError
@@ -19,6 +19,10 @@ from core.errors import InputError
 #: settings use 0.5 for all sets but CIFAR-10; here it holds for the medical sets, the grey sets and
 #: any set without published statistics.
 HALF = 0.5
+#: weights of red, green and blue in a grey image (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)
+#: images that are resized at once
+AT_ONCE = 2_000
 #: bytes of training images from which on they lie in a file
 MAPPED = 2**26
 
@@ -75,6 +79,25 @@ def as_labels(
             f"{source} holds class {array.max()}, but the classes are numbered 0 to {classes - 1}"
         )
     return torch.from_numpy(array.astype(np.int64))
+
+
+def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
+    """uint8 images (N, C, H, H) with another side and number of channels (1 or 3): uint8 (N,
+    channels, size, size). What PIL's and torchvision's bilinear resize do, to within one grey level.
+    """
+    parts = [shaped(part.float(), channels, (size, size)) for part in images.split(AT_ONCE)]
+    return torch.cat(parts)
+
+
+def shaped(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> torch.Tensor:
+    """Images (N, C, H, W) of floats from 0 to 255 as uint8 (N, channels, *shape): bilinear,
+    antialiased when made smaller, rounded.
+    """
+    if channels == 1 and images.shape[1] == 3:
+        images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    if images.shape[-2:] != shape:
+        images = interpolate(images, shape, mode="bilinear", antialias=True)
+    return images.round().clamp(0, 255).to(torch.uint8).expand(-1, channels, -1, -1).contiguous()
 
 
 def empty_like(split: Split) -> Split:

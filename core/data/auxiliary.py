@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from core.data.arrays import resized, shaped
 from core.data.dataset import Dataset
 from core.data.loading import load
 from core.data.roots import data_root
@@ -33,10 +34,6 @@ FRAMED_DIGITS = "framed_digits"
 WINDOWS = 5_000
 #: shorter side of a photograph, in windows, at each scale that windows are cut at
 SCALES = (2, 3, 4, 6, 8, 12)
-#: weights of red, green and blue in a grey image (ITU-R BT.601)
-LUMA = (0.299, 0.587, 0.114)
-#: images that are resized at once
-_CHUNK = 2_000
 
 
 def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch.Tensor:
@@ -79,23 +76,6 @@ def _prepared(name: str, channels: int, size: int, root: Path) -> torch.Tensor:
     return resized(load(name, root).train.images, channels, size)
 
 
-def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
-    """uint8 images (N, C, H, H) with another side and number of channels (1 or 3): uint8 (N,
-    channels, size, size).
-    """
-    return torch.cat(
-        [_resized(chunk.float(), channels, (size, size)) for chunk in images.split(_CHUNK)]
-    )
-
-
-def _resized(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> torch.Tensor:
-    if channels == 1 and images.shape[1] == 3:
-        images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
-    if images.shape[-2:] != shape:
-        images = functional.interpolate(images, shape, mode="bilinear", antialias=True)
-    return images.round().clamp(0, 255).to(torch.uint8).expand(-1, channels, -1, -1).contiguous()
-
-
 def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
     """Images at 20/28 of the size in the middle of a black frame, with twice their contrast about
     the middle grey.
@@ -118,7 +98,7 @@ def _windows(channels: int, size: int) -> torch.Tensor:
         height, width = photograph.shape[-2:]
         for scale in SCALES:
             factor = scale * size / min(height, width)
-            small = _resized(photograph, channels, (round(factor * height), round(factor * width)))
+            small = shaped(photograph, channels, (round(factor * height), round(factor * width)))
             step = max(1, size // 4)
             cut = small.unfold(2, size, step).unfold(3, size, step)  # (1, C, rows, columns, S, S)
             found.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))

@@ -19,9 +19,9 @@ import numpy as np
 from core.data import brains, tissue
 from core.data.dense import Picture
 from core.data.monuseg import load_pictures
+from core.data.npz import write_arrays
 from core.data.roots import data_root
 from core.errors import InputError, unknown
-from core.files import write_whole
 
 Arrays = Mapping[str, np.ndarray]
 Pictures = dict[str, list[Picture]]
@@ -38,13 +38,7 @@ def convert(name: str, folder: str | Path, root: str | Path | None = None) -> Pa
     source, target = Path(folder), data_root(root) / f"{name}.npz"
     if not source.is_dir():
         raise InputError(f"there is no folder {source}")
-    arrays = CONVERSIONS[name](source, data_root(root))
-
-    def save(path: Path) -> None:
-        with path.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    write_whole(target, save)
+    write_arrays(target, CONVERSIONS[name](source, data_root(root)))
     return target
 
 

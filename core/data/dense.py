@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 import torch
 
+from core.data.arrays import HALF
 from core.data.dataset import Dataset, Split, fingerprint_of
 from core.errors import InputError
 
@@ -173,7 +174,7 @@ def dense_dataset(
     border: int = 0,
 ) -> Dataset:
     """Splits with masks as a data set; pixels are normalised with mean and deviation 0.5."""
-    half = (0.5,) * train.images.shape[1]
+    half = (HALF,) * train.images.shape[1]
     held = train.rows(torch.empty(0, dtype=torch.int64)) if val is None else val
     return Dataset(
         name=name,

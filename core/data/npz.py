@@ -23,6 +23,7 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError, brief
+from core.files import write_whole
 
 #: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to
 #: which NumPy hands the header of an array that it cannot parse
@@ -166,12 +167,17 @@ def save_npz(path: Path, data: Dataset) -> None:
         if len(split):
             arrays[f"{word}_images"] = split.images.permute(0, 2, 3, 1).numpy()
             arrays[f"{word}_labels"] = split.labels.numpy().astype(np.uint8)[:, None]
-    unfinished = path.with_name(f".{path.stem}.part.npz")
-    try:
-        np.savez(unfinished, **arrays)  # type: ignore[arg-type]
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_arrays(path, arrays)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an npz file, whole or not at all. Raises FileError where it cannot be written."""
+
+    def save(part: Path) -> None:
+        with part.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_whole(path, save)
 
 
 def load_npz(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional
 
-from core.data.arrays import as_labels, assemble
+from core.data.arrays import as_labels, assemble, resized
 from core.data.dataset import Dataset, Split
 from core.errors import InputError
 from core.files import read_bounded
@@ -22,26 +21,6 @@ LARGEST = 2**28
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 #: statistics of ImageNet, from which the images of STL10 and Imagenette are taken
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def resize(images: torch.Tensor, size: int) -> torch.Tensor:
-    """uint8 (N, C, H, W) to (N, C, size, size): bilinear, antialiased when made smaller, rounded to
-    8 bits.
-
-    What PIL's and torchvision's bilinear resize do, to within one grey level.
-    """
-    if images.shape[-1] == size:
-        return images
-    chunks = [
-        functional.interpolate(
-            chunk.float(), (size, size), mode="bilinear", antialias=True, align_corners=False
-        )
-        .round_()
-        .clamp_(0, 255)
-        .to(torch.uint8)
-        for chunk in images.split(1000)
-    ]
-    return torch.cat(chunks)
 
 
 def _bytes(path: Path) -> np.ndarray:
@@ -62,7 +41,7 @@ def _split(folder: Path, word: str, size: int) -> Split:
     path = folder / f"{word}_y.bin"
     labels = _bytes(path).astype(np.int64) - 1  # numbered from 1 in the file
     return Split(
-        resize(images, size), as_labels(labels, f"{path} (less 1)", len(images), len(CLASSES))
+        resized(images, 3, size), as_labels(labels, f"{path} (less 1)", len(images), len(CLASSES))
     )
 
 

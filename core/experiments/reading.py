@@ -170,12 +170,9 @@ def _remarks(
 ) -> dict[str, Any]:
     """What rows and columns have in common."""
     where = f"{where}, {name}"
-    printed = data.get("printed", True)
-    if not isinstance(printed, bool):
-        raise InputError(f"{where}: 'printed' must be true or false, not {printed!r}")
     return {
         "name": name,
-        "printed": printed,
+        "printed": _truth(data.get("printed", True), f"{where}, printed"),
         "match": as_mapping(data.get("match"), f"{where}, match"),
         "layer": Layer.read({key: value for key, value in data.items() if key in FIELDS}, where),
         "metrics": _names(data["metrics"], metrics, f"metrics of {where}")
@@ -276,15 +273,12 @@ def _profiles(value: Any, where: str) -> dict[str, Overrides]:
 def _absent(value: Any, where: str, known: tuple[tuple[str, ...], ...]) -> Absent:
     data = as_mapping(value, where)
     check_keys(data, ("rows", "columns", "metrics", "reason", "run"), where)
-    if not isinstance(data.get("run", True), bool):
-        raise InputError(f"{where}: 'run' must be true or false, not {data['run']!r}")
     rows, columns, metrics = (
         _names(data[key], names, f"{key} of {where}") if key in data else None
         for key, names in zip(("rows", "columns", "metrics"), known, strict=True)
     )
-    return Absent(
-        rows, columns, metrics, _text(data.get("reason"), f"{where}, reason"), data.get("run", True)
-    )
+    reason = _text(data.get("reason"), f"{where}, reason")
+    return Absent(rows, columns, metrics, reason, _truth(data.get("run", True), f"{where}, run"))
 
 
 def _compare(value: Any, rows: tuple[str, ...], where: str) -> str:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from core.data import Split, load
-from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS, WINDOWS, auxiliary, resized
+from core.data.arrays import resized
+from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS, WINDOWS, auxiliary
 from core.errors import InputError
 from tests.data import layouts
 

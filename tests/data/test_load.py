@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from core.data import Dataset, Split, arrays, available, get, load
-from core.data.arrays import as_images, as_labels, halved
+from core.data.arrays import as_images, as_labels, halved, resized
 from core.data.cifar_names import COARSE_OF_FINE, FINE, GROUPS
 from core.data.medical import CLASSES
-from core.data.stl10 import resize
 from core.errors import InputError
 from tests.data import layouts
 
@@ -333,7 +332,7 @@ def test_stl10_is_resized_as_pil_does(tmp_path):
 
 def test_resize_keeps_flat_images_and_chunks_agree():
     flat = torch.full((3, 1, 96, 96), 7, dtype=torch.uint8)
-    assert torch.equal(resize(flat, 32), torch.full((3, 1, 32, 32), 7, dtype=torch.uint8))
+    assert torch.equal(resized(flat, 1, 32), torch.full((3, 1, 32, 32), 7, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("folder", ["imagenette2-160", "imagenette2"])
