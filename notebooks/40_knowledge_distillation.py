@@ -28,6 +28,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from core import data, distillation
+from core.errors import InputError
 from core.federation import Task
 from core.report import condensed_images, lines, show
 from core.report.lesson import share_right, trained
@@ -40,6 +41,10 @@ rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})
 train_set, test = task.dataset.train, task.dataset.test
 classes = task.dataset.classes
+if not 0 <= left_out < len(classes):
+    raise InputError(
+        f"left_out must be a class of {dataset}, from 0 to {len(classes) - 1}"
+    )
 inputs = task.inputs(train_set.images)
 teacher = trained(task, inputs, train_set.labels, steps, rng.at("teacher"))
 known = share_right(task.outputs(teacher, test.images), test.labels)
@@ -323,13 +328,19 @@ assert cross - distillation.entropy(q_hat) < 0, (
 # :class: dropdown
 #
 # ```python
-# for tau in (1.0, 10.0, 100.0):
+# gap = z_hat - z
+# for tau in (1.0, 10.0, 100.0, 1000.0):
 #     guess = z_hat.clone().requires_grad_()
-#     answer = torch.zeros_like(z_hat)
-#     distillation.kl_divergence(guess, answer, tau).backward()
-#     print(tau, guess.grad.norm().item(), (tau**2 * guess.grad).norm().item())
+#     distillation.kl_divergence(guess, z, tau).backward()
+#     left = len(z) * guess.grad
+#     same(left, (p(z_hat, tau) - p(z, tau)) / tau)
+#     right_side = (gap - gap.mean(1, keepdim=True)) / (len(classes) * tau**2)
+#     off = (left - right_side).norm() / right_side.norm()
+#     print(tau, left.norm().item(), (tau**2 * left).norm().item(), off.item())
 # ```
 #
-# Gradients fall as $1 / \tau^2$, so without the factor a high temperature would also be a small learning rate, and
-# next to another loss the term would fade away.
+# `kl_divergence` is a mean over the batch of 64 answers, so the gradient for one answer is 64 times what it returns,
+# hence `len(z)`. Then the first form of {eq}`eq:kd-gradient` holds at every temperature. How far the second form is off,
+# the last number, falls with $\tau$. Gradients fall as $1 / \tau^2$, so without the factor a high temperature would also
+# be a small learning rate, and next to another loss the term would fade away.
 # ````
