@@ -248,18 +248,23 @@ show(
 found = {name: row["accuracy (%)"] for name, row in results.items()}
 part = found["condensed"] / found["all real images"]
 behind = found["as many real images"] - found["condensed"]
-Markdown(
-    f"This answers the question above: {len(knowledge)} made-up images "
-    f"teach {found['condensed']:.1f}%, {part:.0%} of what {len(labels):,} real "
-    f"ones teach, and their noise at the start taught "
-    f"{found['noise, as at the start']:.1f}%. "
-    + (
+noise = found["noise, as at the start"]
+gained = found["condensed"] > noise
+if not gained:
+    ending = "That is not more: nothing was learned at these settings."
+elif behind > 0:
+    ending = (
         f"But as many real images teach {behind:.1f} points more: what "
         "condensation saves on this page is not images, but handing out real "
         "ones."
-        if behind > 0
-        else f"As many real images teach {-behind:.1f} points less."
     )
+else:
+    ending = f"As many real images teach {-behind:.1f} points less."
+Markdown(
+    ("This answers the question above: " if gained else "")
+    + f"{len(knowledge)} made-up images "
+    f"teach {found['condensed']:.1f}%, {part:.0%} of what {len(labels):,} real "
+    f"ones teach, and their noise at the start taught {noise:.1f}%. {ending}"
 )
 
 # %% [markdown]
@@ -267,7 +272,7 @@ Markdown(
 #
 # - Condensation moves pixels until the mean features of condensed and real images agree ({eq}`eq:dc-means`).
 # - The images carry what the encoder can see. What it does not see stays noise.
-# - A network learns from them although it has never met the encoder.
+# - Where they teach more than their noise did, a network learns from them although it has never met the encoder.
 #
 # [The next page](07_condensed_images) asks what else decides: the inner layers of the encoder, the bytes that are sent,
 # and how much the encoder knows.
