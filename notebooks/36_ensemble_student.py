@@ -165,9 +165,13 @@ Markdown(f"Largest difference of the logits: {apart:.1e}.")
 #
 # ```python
 # target = ensembles(answers(teachers, asked), counts)["class-wise weights"]
-# {n: heir(asked[:n], target[:n]) for n in (1000, 250, 60, 15, 5)}
+# halved = [len(asked) >> k for k in range(len(asked).bit_length() - 1)]
+# found = {n: heir(asked[:n], target[:n]) for n in halved}
+# bar = rows["photographs"]["student (%)"]
+# found, bar, next((n for n in halved if found[n] < bar), None)
 # ```
 #
-# Few images that show all classes teach more than many that show none: compare with the row of the photographs. What a
-# question is worth depends on how near it is to what the teachers know, more than on how many there are.
+# The last number is the first with which the student is below that of the photographs: at the defaults seven images,
+# fewer than there are classes. Few images that show all classes teach more than many that show none. What a question is
+# worth depends on how near it is to what the teachers know, more than on how many there are.
 # ````
