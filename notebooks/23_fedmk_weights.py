@@ -176,17 +176,17 @@ table("fedmk", 5, best)
 # %% tags=["hide-input"]
 def winners(kind):
     """How often each tau is best, over the columns in which all three have a
-    number.
+    number, and all its seeds.
     """
-    wide = sharp.pivot(index="column", columns="row", values=kind).dropna()
-    return (
-        wide.idxmax(axis=1)
-        .value_counts()
-        .reindex(sharp["row"].unique(), fill_value=0)
-    )
+    whole = sharp["seeds"] == sharp["wanted"]
+    numbers = sharp if kind == "printed" else sharp[whole]
+    wide = numbers.pivot(index="column", columns="row", values=kind)
+    best_of = wide.reindex(columns=slopes).dropna().idxmax(axis=1)
+    return best_of.value_counts().reindex(slopes, fill_value=0)
 
 
 sharp = table_frame("fedmk", 5, best).query("printed.notna()")
+slopes = sharp["row"].unique()
 wins = pd.DataFrame({kind: winners(kind) for kind in ("printed", "measured")})
 wins
 
