@@ -166,8 +166,8 @@ Markdown(
 #
 # ## Table 5: the smoothing
 #
-# The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results). With *one rate in
-# all rounds* the same slopes have lower accuracies.
+# The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results). The rows *one
+# rate in all rounds* have the same slopes without this schedule.
 
 # %% tags=["hide-input"]
 table("fedmk", 5, best)

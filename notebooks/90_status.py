@@ -85,8 +85,8 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 #
 # Beside a plain loop written the way released code is, in pairs in one process (`python -m core bench`),
 # and the share of what a large matrix product reaches on the same machine. Where a ratio is below one, the plain loop was
-# faster. A bench has the vectors of its processor in its name, because they decide: with AVX-512 ours computes in
-# bfloat16, with AVX2 in float32.
+# faster. A bench has the vectors of its processor in its name: only some processors with AVX-512 multiply in bfloat16,
+# as the column *precision* says.
 
 # %%
 speed().set_index(["bench", "contestant"])

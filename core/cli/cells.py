@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from core.cli.app import Device, Precision, Profile, app, known_profile
+
+#: columns of a table in the terminal
+SHOWN = "row column metric printed measured std seeds profile difference verdict".split()
 
 
 @app.command()
@@ -32,7 +36,6 @@ def table(
       python -m core table fedvck/11
       python -m core table reference/1 --profile laptop
     """
-    from core.data import present_names
     from core.experiments import TableSpec
     from core.report import table_frame
 
@@ -40,41 +43,35 @@ def table(
         known_profile(profile)
     paper, _, number = name.partition("/")
     if not number:
-        for spec in TableSpec.of_paper(paper):
-            print(f"{spec.paper}/{spec.table}  {spec.title}")
+        for one in TableSpec.of_paper(paper):
+            print(f"{one.paper}/{one.table}  {one.title}")
         return
-    print(TableSpec.find(paper, number).title)
-    columns = [
-        "row",
-        "column",
-        "metric",
-        "printed",
-        "measured",
-        "std",
-        "seeds",
-        "profile",
-        "difference",
-        "verdict",
-    ]
+    spec = TableSpec.find(paper, number)
+    print(spec.title)
     found = table_frame(paper, number, profile)
     of = [f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)]
     other = found.stand_in != ""
     marked = found.column.where(~other, found.column + " †")
-    shown = found.assign(seeds=of, column=marked)[columns]
+    shown = found.assign(seeds=of, column=marked)[SHOWN]
     print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
     for line in sorted(set(found.stand_in[other])):
         print(f"† {line}")
     waiting = found[found.verdict == "pending"]
-    cells = TableSpec.find(paper, number).cells(profile or "laptop")
-    here = {cell.column for cell in cells if cell.experiments[0].dataset in present_names()}
-    ready = waiting[waiting.column.isin(here)]
     if len(waiting):
-        away = (
-            "" if len(ready) else " (no data for it here: python -m core data says how to get them)"
-        )
-        print(
-            f"pending: run the first with {(ready if len(ready) else waiting).command.iloc[0]}{away}"
-        )
+        print(_first_of(waiting, spec.cells(profile or "laptop")))
+
+
+def _first_of(waiting: Any, cells: Iterable[Any]) -> str:
+    """How to run the first pending cell of a table, one whose data are here if there is any."""
+    from core.data import present_names
+
+    here = present_names()
+    columns = {cell.column for cell in cells if cell.experiments[0].dataset in here}
+    ready = waiting[waiting.column.isin(columns)]
+    if len(ready):
+        return f"pending: run the first with {ready.command.iloc[0]}"
+    away = "(no data for it here: python -m core data says how to get them)"
+    return f"pending: run the first with {waiting.command.iloc[0]} {away}"
 
 
 @app.command()

@@ -45,7 +45,8 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
     Cells that the same runs fill, for the same printed value of the same metric, count once: where
     they stand first. Columns: `paper`; `kind` ("results", "costs" or "settings"); `budget` (`FULL`
-    or `REDUCED` of `core.report.verdict`); `verdict`. Tables with names are the book's own and do not count.
+    or `REDUCED` of `core.report.verdict`); `verdict`. Tables with names are the book's own and do
+    not count.
     """
     known = records() if measured is None else measured
     rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
