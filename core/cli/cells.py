@@ -11,7 +11,9 @@ import typer
 from core.cli.app import Device, Precision, Profile, app, known_profile
 
 #: columns of a table in the terminal
-SHOWN = "row column metric printed measured std seeds profile difference verdict".split()
+SHOWN = [
+    "row", "column", "metric", "printed", "measured", "std", "seeds", "profile", "difference", "verdict",
+]  # fmt: skip
 
 
 @app.command()
