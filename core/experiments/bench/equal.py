@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from core import data
 from core.data import Split
@@ -74,7 +75,7 @@ def measure(runtime: Runtime, checkout: Path) -> dict[str, Any]:
         times[name].append(seconds(lambda: found.append(run()), runtime.device))
         scores[name].append(100 * accuracy(found[0], task))
 
-    for seed in SEEDS:
+    for seed in tqdm(SEEDS, desc="equal accuracy", unit="seed", leave=False):
         dealt = distribute(task, {"name": "dirichlet", "alpha": 0.1}, CLIENTS, seed)
         clients = [client for client in dealt if len(client)]
         theirs = authors.fedvck(checkout, task, clients, **BUDGET, rounds=ROUNDS)

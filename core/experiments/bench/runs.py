@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from tqdm.auto import tqdm
 
 from core.experiments.bench import authors, bilevel, equal, plain
 from core.experiments.bench.timing import ceiling, random_task, seconds, spread
@@ -103,8 +104,8 @@ def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
     """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; and the share
     of the machine's ceiling. With a checkout of the authors' code, FedVCK beside that too.
     """
-    best, found = ceiling(runtime), {}
-    for name, (slow, fast) in _contestants(runtime, checkout).items():
+    best, found, both = ceiling(runtime), {}, _contestants(runtime, checkout)
+    for name, (slow, fast) in tqdm(both.items(), unit="algorithm", leave=False):
         slow(), fast()  # warm-up
         pairs = [
             (seconds(slow, runtime.device), seconds(fast, runtime.device)) for _ in range(PAIRS)
