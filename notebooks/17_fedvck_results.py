@@ -73,6 +73,36 @@ lead[lead["measured"].notna()].drop(columns="printed rivals").round(2)
 lead.round(2)
 
 # %% [markdown]
+# Which reading gives the printed number? CIFAR-10 at 0.05, with more work and other readings than the laptop's (all
+# rungs stand [below](#more-work-and-a-control)):
+
+# %% tags=["hide-input"]
+printed, rungs = (
+    {
+        cell.row: cell.published.value
+        for cell in TableSpec.find("fedvck", 11).cells("paper")
+        if cell.column == "cifar10-0.05" and cell.published
+    },
+    table_frame("fedvck", "budget", best).dropna(subset="measured"),
+)
+several = rungs[rungs["seeds"] > 1].set_index("row")["measured"]
+readings = several[several.index.str.startswith("FedVCK")]
+average = several[several.index.str.startswith("FedAvg")]
+Markdown(
+    f"None that was tried comes to the printed {printed['FedVCK']:.1f}%. As "
+    f"printed, at the laptop's budget, FedVCK has {readings['FedVCK']:.1f}%; "
+    f"the best reading with more than one seed, *{readings.idxmax()}*, has "
+    f"{readings.max():.1f}%. FedAvg has {average.min():.1f} to "
+    f"{average.max():.1f}%, in print {printed['FedAvg']:.1f}%. So the lead "
+    f"over FedAvg, {printed['FedVCK'] - printed['FedAvg']:.1f} points in "
+    f"print, is {readings['FedVCK'] - average['FedAvg']:+.1f} points as "
+    f"printed and {readings.max() - average.max():+.1f} with that reading."
+    if {"FedVCK", "FedAvg"} <= set(several.index)
+    and readings.max() < printed["FedVCK"]
+    else "See the rungs below."
+)
+
+# %% [markdown]
 # A measured lead counts for little as long as rivals are missing, or as it rests on one seed (`seeds` is the least
 # number over which some rival is compared). What the paper rests on, judged by paired differences over seeds:
 
@@ -203,7 +233,6 @@ show(
 # And with more images, more draws or a better optimiser at equal numbers of rounds:
 
 # %% tags=["hide-input"]
-rungs = table_frame("fedvck", "budget", best).dropna(subset="measured")
 if len(rungs):
     show(
         bars(
@@ -217,11 +246,6 @@ if len(rungs):
     )
 
 # %% tags=["hide-input"]
-printed = next(
-    cell.published.value
-    for cell in TableSpec.find("fedvck", 11).cells("paper")
-    if (cell.row, cell.column) == ("FedVCK", "cifar10-0.05")
-)
 at = rungs.set_index("row")["measured"]
 spread, seeds = (rungs.set_index("row")[key] for key in ("std", "seeds"))
 
@@ -237,7 +261,8 @@ vck, avg = "FedVCK as released, 4 times", "FedAvg, 4 times"
 real = "As many real images"
 Markdown(
     f"With four times the laptop's work FedVCK as released reaches "
-    f"{reached(vck)}, FedAvg {reached(avg)}; the paper prints {printed} for "
+    f"{reached(vck)}, FedAvg {reached(avg)}; the paper prints "
+    f"{printed['FedVCK']} for "
     "FedVCK with its own budget. As many random real images give "
     f"{reached(real)}: {at[real] - at[vck]:+.1f} points against the condensed "
     "ones. That is what so many images and steps of the server can give."
