@@ -14,6 +14,8 @@ from core.errors import InputError, brief, unknown
 
 #: no whole number that a setting takes is larger
 LARGEST = 2**31 - 1
+#: the largest number that a float32 holds
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 def is_number(value: Any) -> bool:
@@ -34,14 +36,14 @@ def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> TypeGuard[int]:
 Part = TypeVar("Part")
 
 
-def number(low: float, high: float = math.inf, above: bool = False) -> Callable:
-    """A finite number in [low, high], or in (low, high] when `above` is set."""
+def number(low: float, high: float = LARGEST_FLOAT, above: bool = False) -> Callable:
+    """A number in [low, high], or in (low, high] when `above` is set."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         within = is_number(value) and (low < value if above else low <= value)
         if not within or value > high:
             edge = "above" if above else "of at least"
-            top = "" if high == math.inf else f" and at most {high:g}"
+            top = f" and at most {high:g}" if high < LARGEST_FLOAT or is_number(value) else ""
             raise InputError(
                 f"{attribute.name} must be a number {edge} {low:g}{top}, not {brief(value)}"
             )

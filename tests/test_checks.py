@@ -35,3 +35,10 @@ def test_a_part_takes_values_by_prefix_then_what_is_given_then_its_own_defaults(
 def test_a_part_checks_its_values():
     with pytest.raises(InputError, match="lr must be"):
         part(Whole(server_lr=-1.0), Descent, "server_")
+
+
+@pytest.mark.parametrize("value", [3.5e38, 1e300, 10**400, float("inf"), float("nan")])
+def test_a_number_fits_a_float32(value):
+    with pytest.raises(InputError, match="lr must be a number of at least 0"):
+        Descent(lr=value)
+    assert Descent(lr=3.4e38).lr == 3.4e38

@@ -157,7 +157,7 @@ def book(
     ] = "build",
     chapter: Annotated[
         list[str] | None,
-        typer.Argument(help="With student and slides: names of notebooks; default: all."),
+        typer.Argument(help="With shots, pdf, student and slides: names of pages; default: all."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
@@ -171,6 +171,7 @@ def book(
     Examples:
       python -m core book build
       python -m core book serve
+      python -m core book shots 17_fedvck_results --out pictures
       python -m core book student --out class
       python -m core book slides 01_federated_learning
     """
@@ -187,8 +188,8 @@ def book(
         "execute": site.execute,
         "check": site.check,
         "serve": site.serve,
-        "shots": lambda: site.screenshots(out or Path("shots")),
-        "pdf": lambda: site.pdf(out or Path("book.pdf")),
+        "shots": lambda: site.screenshots(out or Path("shots"), chapter),
+        "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
         "student": lambda: told(classroom.write_students(sources(), out or Path("student"))),
         "slides": lambda: told(site.write_slides(sources(), out or Path("slides"))),
     }

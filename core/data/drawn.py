@@ -44,17 +44,17 @@ def draw_nuclei(site: int, rng: Rng) -> Picture:
     return Picture(image.clip(0, 255).astype(np.uint8), instances, site, f"drawing {rng.path}")
 
 
-def load_nuclei(name: str, sites: tuple[str, ...] = ORGANS) -> Dataset:
+def load_nuclei(name: str) -> Dataset:
     """Drawn nuclei: six images of each site to train on, in patches of 32, and one to test on."""
 
     def drawn(split: str, count: int) -> list[Picture]:
         return [
             draw_nuclei(site, Rng(0).at("drawn", split, site, number))
-            for site in range(len(sites))
+            for site in range(len(ORGANS))
             for number in range(count)
         ]
 
-    return nuclei(name, drawn("train", TRAIN), drawn("test", TEST), sites, PATCH)
+    return nuclei(name, drawn("train", TRAIN), drawn("test", TEST), ORGANS, PATCH)
 
 
 #: by site of heads: brightness of bone, brain and ventricles, and the kind of Fourier mask

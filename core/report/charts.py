@@ -136,9 +136,7 @@ def scatter(
     return figure
 
 
-def bars(
-    values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "", form: str = "{:.1f}"
-) -> Any:
+def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Any:
     """A bar for each name, the first above, with its number beside it; values are means and
     standard deviations.
 
@@ -156,7 +154,7 @@ def bars(
         rows = axes.barh(
             list(values), means, xerr=spreads, color=style.series(len(values))[0], ecolor=style.INK
         )
-        texts = [form.format(mean) for mean in means]
+        texts = [f"{mean:.1f}" for mean in means]
         axes.bar_label(rows, texts, padding=5)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")

@@ -317,10 +317,9 @@ def main_claims() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def claims_count(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def claims_count() -> pd.DataFrame:
     """How many claims of each paper have each verdict; the book's own questions are left out."""
-    known = records() if measured is None else measured
-    counts = {}
+    known, counts = records(), {}
     for paper in papers():
         frame = claims_frame(paper, known)
         counts[paper] = frame[~frame["ours"]]["verdict"].value_counts()

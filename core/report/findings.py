@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -38,12 +37,14 @@ class Measured:
         return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}{sign}"
 
 
-def findings(path: Path = FINDINGS, measured: Mapping[str, Record] | None = None) -> str:
+def findings() -> str:
     """All findings as a Markdown list. Raises InputError where a cell has no record, or where the
     records no longer give the order that a sentence states.
     """
-    known = records() if measured is None else measured
-    return "".join(f"* {stated(name, entry, known)}\n" for name, entry in read_yaml(path).items())
+    known = records()
+    return "".join(
+        f"* {stated(name, entry, known)}\n" for name, entry in read_yaml(FINDINGS).items()
+    )
 
 
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:

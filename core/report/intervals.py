@@ -117,10 +117,10 @@ def paired(a: Sequence[float], b: Sequence[float], confidence: float = 0.9) -> t
 
 
 def kendall(
-    printed: Sequence[float], found: np.ndarray, noise: float = 0.0, confidence: float = 0.95
+    printed: Sequence[float], found: np.ndarray, noise: float = 0.0
 ) -> tuple[float, float, float]:
     """Kendall's tau between a printed and a measured order of rows: its mean over seeds and the
-    ends of its t interval.
+    ends of its 95% t interval.
 
     Args:
         printed: (R,); found: (seeds, R), paired by seed.
@@ -134,7 +134,7 @@ def kendall(
         return math.nan, math.nan, math.nan
     signs = np.sign(found[:, first] - found[:, second]) * np.sign(gaps[first, second])
     taus = signs.mean(1)
-    mean, low, high = paired(taus, np.zeros_like(taus), confidence)
+    mean, low, high = paired(taus, np.zeros_like(taus), 0.95)
     return mean, max(low, -1.0), min(high, 1.0)
 
 

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def column_curves(runs: pd.DataFrame, x: str = "round") -> Iterator[Figure]:
+def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
     """For every column and profile of `table_runs`, the learning curves of its rows."""
     for (column, profile), of in runs.groupby(["column", "profile"], sort=False):
         names = dict(zip(of["id"], of["row"], strict=True))
         yield curves(
             list(of["record"]),
-            x=x,
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
             title=f"{column}, profile {profile}",
         )

@@ -39,6 +39,14 @@ def test_pages_come_in_reading_order(tmp_path):
         build.toc_pages(tmp_path / "none.yml")
 
 
+def test_pages_are_called_by_name():
+    assert build.named_pages() == build.toc_pages(ROOT / "_toc.yml")
+    both = ["17_fedvck_results", "notebooks/17_fedvck_results"]
+    assert build.named_pages(both) == ["notebooks/17_fedvck_results"] * 2
+    with pytest.raises(InputError, match="did you mean '17_fedvck_results'"):
+        build.named_pages(["17_fedvck_result"])
+
+
 def test_every_page_of_the_book_has_a_source_and_every_source_a_page():
     pages = build.toc_pages(ROOT / "_toc.yml")
     assert len(set(pages)) == len(pages)

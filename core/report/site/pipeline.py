@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from core.errors import InputError
+from core.errors import InputError, unknown
 from core.report import notebooks
 from core.report.site import generated, glossary
 from core.report.site.executing import execute_all
@@ -74,6 +75,19 @@ def toc_pages(toc: Path) -> list[str]:
     if not toc.is_file():
         raise InputError(f"there is no table of contents {toc}")
     return walk(yaml.safe_load(toc.read_text(encoding="utf-8")))
+
+
+def named_pages(names: Sequence[str] | None = None) -> list[str]:
+    """The book's pages of these names, with or without their folder; all where none is given.
+
+    Raises InputError for a name that no page has.
+    """
+    pages = toc_pages(ROOT / "_toc.yml")
+    by_name = {page.rpartition("/")[2]: page for page in pages} | {page: page for page in pages}
+    for name in names or ():
+        if name not in by_name:
+            raise unknown("page", name, [page.rpartition("/")[2] for page in pages])
+    return [by_name[name] for name in names] if names else pages
 
 
 def page_source(page: str, root: Path = ROOT) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from core.errors import InputError
 from core.report.site import browser
-from core.report.site.pipeline import BUILD, ROOT, toc_pages
+from core.report.site.pipeline import BUILD, named_pages
 from core.report.site.serving import serving
 
 PDF = BUILD / "book.pdf"
@@ -23,8 +23,10 @@ _PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.r
 
 def pdf(target: Path = PDF, pages: list[str] | None = None) -> Path:
     """Print the built site, or some of its pages, into one PDF with an outline; folded lists and
-    solutions are left out. Raises InputError without a site, a browser or pypdf.
+    solutions are left out. Raises InputError without a site, a browser or pypdf, and for an unknown
+    page.
     """
+    wanted = named_pages(pages)
     if not importlib.util.find_spec("pypdf"):
         raise InputError("the PDF needs the package pypdf: pip install pypdf")
     from pypdf import PdfWriter
@@ -32,7 +34,7 @@ def pdf(target: Path = PDF, pages: list[str] | None = None) -> Path:
     writer = PdfWriter()
     with serving() as address, browser.opened() as chromium:
         view = chromium.new_page(color_scheme="light")
-        for page in pages or toc_pages(ROOT / "_toc.yml"):
+        for page in wanted:
             browser.visit(view, f"{address}/{page}.html")
             title = view.title().split(" — ")[0]
             writer.append(io.BytesIO(_printed(view)), outline_item=title)

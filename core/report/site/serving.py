@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core.errors import InputError
 from core.report.site import browser
-from core.report.site.pipeline import HTML, ROOT, toc_pages
+from core.report.site.pipeline import HTML, named_pages
 
 SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
 
@@ -67,8 +67,9 @@ def screenshots(dest: str | Path, pages: list[str] | None = None) -> list[Path]:
     """Take a picture of every page, or of some, at desktop and phone width, light and dark, into a
     folder.
 
-    Raises InputError when no browser is found.
+    Raises InputError for an unknown page, and when no browser is found.
     """
+    wanted = named_pages(pages)
     folder = Path(dest)
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
@@ -79,7 +80,7 @@ def screenshots(dest: str | Path, pages: list[str] | None = None) -> list[Path]:
                     viewport={"width": width, "height": height}, color_scheme=scheme
                 )
                 view = context.new_page()
-                for page in pages or toc_pages(ROOT / "_toc.yml"):
+                for page in wanted:
                     browser.visit(view, f"{address}/{page}.html")
                     target = folder / f"{page.replace('/', '-')}-{name}-{scheme}.png"
                     view.screenshot(path=str(target), full_page=True)
