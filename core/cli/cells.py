@@ -81,7 +81,8 @@ def pending(
     profile: Profile = "laptop",
     limit: Annotated[int, typer.Option(min=0, help="Show so many runs.")] = 20,
 ) -> None:
-    """List the runs that the tables still need, most urgent first.
+    """List the runs that the tables still need, most urgent first, with the time that the same run
+    took one core with another seed.
 
     \b
     Example:
@@ -94,12 +95,17 @@ def pending(
         more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
         print(
             f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
+            + (f"  about {item.core_seconds:,.0f} s" if item.core_seconds else "")
             + (f"  ({item.missing})" if item.missing else "")
         )
-    print(
-        f"{len(items)} runs pending at the {profile} profile, "
-        f"{sum(not item.missing for item in items)} can run here"
-    )
+    can = [item for item in items if not item.missing]
+    known = [item.core_seconds for item in can if item.core_seconds]
+    print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
+    if known:
+        print(
+            f"{len(known)} of these are further seeds of runs on record and need about "
+            f"{sum(known) / 3600:.1f} hours of one core"
+        )
 
 
 @app.command()

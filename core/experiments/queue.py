@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -33,7 +34,8 @@ from core.files import alone
 @attrs.frozen
 class Pending:
     """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
-    them; `missing` says why it cannot run here, if so.
+    them; `missing` says why it cannot run here, if so. `core_seconds` of one core is what the same
+    run took with other seeds, their median; None where there is none.
     """
 
     experiment: Experiment
@@ -41,6 +43,7 @@ class Pending:
     cells: tuple[str, ...]
     priority: int
     missing: str | None = None
+    core_seconds: float | None = None
 
 
 def pending(profile: str, root: Path | None = None) -> list[Pending]:
@@ -50,7 +53,7 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
     would stop before the rounds of their heading. A run that fills several cells stands once.
     """
     done = records(root)
-    here = data.present_names()
+    here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
     for spec in TableSpec.all():
         for cell in spec.cells(profile):
@@ -69,11 +72,32 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                 found[experiment.id] = (
                     attrs.evolve(before, cells=cells)
                     if before
-                    else Pending(experiment, cell.paper, cells, cell.priority, missing)
+                    else Pending(
+                        experiment,
+                        cell.paper,
+                        cells,
+                        cell.priority,
+                        missing,
+                        took.get(_but_for_seed(experiment)),
+                    )
                 )
     return sorted(
         found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id)
     )
+
+
+def _but_for_seed(experiment: Experiment) -> str:
+    """What runs have in common that differ in the seed only."""
+    return attrs.evolve(experiment, seed=0).id
+
+
+def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
+    """Seconds of one core that runs took, the median over seeds."""
+    took: dict[str, list[float]] = {}
+    for record in measured:
+        cost = record.seconds * record.environment.get("threads", 1)
+        took.setdefault(_but_for_seed(record.experiment), []).append(cost)
+    return {name: statistics.median(costs) for name, costs in took.items()}
 
 
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:

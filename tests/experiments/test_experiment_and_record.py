@@ -148,8 +148,14 @@ def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
         item.experiment.seed for item in waiting
     )
     first = waiting[0].experiment
-    queue.measure(first, "adhoc", out=tmp_path, runtime=Runtime())
-    assert first.id not in {item.experiment.id for item in queue.pending("quick", tmp_path)}
+    record, *_ = queue.measure(first, "adhoc", out=tmp_path, runtime=Runtime())
+    after = {item.experiment.id: item for item in queue.pending("quick", tmp_path)}
+    assert first.id not in after
+    # what other seeds of the same run are expected to take
+    cost = sum(sum(row["seconds"].values()) for row in record.rounds)
+    told = {item.experiment.seed: item.core_seconds for item in after.values() if item.core_seconds}
+    assert set(told) == {1, 2}
+    assert all(value == cost * record.environment["threads"] for value in told.values())
 
 
 def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):
