@@ -74,7 +74,7 @@ lead.round(2)
 
 # %% [markdown]
 # Which reading gives the printed number? CIFAR-10 at 0.05, with more work and other readings than the laptop's (all
-# rungs stand [below](#more-work-and-a-control)):
+# rungs stand below, under *More work, and a control*):
 
 # %% tags=["hide-input"]
 printed, rungs = (
