@@ -262,12 +262,13 @@ Markdown(
     f"{gain.min():+.1f} to {gain.max():+.1f} points. With {many} of them "
     f"Adam's loss ends at {lost.mean()[fast]:.1f} and that of {slow} at "
     f"{lost.mean()[slow]:.1f}; the accuracy differs by "
-    f"{mean.loc[many, fast] - mean.loc[many, slow]:+.1f} points. The server "
-    "takes only 30 batches in each of the two rounds here; "
-    "[the budgets](17_fedvck_results) show what more of them give."
+    f"{mean.loc[many, fast] - mean.loc[many, slow]:+.1f} points."
 )
 
 # %% [markdown]
+# The server takes only 30 batches in each of these two rounds. [The budgets](17_fedvck_results) show what more of them
+# give.
+#
 # ## Where paper and code differ
 #
 # The authors' `run.sh` has the settings of the full method only. [Paper and released code](13_fedvck_paper_vs_released)
