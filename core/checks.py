@@ -43,7 +43,8 @@ def number(low: float, high: float = LARGEST_FLOAT, above: bool = False) -> Call
         within = is_number(value) and (low < value if above else low <= value)
         if not within or value > high:
             edge = "above" if above else "of at least"
-            top = f" and at most {high:g}" if high < LARGEST_FLOAT or is_number(value) else ""
+            # everybody's bound is said only to who is beyond it
+            top = f" and at most {high:g}" if high < LARGEST_FLOAT or within else ""
             raise InputError(
                 f"{attribute.name} must be a number {edge} {low:g}{top}, not {brief(value)}"
             )

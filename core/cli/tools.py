@@ -93,7 +93,7 @@ def bench(
         str,
         typer.Argument(
             help="condensation, local-training, bilevel, distillation, shadows, clients or run "
-            "(whole runs: some ten minutes, with the authors' half an hour)."
+            "(whole runs: some minutes; with the authors' code much longer)."
         ),
     ] = "condensation",
     against: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -177,11 +177,29 @@ def run(
     task.runtime.forget_peak_memory()
     given = {"task": task, "clients": clients, "algorithm": algorithm}
     results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
-    in_time = _in_time(deadline)
+    if _taken(results, kept, task.runtime, record, progress, deadline):
+        kept.status = "complete"
+        if record:
+            kept.save(record)
+        if checkpoint:
+            clean_up(checkpoint)
+    return kept
+
+
+def _taken(
+    results: Iterable[RoundResult],
+    kept: Record,
+    runtime: Runtime,
+    record: Path | None,
+    progress: bool,
+    deadline: float | None,
+) -> bool:
+    """Take the rounds into the record, and its file, as they come; whether there was time for
+    all.
+    """
+    in_time, total = _in_time(deadline), kept.experiment.rounds
     with (
-        tqdm(
-            total=experiment.rounds, disable=not progress, unit="round", dynamic_ncols=True
-        ) as bar,
+        tqdm(total=total, disable=not progress, unit="round", dynamic_ncols=True) as bar,
         kept_interrupts() as interrupt_again,
         _failure_told(kept, record),
     ):
@@ -190,19 +208,14 @@ def run(
             if result.followed:
                 _show(bar, result)
                 continue
-            kept.peak_memory = task.runtime.peak_memory()
+            kept.peak_memory = runtime.peak_memory()
             if record:
                 kept.save(record)
             _show(bar, result)
             interrupt_again()
-            if not in_time() and result.round < experiment.rounds:
-                return kept
-    kept.status = "complete"
-    if record:
-        kept.save(record)
-    if checkpoint:
-        clean_up(checkpoint)
-    return kept
+            if not in_time() and result.round < total:
+                return False
+    return True
 
 
 @contextmanager
