@@ -118,26 +118,44 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         )
     if not os.access(output.parent, os.W_OK):
         raise InputError(f"cannot write into the folder {output.parent}")
-    import papermill
-
     notebook = read(source)
     notebook.metadata["kernelspec"] = KERNEL
+    execute(notebook, source, output, values)
+    return output
+
+
+def execute(
+    notebook: Any, source: Path, output: Path, values: Mapping[str, Any], kernel: Any = None
+) -> None:
+    """Run the cells of a notebook (nbformat's node) in the folder of `source`, and save them with
+    their outputs; in a `kernel` (jupyter_client's manager) that runs already, or in a new one.
+
+    Raises InputError, naming `source` and the error, when a cell fails or the kernel dies; `output`
+    holds the outputs until there.
+    """
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+
     _let_kernels_import_core()
     try:
         papermill.execute_notebook(
             notebook,
             str(output),
-            parameters=values,
+            parameters=dict(values),
             kernel_name="python3",
             cwd=str(source.resolve().parent),
             progress_bar=sys.stderr.isatty(),
             extra_arguments=["--log-level=CRITICAL"],
+            km=kernel,
         )
     except papermill.PapermillExecutionError as error:
         raise InputError(
             f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})"
         ) from None
-    return output
+    except DeadKernelError:
+        raise InputError(
+            f"{source.name} stopped: its kernel died, as it does when memory runs out (see {output})"
+        ) from None
 
 
 def _let_kernels_import_core() -> None:

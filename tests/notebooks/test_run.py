@@ -155,6 +155,13 @@ def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path):
         notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
 
 
+def test_a_dead_kernel_is_told_in_one_sentence(tmp_path):
+    path = tmp_path / "dies.py"
+    path.write_text("# %%\nimport os\n\nos._exit(1)\n")
+    with pytest.raises(InputError, match=r"dies.py stopped: its kernel died"):
+        notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
+
+
 def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     (tmp_path / "requirements.lock").write_text("")
@@ -176,7 +183,7 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     before = executing.fingerprint(tiny, "here")
     tiny.write_text("# %%\nprint(1 / 0)\n")
     assert executing.fingerprint(tiny, "here") != before != executing.fingerprint(tiny, "there")
-    with pytest.raises(InputError, match=r"tiny.py failed: ZeroDivisionError"):
+    with pytest.raises(InputError, match=r"tiny.py stopped with ZeroDivisionError"):
         executing.execute_all([tiny], tmp_path / "executed")
 
 

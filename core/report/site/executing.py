@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from core import data
-from core.errors import InputError
 from core.report import notebooks
+from core.report.site import kernels
 
 
 def surroundings() -> str:
@@ -46,62 +45,49 @@ def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Pa
     """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing
     changed are kept.
 
-    Returns the executed .ipynb files. Raises InputError that names the notebook and its error when
-    a cell fails.
+    Returns the executed .ipynb files in the order of `sources`. Raises InputError that names the
+    notebook and its error when a cell fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    targets = {source: folder / f"{source.stem}.ipynb" for source in sources}
     around = surroundings()
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda source: _execute(source, folder, jobs, around), sources))
+    keys = {source: fingerprint(source, around) for source in targets}
+    changed = [source for source in targets if not _is_current(targets[source], keys[source])]
+    for source in targets:
+        if source not in changed:
+            print(f"  {source.stem}: unchanged", flush=True)
+    kernels.prepare(max(1, (os.cpu_count() or 1) // jobs))
+    with (
+        ProcessPoolExecutor(jobs, kernels.PROCESSES) as papermills,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
+        for line in pool.map(lambda one: _run(one, targets[one], keys[one], papermills), changed):
+            print(line, flush=True)
+    return list(targets.values())
 
 
-def _execute(source: Path, folder: Path, jobs: int, around: str) -> Path:
-    target, stamp = folder / f"{source.stem}.ipynb", folder / f"{source.stem}.sha256"
-    key = fingerprint(source, around)
-    if target.is_file() and stamp.is_file() and stamp.read_text() == key:
-        print(f"  {source.stem}: unchanged", flush=True)
-        return target
-    stamp.unlink(missing_ok=True)
-    raw = folder / f"{source.stem}.input.ipynb"
-    raw.write_text(notebooks.paired(source), encoding="utf-8")
-    threads = str(max(1, (os.cpu_count() or 1) // jobs))
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": threads,
-        "PYTHONPATH": str(notebooks.ROOT),
-        "TQDM_DISABLE": "1",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "papermill",
-        str(raw),
-        str(target),
-        "--cwd",
-        str(source.parent),
-        "-k",
-        "python3",
-        "--no-progress-bar",
-        "--log-level",
-        "ERROR",
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    raw.unlink()
-    if done.returncode:
-        raise InputError(f"the notebook {source.name} failed: {_failure(target, done.stderr)}")
-    stamp.write_text(key)
-    print(f"  {source.stem}: {seconds(target):.0f} s", flush=True)
-    return target
+def _run(source: Path, target: Path, key: str, papermills: Executor) -> str:
+    """Execute a notebook, and say how long it took."""
+    _stamp(target).unlink(missing_ok=True)
+    with kernels.kernel(source.parent) as started:
+        papermills.submit(_execute, source, target, started).result()
+    _stamp(target).write_text(key)
+    return f"  {source.stem}: {seconds(target):.0f} s"
 
 
-def _failure(target: Path, log: str) -> str:
-    """The error of an executed notebook in one line."""
-    if target.is_file():
-        for cell in json.loads(target.read_text(encoding="utf-8"))["cells"]:
-            for output in cell.get("outputs", []):
-                if output["output_type"] == "error":
-                    return f"{output['ename']}: {output['evalue']} (see {target})"
-    return (log.strip().splitlines() or ["no message"])[-1]
+def _execute(source: Path, target: Path, started: tuple[str, int] | None) -> None:
+    kernel = kernels.Running(*started) if started else None
+    notebooks.execute(notebooks.for_readers(source), source, target, {}, kernel)
+
+
+def _stamp(target: Path) -> Path:
+    return target.with_suffix(".sha256")
+
+
+def _is_current(target: Path, key: str) -> bool:
+    """Whether an executed notebook is what executing it again would give."""
+    stamp = _stamp(target)
+    return target.is_file() and stamp.is_file() and stamp.read_text() == key
 
 
 def seconds(executed: Path) -> float:

@@ -1,0 +1,100 @@
+"""Kernels that start at once: copies of one process that has imported PyTorch and `core`.
+
+A kernel of its own spends seconds of processor time on imports, in every notebook again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.connect import write_connection_file
+from jupyter_client.manager import AsyncKernelManager
+
+#: copies of a process are safe on Linux; elsewhere a library's threads may be missing in them
+COPIED = sys.platform == "linux"
+PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
+#: what the notebooks import, and the process that runs papermill
+PRELOADED = [
+    __name__,
+    "core.experiments.running",
+    "core.report",
+    "ipykernel.kernelapp",
+    "papermill",
+    "scipy.stats",
+    "seaborn",
+]
+
+
+class Running(AsyncKernelManager):
+    """A kernel that runs already, and that another process ends."""
+
+    has_kernel = True
+
+    def __init__(self, connection: str, process: int) -> None:
+        super().__init__(connection_file=connection)
+        self.load_connection_file()
+        self.process = process
+
+    async def _async_is_alive(self) -> bool:
+        """Whether its process is still there; what a client asks its manager while it waits."""
+        return Path(f"/proc/{self.process}").exists()
+
+
+def prepare(threads: int) -> None:
+    """Set what kernels find in their environment; to be called before the first one starts."""
+    os.environ |= {
+        "OMP_NUM_THREADS": str(threads),
+        "TQDM_DISABLE": "1",
+        # as every kernel has it; matplotlib reads it when it is imported
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    if COPIED:
+        PROCESSES.set_forkserver_preload(PRELOADED)
+
+
+@contextlib.contextmanager
+def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
+    """A new kernel that works in a folder and ends with the context, as the arguments of `Running`.
+
+    None where kernels are no copies: papermill starts its own there.
+    """
+    if not COPIED:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as place:
+        connection, _ = write_connection_file(str(Path(place, "kernel.json")))
+        process = PROCESSES.Process(target=_serve, args=(connection, folder), daemon=True)
+        process.start()
+        try:
+            yield connection, process.pid
+        finally:
+            process.kill()
+            process.join()
+
+
+def _serve(connection: str, folder: Path) -> None:
+    """Be a kernel until the process that asked for it ends."""
+    import pandas as pd
+    from ipykernel.kernelapp import launch_new_instance
+
+    threading.Thread(
+        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
+    os.chdir(folder)
+    # pandas has looked for a notebook when it was imported
+    pd.set_option("display.max_columns", 20)
+    quiet = ["--log-level=CRITICAL", "--HistoryManager.enabled=False"]
+    launch_new_instance(["-f", connection, *quiet])
+
+
+def _end_with(process: Any) -> None:
+    process.join()
+    os._exit(1)

@@ -1,0 +1,93 @@
+"""Kernels that are copies of a process: they behave like kernels of their own, and none is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from core.errors import InputError
+from core.report import notebooks
+from core.report.site import executing, kernels
+
+pytest.importorskip("papermill")
+pytest.importorskip("jupytext")
+
+TEXT = """# %%
+import os
+import sys
+
+import pandas as pd
+import torch
+from IPython.display import display
+
+assert "notebook_that_marks" not in os.environ
+os.environ["notebook_that_marks"] = "here"
+print(os.path.basename(os.getcwd()), torch.__name__, sys.modules["__main__"].__name__)
+
+# %%
+display(pd.DataFrame([range(24)]))
+
+# %%
+import matplotlib.pyplot as plt
+
+plt.plot([0, 1])
+print(plt.get_backend())
+"""
+
+
+def outputs(path: Path) -> list:
+    cells = json.loads(path.read_text())["cells"]
+    found = [output for cell in cells for output in cell.get("outputs", [])]
+    return [one.get("text") or sorted(one["data"].items()) for one in found]
+
+
+@pytest.fixture
+def sources(tmp_path):
+    paths = [tmp_path / f"{name}.py" for name in ("one", "two")]
+    for path in paths:
+        path.write_text(TEXT)
+    return paths
+
+
+def test_a_copy_gives_what_a_kernel_of_its_own_gives(sources, tmp_path):
+    """And the second notebook finds nothing of the first."""
+    alone = notebooks.run_notebook(sources[0], {}, tmp_path / "alone.ipynb")
+    copies = executing.execute_all(sources, tmp_path / "executed", jobs=1)
+    assert outputs(copies[0]) == outputs(copies[1])
+    assert len(outputs(alone)) == 4
+    assert outputs(copies[0]) == outputs(alone)
+
+
+def test_a_kernel_that_dies_is_told_by_name(tmp_path):
+    path = tmp_path / "dies.py"
+    path.write_text("# %%\nimport os\n\nos._exit(1)\n")
+    with pytest.raises(InputError, match=r"dies.py stopped: its kernel died"):
+        executing.execute_all([path], tmp_path / "executed")
+
+
+@pytest.mark.skipif(not kernels.COPIED, reason="kernels are no copies on this system")
+def test_no_kernel_outlives_who_asked_for_it():
+    code = (
+        "import pathlib, time\nfrom core.report.site import kernels\n"
+        "with kernels.kernel(pathlib.Path('.')) as found:\n"
+        "    print(found[1], flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as asking:
+        kernel = int(asking.stdout.readline())
+        time.sleep(1)
+        os.kill(kernel, 0)
+        asking.send_signal(signal.SIGKILL)
+    for _ in range(100):
+        if not Path(f"/proc/{kernel}").exists():
+            break
+        time.sleep(0.1)
+    assert not Path(f"/proc/{kernel}").exists()
