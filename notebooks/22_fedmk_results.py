@@ -326,52 +326,8 @@ pd.DataFrame(passed).T if passed else Markdown(
 #
 # Numbers and sentences of the paper that do not agree with each other stand among the [errata](../book/errata).
 #
-# What was chosen on MNIST need not suit the others. How often is an image of a client's knowledge moved in a round?
-
-# %% tags=["hide-input"]
-moved = {}
-for cell in TableSpec.find("fedmk", 1).cells("paper"):
-    if cell.row == "FedMK" and cell.column.endswith("-0.5"):
-        chosen = cell.experiments[0].new_algorithm().settings
-        classes = 20 if cell.column.startswith("cifar100") else 10
-        moved[cell.column] = (
-            chosen.iterations
-            * chosen.inner_batch
-            / (chosen.images_per_class * classes)
-        )
-Markdown(
-    f"With {chosen.iterations} iterations on {chosen.inner_batch} images each, "
-    "and a client that has all classes: "
-    + ", ".join(f"{times:.0f} times ({k})" for k, times in moved.items())
-    + ". The paper says neither the iterations nor the batches; on sets of "
-    "which more images are made, FedMK's numbers here rest on less work for "
-    "each of them."
-)
-
-# %% [markdown]
-# What four times the work for each of them gives on CIFAR-10:
-
-# %% tags=["hide-input"]
-table("fedmk", "work", best)
-
-# %% tags=["hide-input"]
-more = table_frame("fedmk", "work", best).set_index("row")
-column = table_frame("fedmk", 1, best).query("column == 'cifar10-0.5'")
-column = column[~column["row"].str.contains(",")].set_index("row")
-usual, worked = more.loc["FedMK"], more.loc["four times the work"]
-others = column["measured"].drop("FedMK")
-Markdown(
-    f"Print has {column['printed']['FedMK']:.1f}%, the settings of Table 1 "
-    f"give {usual.measured:.1f}% ({usual.seeds:.0f} seeds), four times the "
-    f"work {worked.measured:.1f}% ({worked.seeds:.0f}). The best other method "
-    f"of the column, {others.idxmax()}, has {others.max():.1f}%"
-    + (
-        ": whether FedMK is ahead of it depends on a budget that the paper "
-        "does not print."
-        if usual.measured < others.max() < worked.measured
-        else "."
-    )
-)
+# What was chosen on MNIST need not suit the others: [CIFAR-10 has a page of its own](27_fedmk_cifar), with more work for
+# each image and with step sizes chosen again.
 
 # %% [markdown]
 # ## Take away

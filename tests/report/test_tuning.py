@@ -90,10 +90,10 @@ def test_the_laptop_profile_holds_what_was_chosen():
             )
 
 
-@pytest.mark.parametrize("table", [1, 3])
-def test_the_tables_of_fedmk_hold_what_was_chosen(table):
+@pytest.mark.parametrize(("table", "tries"), [(1, "tuning"), (3, "tuning"), (1, "tuning_cifar10")])
+def test_the_tables_of_fedmk_hold_what_was_chosen(table, tries):
     """The tuned rows have the best learning rates, and FedMK's defaults are its best try."""
-    frame = tuning_frame(None, ("fedmk", "tuning"), "paper")
+    frame = tuning_frame(None, ("fedmk", tries), "paper")
     rows = {
         row.fields["algorithm"]: row.fields["settings"]
         for row in TableSpec.find("fedmk", table).rows
