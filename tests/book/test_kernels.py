@@ -37,8 +37,18 @@ display(pd.DataFrame([range(24)]))
 # %%
 import matplotlib.pyplot as plt
 
-plt.plot([0, 1])
+figure = plt.plot([0, 1])
+
+# %%
 print(plt.get_backend())
+
+# %%
+import multiprocessing
+
+process = multiprocessing.get_context("spawn").Process(target=len, args=([],))
+process.start()
+process.join()
+print(process.exitcode)
 """
 
 
@@ -61,7 +71,7 @@ def test_a_copy_gives_what_a_kernel_of_its_own_gives(sources, tmp_path):
     alone = notebooks.run_notebook(sources[0], {}, tmp_path / "alone.ipynb")
     copies = executing.execute_all(sources, tmp_path / "executed", jobs=1)
     assert outputs(copies[0]) == outputs(copies[1])
-    assert len(outputs(alone)) == 4
+    assert len(outputs(alone)) == 5
     assert outputs(copies[0]) == outputs(alone)
 
 

@@ -71,7 +71,7 @@ def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
         return
     with tempfile.TemporaryDirectory() as place:
         connection, _ = write_connection_file(str(Path(place, "kernel.json")))
-        process = PROCESSES.Process(target=_serve, args=(connection, folder), daemon=True)
+        process = PROCESSES.Process(target=_serve, args=(connection, folder))
         process.start()
         try:
             yield connection, process.pid
