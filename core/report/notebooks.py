@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import math
 import os
 import re
@@ -30,19 +31,23 @@ def read(path: str | Path) -> Any:
     Raises InputError when the file is missing or is not a notebook.
     """
     path = find(path)
-    try:
-        import jupytext
-        import nbformat
-    except ImportError as error:
-        raise InputError(
-            f"notebooks need the package {error.name}: pip install -r requirements.txt"
-        ) from None
+    jupytext, nbformat = _needed("jupytext"), _needed("nbformat")
     try:
         if path.suffix == ".py":
             return jupytext.read(path, fmt="py:percent")
         return nbformat.read(path, as_version=4)
     except (ValueError, KeyError, UnicodeDecodeError, nbformat.ValidationError) as error:
         raise InputError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from None
+
+
+def _needed(name: str) -> Any:
+    """A package that only notebooks need. Raises InputError, which says how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"notebooks need the package {error.name or name}: pip install -r requirements.txt"
+        ) from None
 
 
 def find(path: str | Path) -> Path:
@@ -70,20 +75,14 @@ def parameters(path: str | Path) -> dict[str, Any]:
     """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
     `parameters`.
     """
-    try:
-        import nbformat
-        import papermill
-    except ImportError as error:
-        raise InputError(
-            f"notebooks need the package {error.name}: pip install -r requirements.txt"
-        ) from None
+    papermill = _needed("papermill")
     notebook = read(path)
     if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
         return {}
     notebook.metadata["kernelspec"] = KERNEL
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "notebook.ipynb")
-        nbformat.write(notebook, copy)
+        _needed("nbformat").write(notebook, copy)
         inferred = papermill.inspect_notebook(str(copy))
     return {name: _literal(found["default"]) for name, found in inferred.items()}
 
@@ -133,7 +132,7 @@ def execute(
     Raises InputError, naming `source` and the error, when a cell fails or the kernel dies; `output`
     holds the outputs until there.
     """
-    import papermill
+    papermill = _needed("papermill")
     from nbclient.exceptions import DeadKernelError
 
     _let_kernels_import_core()
@@ -305,8 +304,7 @@ def for_readers(source: Path) -> Any:
     """The notebook (nbformat's node) that a reader opens: the cells of a .py below the setup cell,
     no outputs, the same identifiers every time.
     """
-    import nbformat
-
+    nbformat = _needed("nbformat")
     notebook = read(source)
     # an .ipynb that was edited and brought back brought its setup cell along
     notebook.cells = [
@@ -331,9 +329,7 @@ def for_readers(source: Path) -> Any:
 
 def paired(source: Path) -> str:
     """The text of the .ipynb that belongs to a .py."""
-    import nbformat
-
-    return nbformat.writes(for_readers(source)) + "\n"
+    return _needed("nbformat").writes(for_readers(source)) + "\n"
 
 
 def sync(folder: Path = NOTEBOOKS) -> list[Path]:

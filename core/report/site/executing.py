@@ -46,7 +46,7 @@ def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Pa
     changed are kept.
 
     Returns the executed .ipynb files in the order of `sources`. Raises InputError that names the
-    notebook and its error when a cell fails.
+    notebook and its error when a cell fails, or a package that is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     targets = {source: folder / f"{source.stem}.ipynb" for source in sources}
@@ -76,7 +76,7 @@ def _run(source: Path, target: Path, key: str, papermills: Executor) -> str:
 
 
 def _execute(source: Path, target: Path, started: tuple[str, int] | None) -> None:
-    kernel = kernels.Running(*started) if started else None
+    kernel = kernels.manager(*started) if started else None
     notebooks.execute(notebooks.for_readers(source), source, target, {}, kernel)
 
 

@@ -15,9 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.connect import write_connection_file
-from jupyter_client.manager import AsyncKernelManager
-
 #: copies of a process are safe on Linux; elsewhere a library's threads may be missing in them
 COPIED = sys.platform == "linux"
 PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
@@ -31,21 +28,6 @@ PRELOADED = [
     "scipy.stats",
     "seaborn",
 ]
-
-
-class Running(AsyncKernelManager):
-    """A kernel that runs already, and that another process ends."""
-
-    has_kernel = True
-
-    def __init__(self, connection: str, process: int) -> None:
-        super().__init__(connection_file=connection)
-        self.load_connection_file()
-        self.process = process
-
-    async def _async_is_alive(self) -> bool:
-        """Whether its process is still there; what a client asks its manager while it waits."""
-        return Path(f"/proc/{self.process}").exists()
 
 
 def prepare(threads: int) -> None:
@@ -62,13 +44,15 @@ def prepare(threads: int) -> None:
 
 @contextlib.contextmanager
 def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
-    """A new kernel that works in a folder and ends with the context, as the arguments of `Running`.
+    """A new kernel that works in a folder and ends with the context, as the arguments of `manager`.
 
     None where kernels are no copies: papermill starts its own there.
     """
     if not COPIED:
         yield None
         return
+    from jupyter_client.connect import write_connection_file
+
     with tempfile.TemporaryDirectory() as place:
         connection, _ = write_connection_file(str(Path(place, "kernel.json")))
         process = PROCESSES.Process(target=_serve, args=(connection, folder))
@@ -78,6 +62,22 @@ def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
         finally:
             process.kill()
             process.join()
+
+
+def manager(connection: str, process: int) -> Any:
+    """Of a kernel that runs already, for papermill: it neither starts nor ends the kernel."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Running(AsyncKernelManager):
+        has_kernel = True
+
+        async def _async_is_alive(self) -> bool:
+            # what a client asks while it waits
+            return Path(f"/proc/{process}").exists()
+
+    found = Running(connection_file=connection)
+    found.load_connection_file()
+    return found
 
 
 def _serve(connection: str, folder: Path) -> None:
