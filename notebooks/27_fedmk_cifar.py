@@ -160,7 +160,7 @@ Markdown(
 # - "Ten rounds" is no budget as long as nobody says how much is done in a round.
 #
 # ```{exercise} Images, steps, time
-# :label: ex-mk-work
+# :label: ex-mk-moved
 #
 # *Easy, 10 minutes.*
 #
@@ -169,7 +169,7 @@ Markdown(
 # that do to the time of a round?
 # ```
 #
-# ```{solution} ex-mk-work
+# ```{solution} ex-mk-moved
 # :class: dropdown
 #
 # On MNIST: $200 \cdot 64 / 200 = 64$ times. On CIFAR-100 there are 800 images, so $64 \cdot 800 / 64 = 800$

@@ -85,3 +85,10 @@ def test_solutions_are_folded_and_belong_to_an_exercise(source):
     for solved, rest in re.findall(r"\{solution\} (\S+)\n((?::.*\n)*)", text):
         assert solved in labels
         assert "dropdown" in rest, f"the solution of {solved} is not folded"
+
+
+def test_no_two_pages_have_the_same_label():
+    texts = [path.read_text(encoding="utf-8") for path in sorted(notebooks.NOTEBOOKS.glob("*.py"))]
+    labels = [label for text in texts for label in re.findall(r"^# :label: (\S+)", text, re.M)]
+    assert len(labels) > 50
+    assert not {label for label in labels if labels.count(label) > 1}
