@@ -117,8 +117,7 @@ def student(source: str | Path) -> Any:
 
 def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     """Write the student notebook of each source into a folder, and return the files."""
-    import nbformat
-
+    nbformat = notebooks.needed("nbformat")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for source in sources:

@@ -31,7 +31,7 @@ def read(path: str | Path) -> Any:
     Raises InputError when the file is missing or is not a notebook.
     """
     path = find(path)
-    jupytext, nbformat = _needed("jupytext"), _needed("nbformat")
+    jupytext, nbformat = needed("jupytext"), needed("nbformat")
     try:
         if path.suffix == ".py":
             return jupytext.read(path, fmt="py:percent")
@@ -40,7 +40,7 @@ def read(path: str | Path) -> Any:
         raise InputError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from None
 
 
-def _needed(name: str) -> Any:
+def needed(name: str) -> Any:
     """A package that only notebooks need. Raises InputError, which says how to get it."""
     try:
         return importlib.import_module(name)
@@ -75,14 +75,14 @@ def parameters(path: str | Path) -> dict[str, Any]:
     """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
     `parameters`.
     """
-    papermill = _needed("papermill")
+    papermill = needed("papermill")
     notebook = read(path)
     if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
         return {}
     notebook.metadata["kernelspec"] = KERNEL
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "notebook.ipynb")
-        _needed("nbformat").write(notebook, copy)
+        needed("nbformat").write(notebook, copy)
         inferred = papermill.inspect_notebook(str(copy))
     return {name: _literal(found["default"]) for name, found in inferred.items()}
 
@@ -132,7 +132,7 @@ def execute(
     Raises InputError, naming `source` and the error, when a cell fails or the kernel dies; `output`
     holds the outputs until there.
     """
-    papermill = _needed("papermill")
+    papermill = needed("papermill")
     from nbclient.exceptions import DeadKernelError
 
     _let_kernels_import_core()
@@ -304,7 +304,7 @@ def for_readers(source: Path) -> Any:
     """The notebook (nbformat's node) that a reader opens: the cells of a .py below the setup cell,
     no outputs, the same identifiers every time.
     """
-    nbformat = _needed("nbformat")
+    nbformat = needed("nbformat")
     notebook = read(source)
     # an .ipynb that was edited and brought back brought its setup cell along
     notebook.cells = [
@@ -329,7 +329,7 @@ def for_readers(source: Path) -> Any:
 
 def paired(source: Path) -> str:
     """The text of the .ipynb that belongs to a .py."""
-    return _needed("nbformat").writes(for_readers(source)) + "\n"
+    return needed("nbformat").writes(for_readers(source)) + "\n"
 
 
 def sync(folder: Path = NOTEBOOKS) -> list[Path]:

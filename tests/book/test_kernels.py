@@ -69,7 +69,9 @@ def sources(tmp_path):
 def test_a_copy_gives_what_a_kernel_of_its_own_gives(sources, tmp_path):
     """And the second notebook finds nothing of the first."""
     alone = notebooks.run_notebook(sources[0], {}, tmp_path / "alone.ipynb")
+    before = dict(os.environ)
     copies = executing.execute_all(sources, tmp_path / "executed", jobs=1)
+    assert dict(os.environ) == before
     assert outputs(copies[0]) == outputs(copies[1])
     assert len(outputs(alone)) == 5
     assert outputs(copies[0]) == outputs(alone)
@@ -85,15 +87,18 @@ def test_a_kernel_that_dies_is_told_by_name(tmp_path):
 @pytest.mark.skipif(not kernels.COPIED, reason="kernels are no copies on this system")
 def test_no_kernel_outlives_who_asked_for_it():
     code = (
-        "import pathlib, time\nfrom core.report.site import kernels\n"
-        "with kernels.kernel(pathlib.Path('.')) as found:\n"
-        "    print(found[1], flush=True)\n    time.sleep(60)\n"
+        "import asyncio, pathlib, time\n"
+        "from core.report.site import kernels\n"
+        "with kernels.kernel(pathlib.Path('.')) as (connection, process):\n"
+        "    client = kernels.manager(connection, process).client()\n"
+        "    client.start_channels()\n"
+        "    asyncio.run(client.wait_for_ready(60))\n"
+        "    print(process, flush=True)\n    time.sleep(60)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as asking:
         kernel = int(asking.stdout.readline())
-        time.sleep(1)
         os.kill(kernel, 0)
         asking.send_signal(signal.SIGKILL)
     for _ in range(100):

@@ -56,8 +56,8 @@ def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Pa
     for source in targets:
         if source not in changed:
             print(f"  {source.stem}: unchanged", flush=True)
-    kernels.prepare(max(1, (os.cpu_count() or 1) // jobs))
     with (
+        kernels.environment(max(1, (os.cpu_count() or 1) // jobs)),
         ProcessPoolExecutor(jobs, kernels.PROCESSES) as papermills,
         ThreadPoolExecutor(jobs) as pool,
     ):

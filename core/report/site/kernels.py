@@ -30,16 +30,26 @@ PRELOADED = [
 ]
 
 
-def prepare(threads: int) -> None:
-    """Set what kernels find in their environment; to be called before the first one starts."""
-    os.environ |= {
+@contextlib.contextmanager
+def environment(threads: int) -> Iterator[None]:
+    """Within it new kernels find their number of threads, no progress bars, and figures in cells."""
+    given = {
         "OMP_NUM_THREADS": str(threads),
         "TQDM_DISABLE": "1",
         # as every kernel has it; matplotlib reads it when it is imported
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
+    before = {name: os.environ.pop(name, None) for name in given}
+    os.environ |= given
     if COPIED:
         PROCESSES.set_forkserver_preload(PRELOADED)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
