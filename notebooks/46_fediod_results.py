@@ -24,7 +24,7 @@ from core.experiments import TableSpec
 from core.report import metrics_frame, progress, table, table_frame
 from core.report.claim_views import claims_table
 from core.report.frames import verdict_counts
-from core.report.results import cost_in_words, filled
+from core.report.results import cost_in_words, filled, leads
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table
 
@@ -62,7 +62,7 @@ def places(values):
     """Rank of FedIOD among the methods of each column that has at least two
     numbers.
     """
-    kept = frame.dropna(subset=values)
+    kept = frame[~frame["row"].str.contains(",")].dropna(subset=values)
     kept = kept[kept.groupby("column")["row"].transform("size") > 1]
     place = kept.groupby("column")[values].rank(ascending=False, method="min")
     return {
@@ -86,9 +86,33 @@ ranks[
 Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 
 # %% [markdown]
-# The text calls FedIOD "superior or competitive". The ranks say what that means in print. The column of CIFAR-100 at
-# $\alpha = 0.1$ is cut off in the text at hand.
+# The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the row of the
+# released script. The column of CIFAR-100 at $\alpha = 0.1$ is cut off in the text at hand.
 #
+# ### By the authors' script
+#
+# The released code has another adversarial loss, other rates and five steps of the student. By how many points is
+# FedIOD ahead of the best other method, as printed and by the authors' script for $\alpha = 0.1$? `seeds` is the
+# number of those that all sides have.
+
+# %% tags=["hide-input"]
+ways = {
+    "as printed": "FedIOD",
+    "released script": "FedIOD, released script for 0.1",
+}
+ahead = {
+    way: leads("fediod", 1, row, lambda other: "FedIOD" not in other, best)
+    for way, row in ways.items()
+}
+margins = pd.DataFrame(
+    {"printed": ahead["as printed"]["printed"]}
+    | {f"measured, {way}": of["measured"] for way, of in ahead.items()}
+)
+script = ahead["released script"]
+here = margins.index.isin(script.index[script["measured rivals"] > 0])
+filled(margins[here], "{:+.1f}").assign(seeds=script["seeds"])
+
+# %% [markdown]
 # ## The settings at the laptop's budget
 #
 # The paper's learning rates are made for hundreds of epochs. For the laptop profile each method of Table 1 had four
