@@ -199,8 +199,9 @@ forgotten.groupby(["label", "clients"])["recall (%)"].agg(
 # %% [markdown]
 # A client optimises its images for its own classes, and nothing in its loss keeps the others. If a class is kept only
 # where enough clients speak for it, the model follows the draw of the active clients: compare the rows of the table
-# (one seed, a few rounds). This may be why accuracy moves
-# so much from round to round [among the results](22_fedmk_results); its records do not hold the recall of each class.
+# (one seed, a few rounds). This may be one reason why accuracy moves so much from round to round where the server keeps
+# one rate (the row *one rate in all rounds* [among the results](22_fedmk_results)); their records do not hold the recall
+# of each class. With a falling rate it moves little, so the size of the server's steps is another.
 #
 # Here is the same question at the paper's budget, and with it another one that the paper leaves open: whether inner
 # steps start at the received model every time.

@@ -183,8 +183,8 @@ pd.DataFrame(rows).T.round(1)
 #
 # ## Take away
 #
-# - The printed savings hold for MNIST, small images and long runs of FedAvg. On colour images one upload costs as much
-#   as many models.
+# - The printed saving is worked out for MNIST, with one upload in place of ten. With all ten counted, less of it is
+#   left, or nothing, by how many sets of images a client gets. On colour images one upload costs as much as many models.
 # - The upload grows with pixels and images, a model does not: say for which network a saving is meant.
 #
 # ```{exercise} Break even

@@ -83,9 +83,9 @@ show(lesson.partition_plot())
 #
 # Let $x_i$ be an image of a batch $x$: one class of one client. Each of its channels has a mean $\mu(x_i)$ and a
 # standard deviation $\sigma(x_i)$ over the positions, its brightness and its contrast. How different can the same thing
-# look elsewhere? GDD-FL reads this off the batch, as the method it follows does (DSU {cite:p}`dsu`): the more the
-# images of a batch differ in brightness, the more may a stranger's differ. This is the *uncertainty* of both statistics
-# (Eq. 1), and new statistics are drawn around the old ones (Eq. 2):
+# look elsewhere? GDD-FL reads this off the batch, with the formulas of DSU {cite:p}`dsu`, which it does not cite: the
+# more the images of a batch differ in brightness, the more may a stranger's differ. This is the *uncertainty* of both
+# statistics (Eq. 1), and new statistics are drawn around the old ones (Eq. 2):
 #
 # $$
 # \begin{aligned}
@@ -298,7 +298,7 @@ show(
 # 10 * 2 * 10 * (3 * 224**2 + 1)
 # ```
 #
-# About 30 MB: a few photographs from a phone.
+# 30.1 million, or 28.7 MB of $2^{20}$ bytes, nearly the 28.81 MB in print: a few photographs from a phone.
 # ````
 
 # %% tags=["solution", "remove-cell"]

@@ -81,9 +81,9 @@ show(
 
 # %% [markdown]
 # In DSU's reading the cloud stays where it is and becomes wider. In the printed reading the new mean is $\hat\sigma$
-# and the new deviation $|\hat\mu|$: the cloud jumps to where mean and deviation have changed places. A network's inputs
-# are normalised, so that $\mu$ is near zero and $\sigma$ near one for an average image; then the printed form takes
-# much of the contrast away. And where $\hat\mu < 0$ the image is turned into its negative:
+# and the new deviation $|\hat\mu|$: the cloud jumps to where mean and deviation have changed places. Where an image's
+# $|\mu|$ is smaller than its $\sigma$, the printed form takes contrast away. And where $\hat\mu < 0$ the image is turned
+# into its negative; pixels reach from $-1$ to $1$ here, so a dark image has a mean below zero:
 
 # %% tags=["hide-input"]
 mean, deviation = shift.moments(batch)
@@ -207,8 +207,8 @@ pd.DataFrame(
 # is not undone.
 #
 # So with this encoder the shift of a grey image works through the image's border, which is not what anybody had in
-# mind. The colours of ISIC 2020 are another matter, and so is an inner layer. The printed reading is noticed in any
-# case, because an image and its negative differ after the ReLU.
+# mind. With three channels, as the colours of ISIC 2020, or at an inner layer more of it gets through; how much, the
+# table says. The printed reading is noticed in any case, because an image and its negative differ after the ReLU.
 #
 # ## What condensation notices
 #
@@ -244,16 +244,18 @@ pd.DataFrame(found).T.round(0)
 
 # %% [markdown]
 # The batch averages over its images, each with an $\epsilon$ of its own, so even a single draw moves the mean feature
-# less than an image. The first column says by how much the target of condensation differs from DM's, and is a little too
-# large: an average over twelve draws keeps $1/\sqrt{12}$ of the noise. Where it is near zero, GDD-FL is little more than
-# DM with the longer step. A loss that compares more than means, such as one with the
+# less than an image. The first column is for $p = 1$, and a little too large: an average over twelve draws keeps
+# $1/\sqrt{12}$ of the noise. The target of condensation lies half way to $O^U$ ({eq}`eq:gdd-midpoint`), and with
+# $p = 1/2$ only half of the batches are shifted. So on average it moves by a quarter of this column. Where that is near
+# zero, GDD-FL is little more than DM with the longer step. A loss that compares more than means, such as one with the
 # Gaussian kernel, would notice the width of the cloud as well.
 #
 # ## Take away
 #
-# - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and some become negatives.
-# - An encoder with instance normalisation notices the shift of a grey image at the border only; colours and inner
-#   layers are another matter. "Where" is as important as "how".
+# - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and dark ones become
+#   negatives.
+# - An encoder with instance normalisation notices the shift of a grey image at the border only, of three channels or of
+#   an inner layer somewhat more. What this brings is measured on [the next page](33_gddfl_devices).
 # - Condensation sees the mean over the shift only: noise of mean zero cancels, a change of the mean stays.
 #
 # ## Exercises

@@ -155,8 +155,8 @@ Markdown(
 # %% [markdown]
 # One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
 # *more* than it should client $k$ believes in $y$, not how far it should be believed. With perfect teachers
-# [a page](47_many_teachers) measures both directions. The setting is `input_ratio`; the rows with * in Tables 6 and 7
-# are without this factor. What it does to the weights [has a page](39_fediod_weights).
+# [a page](47_many_teachers) measures both directions. The setting is `input_ratio`; we read the rows with * in
+# Tables 6 and 7 as being without this factor. What it does to the weights [has a page](39_fediod_weights).
 #
 # ## Take away
 #

@@ -227,8 +227,8 @@ Markdown(
 # *real*, and the factor points the other way (`"real"`), to $P_k(x) / P(x)$. That is what the mixture rule
 # {eq}`eq:kd-mixture` asks for, but not what Eq. 7 says.
 #
-# Take two clients on a line, with normal densities at $-1$ and $+1$, and perfect discriminators
-# $D_k(x) = P(x) / (P(x) + P_k(x))$:
+# Take two clients on a line, with normal densities at $-1$ and $+1$, and the perfect discriminators of a cross-entropy
+# loss, $D_k(x) = P(x) / (P(x) + P_k(x))$. (Eq. 2 does not train these: it is linear, so its best answer is 0 or 1.)
 
 # %% tags=["hide-input"]
 x = torch.linspace(-3, 3, 25)

@@ -36,7 +36,8 @@ best = None if shown == "best" else shown
 #
 # The table's grid of marks is damaged in the text at hand: the row of weights is lost, and two rows have a mark too
 # few. The placing below is the only one in which the last column is the full method; the cells that could change
-# places are marked *uncertain*. `*` means weights by class only, which other methods have too.
+# places are marked *uncertain*. `*` is, in the captions, the weighting that other methods commonly use; we read it as
+# weights by class only.
 
 # %% tags=["hide-input"]
 table("fediod", 6, best)
@@ -131,11 +132,10 @@ sum_of_both = gain["confidence"] + gain["uniqueness"]
 sentences = [
     f"Both terms together {gain['both']:+.2f}; one by one "
     f"{gain['confidence']:+.2f} and {gain['uniqueness']:+.2f}, which add up to "
-    f"{sum_of_both:+.2f}. Spread of three splits: {spread:.2f}. Adding the "
-    "generator's game against the student at tau = 1 costs "
-    f"{-gain.iloc[1]:.2f} "
-    f"points in print, or gives {swapped:+.2f} if the cells are the other way "
-    "round."
+    f"{sum_of_both:+.2f}. Spread of three splits: {spread:.2f}. From the "
+    "second row to the third, where three things change at once, the printed "
+    f"accuracy moves by {gain.iloc[1]:+.2f}, or by {swapped:+.2f} if the cells "
+    "are the other way round."
 ]
 for column, found in measured.items():
     moved_by, complete = (
@@ -196,7 +196,8 @@ Markdown(
 )
 
 # %% [markdown]
-# A student that has learned for seconds is no evidence for an order of arms; what the teachers say of the images is.
+# A student that has learned for seconds is no evidence for an order of arms. What the teachers say of the images is
+# nearer to the losses; rows that are equal to two digits have no order there either.
 #
 # ## Where paper and code differ
 #
@@ -251,7 +252,6 @@ Markdown(
 # ```{solution} ex-ioa-placing
 # :class: dropdown
 #
-# That weights by input help: at $\tau = 1$ they would then *cost* six points (see "other order" above), while the
-# generator's game against the student would help at once. The caption compares both weightings in the paper's favour,
-# and Table 7 has `*` first, so our placing is the likely one.
+# That weights by input help: at $\tau = 1$ they would then *cost* six points (see "other order" above), while the step
+# from the second row to the third would be a gain. Table 7 has `*` first, so our placing is the likely one.
 # ```

@@ -5,8 +5,8 @@
 # *Time:* some seconds on one CPU core. *Data:* scikit-learn's digits for two runs; records for the comparison.
 #
 # No network is sent, but images, answers and gradients travel in every step. Figure 8 of the paper says that FedIOD
-# needs no more bytes than FedAvg to reach an accuracy; it prints no numbers, and its code was not released. Here the
-# ledger of a small run is compared with a formula, then the same question is asked of the records of Table 1.
+# needs no more bytes than FedAvg to reach an accuracy; it has no numbers in the text at hand, and its code was not
+# released. Here the ledger of a small run is compared with a formula, then the same question is asked of the records of Table 1.
 
 # %% tags=["parameters"]
 dataset = "digits"

@@ -102,7 +102,7 @@ show(figure)
 # %% [markdown]
 # ## All claims
 #
-# In the order of each paper. Questions that this book asks and no paper does are marked in the column of places.
+# In the order of each paper. Behind a question that this book asks and no paper does the brackets say so.
 #
 # ### FedVCK
 

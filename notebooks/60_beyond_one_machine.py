@@ -3,7 +3,7 @@
 #
 # *Question:* what changes when a thousand runs go to a cluster, and when hospitals keep their data; what crosses the
 # wire, and what protects it?\
-# *Time:* some seconds on two CPU cores. *Data:* the book's records, and scikit-learn's digits for one small run.
+# *Time:* some seconds on two CPU cores. *Data:* the book's records.
 #
 # Every method of this book is a server and clients that exchange messages. So far both lived in one process. The same
 # program runs in two other places: on many machines that each take whole experiments, and across institutions that each
@@ -81,8 +81,8 @@ pd.DataFrame(
 ).round(2)
 
 # %% [markdown]
-# However many workers there are, the whole takes as long as its longest run; where the last column is small, most of
-# them wait for it.
+# However many workers there are, the whole takes at least as long as its longest run; where the last column is small,
+# most of them wait for it.
 #
 # ## A thousand clients in one run
 #

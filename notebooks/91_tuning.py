@@ -116,8 +116,8 @@ pd.Series(
 ).rename_axis("method").to_frame("values tried")
 
 # %% [markdown]
-# FedAvg has one hyper-parameter worth trying, so its tries go to the learning rate. The others share theirs between
-# several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or none. A finer
+# FedAvg and SCAFFOLD have one hyper-parameter worth trying, so their tries go to the learning rate. The others share
+# theirs between several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or none. A finer
 # grid for all would be better, a finer grid for a single method would be worse.
 #
 # ## Results
@@ -155,8 +155,8 @@ else:
 # %% [markdown]
 # ## Chosen, and in force
 #
-# What the laptop profile holds now. *No* in the last column would mean that tables are run with something else than
-# what was chosen; a test watches this.
+# What the laptop profile holds now. *No* in the last column would mean that it holds something else than what was
+# chosen; a test watches this.
 
 # %%
 choice = tuning_choice()
@@ -258,7 +258,8 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # - The budget of the profile (rounds, local batches, widths, iterations of condensation) was set by the time it takes,
 #   with the same server and client work for like methods. It stands in `book/tables/profiles.yaml`.
 # - Momentum, weight decay, temperatures and sizes of generators are those of the papers.
-# - Other data sets than the two here use the same values.
+# - Other data sets than the two here use the same values, but for FedIOD's Table 1: its methods were tuned once more,
+#   [on MNIST](46_fediod_results).
 #
 # ## Exercises
 #

@@ -6,7 +6,7 @@ Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1.
 Where the paper is silent or unclear:
 
 * The line after Eq. 2 prints x^ = mu^ (x - mu) / sigma + sigma^. Mean and deviation are the other
-  way round in the uncertainty modelling it follows, x^ = sigma^ (x - mu) / sigma + mu^ (DSU: Li et
+  way round in DSU, which has the same formulas otherwise: x^ = sigma^ (x - mu) / sigma + mu^ (Li et
   al., Uncertainty Modeling for Out-of-Distribution Generalization, ICLR 2022). The default is DSU's
   form; "as_printed" is the other.
 * mu(x_i) and sigma(x_i) are those of one sample and channel over its positions, and epsilon is

@@ -190,9 +190,11 @@ def beside_chance(scores: pd.Series, classes: int) -> str:
     """
     low, high, guess = scores.min(), scores.max(), 100 / classes
     said = (
-        f"The accuracies of these {len(scores)} arms lie between {low:.1f} and {high:.1f}%; a guess "
-        f"has {guess:.1f}%."
+        f"All {len(scores)} arms have an accuracy of {low:.1f}%"
+        if f"{low:.1f}" == f"{high:.1f}"
+        else f"The accuracies of these {len(scores)} arms lie between {low:.1f} and {high:.1f}%"
     )
+    said += f"; a guess has {guess:.1f}%."
     return said + (" Nothing follows about their order." if high < 2 * guess else "")
 
 

@@ -253,7 +253,10 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
 
 def _what_would_decide(comparison: Comparison) -> str:
     seeds = comparison.seeds_to_decide()
+    never = "print spreads too much to decide"
+    if comparison.printed_std is None:
+        never = "print has no deviation and counts as one run, so no number of seeds would decide"
     return (
         f"a difference of {float(comparison.detectable):.2g} would be found in four of five tries; "
-        + (f"{seeds} seeds would decide" if seeds else "print spreads too much to decide")
+        + (f"{seeds} seeds would decide" if seeds else never)
     )

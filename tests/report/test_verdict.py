@@ -27,7 +27,7 @@ CSV = """paper,table,method,dataset,metric,value,std,unit,better,note
 p,1,a,mnist,accuracy,60.00,,percent,higher,
 p,1,b,mnist,accuracy,70.00,,percent,higher,
 p,1,c,mnist,accuracy,80.00,,percent,higher,
-p,1,d,mnist,accuracy,80.00,,percent,higher,
+p,1,d,mnist,accuracy,80.00,9,percent,higher,
 p,1,e,mnist,accuracy,OOM,,percent,higher,out of memory
 p,1,a,mnist,upload_mb_per_round,12.13,,MB,lower,
 p,1,a,mnist,upload_mb,121.30,,MB,lower,
@@ -219,10 +219,13 @@ def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
         assert (wide.verdict, wide.reason) == (
             "inconclusive",
             "a difference of 25 would be found in four of five tries; "
-            "print spreads too much to decide",
+            "print has no deviation and counts as one run, so no number of seeds would decide",
         )
     narrow = verdicts(spec, "paper", {"A": [0.595, 0.60, 0.612]})["A"]
     assert narrow.verdict == "equivalent" and narrow.reason == ""
+    print_too = verdicts(spec, "paper", {"D": [0.76, 0.80, 0.84]})["D"]
+    assert print_too.verdict == "inconclusive"
+    assert print_too.reason.endswith("; print spreads too much to decide")
 
 
 def test_at_a_reduced_budget_directions_count(spec):
