@@ -127,6 +127,8 @@ def test_the_tables_of_fediod_hold_what_was_chosen(table):
     }
     for cell in TableSpec.find("fediod", table).cells("laptop"):
         run = cell.experiments[0]
+        if run.variant == "released":  # it has the rates of the authors' script
+            continue
         held, best = attrs.asdict(run.new_algorithm().settings), chosen.get(run.algorithm, {})
         assert {name: held[name] for name in best} == best, run.algorithm
 
