@@ -35,7 +35,9 @@ from core.server.robust import RULES
 # Ten clients, a Dirichlet split with $\alpha = 0.05$ (for CIFAR-10 the split that the authors of FedVCK published),
 # three seeds. The seed draws the initial network, the batches and, where it is not a file, the split. This is the
 # book's own table: no paper has these six methods side by side. FedVCK's Table 11 prints FedAvg and FedProx on CIFAR-10;
-# [its page](17_fedvck_results) sets the same runs beside that.
+# [its page](17_fedvck_results) sets the same runs beside that. On a laptop FedAvg, FedProx and SCAFFOLD have learning
+# rates [chosen on validation data](91_tuning). Centralized, Standalone and FedAvgM were not tuned, so the table does not
+# rank FedAvgM against the others.
 
 # %%
 table("reference", 1, shown)

@@ -86,7 +86,7 @@ vck.per_round().round(1)
 # %% [markdown]
 # ## Errors of two models
 #
-# The client receives $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of both, blended
+# The client receives $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of their blended answer
 # (Eq. 6 is the case $\lambda = 1$, Eq. 7 the general one; the paper writes $\alpha$). $M(x)$ has its softmax, so
 # probabilities are blended:
 #
@@ -265,7 +265,8 @@ show(
 # ## Take away
 #
 # - A client asks the global model what it does not know ({eq}`eq:vck-importance`) and condenses that.
-# - It blends the errors of two models in a row, so that the whims of one count less ({eq}`eq:vck-error`).
+# - It blends the answers of two models in a row before it takes the error, so that the whims of one count less
+#   ({eq}`eq:vck-error`).
 # - The probabilities stay close to uniform: those of two images of a class differ by a factor below $1 + e^b$.
 #
 # ## Exercises

@@ -22,6 +22,7 @@ shown = "best"
 
 # %% tags=["hide-input"]
 import pandas as pd
+from scipy import stats
 
 from core.algorithms import find
 from core.algorithms.fedvck import AUGMENTATION
@@ -76,9 +77,9 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 # which the model is tested, are an average over the last ten or so passes: when one shift of brightness holds for a
 # whole batch, they move with it. The row "as released, first reading" is without the two.
 #
-# ## Measured in full
+# ## Measured on CIFAR-10
 #
-# Each switch alone, on CIFAR-10 with the authors' split, one seed. Sliding batches show only where batches are drawn,
+# Each switch alone, with the authors' split, one seed, at a budget smaller than the paper's. Sliding batches show only where batches are drawn,
 # so their row is to be compared with the one of fresh batches; how augmentations are drawn shows only where there are
 # some, so those rows go with `server_augmentation`.
 
@@ -89,8 +90,9 @@ table("fedvck", "released", best)
 # %% [markdown]
 # What is a switch worth? Its accuracy minus that of the row it is compared with, in points. "As printed" has the mean
 # over its $n$ seeds in Table 11, the other rows one seed. So chance alone moves a difference by $\sqrt{1 + 1/n}$ times
-# the deviation between these seeds, or by $\sqrt 2$ times where one seed stands beside one. Below about two of these, a
-# difference is no evidence; and of twenty switches that do nothing, one goes beyond two by luck.
+# the deviation between these seeds, or by $\sqrt 2$ times where one seed stands beside one. The deviation itself is known
+# from $n$ seeds only, so differences follow Student's t with $n - 1$ degrees of freedom: two of these are a reason to
+# measure again, and no proof.
 
 # %% tags=["hide-input"]
 found = table_frame("fedvck", "released", best)
@@ -124,12 +126,14 @@ worth.sort_values("points", ascending=False).round(2)
 
 # %% tags=["hide-input"]
 clear = worth[worth["in units of chance"].abs() > 2]["points"]
+luck = 2 * stats.t.sf(2, twin["seeds"].iat[0] - 1)
 which = "; ".join(f"{name} {points:+.1f}" for name, points in clear.items())
 Markdown(
     "Nothing is measured yet."
     if worth.empty
     else f"{len(clear)} of {len(worth)} measured differences are more than "
-    f"twice what chance gives: {which or 'none'}."
+    f"twice what chance gives: {which or 'none'}. If no switch did anything, "
+    f"luck would give about {luck * len(worth):.0f}."
 )
 
 # %% [markdown]

@@ -238,10 +238,11 @@ plain["printed / computed"] = plain["printed (MB)"] / plain["computed (MB)"]
 plain.round(2)
 
 # %% [markdown]
-# Most are near and few are equal. The rest is rounding: every class of a client gets its own share, rounded up, and
-# at least five images (as in the released code). Then the cost depends on the split. For two data sets the labels are
-# at hand, and the authors' splits tell how many images of a class each client has. Their files also list the classes
-# of a client, without those of which it has few images; the released code leaves these images out.
+# Most are near and few are equal. Rounding can explain what lies above: every class of a client gets its own share,
+# rounded up, and at least five images (as in the released code). Then the cost depends on the split. It cannot explain
+# what lies below. There images that are left out may be the reason: the authors' files of splits list the classes of a
+# client without those of which it has few images, and the released code leaves these images out. For two data sets the
+# labels are at hand, and the splits tell how many images of a class each client has. (STL10 follows below.)
 
 # %%
 sizes = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv")

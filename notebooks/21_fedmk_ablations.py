@@ -31,7 +31,6 @@ import pandas as pd
 import torch
 from IPython.display import display
 
-from core.experiments import TableSpec
 from core.federation.tensors import take_each
 from core.report import lines, show, table, table_frame
 from core.report.frames import verdict_counts
@@ -205,9 +204,6 @@ forgotten.groupby(["label", "clients"])["recall (%)"].agg(
 #
 # Here is the same question at the paper's budget, and with it another one that the paper leaves open: whether inner
 # steps start at the received model every time.
-
-# %% tags=["hide-input"]
-Markdown("> " + TableSpec.find("fedmk", "readings").note)
 
 # %% tags=["hide-input"]
 table("fedmk", "readings", best)

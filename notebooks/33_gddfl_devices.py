@@ -32,7 +32,6 @@ from IPython.display import display
 
 from core import models
 from core.condensation import shift
-from core.experiments import TableSpec
 from core.report import image_rows, show, table
 from core.report.lesson import Lesson, clients_apart, share_right
 from core.report.results import gains
@@ -249,9 +248,6 @@ pd.Series(
 # without replacement. The authors' server also holds back the last client's images to choose an epoch, and lets its
 # rate fall; that is not rebuilt here. Four differences alone, and together with the 100 epochs of the authors' server in
 # place of 50:
-
-# %% tags=["hide-input"]
-Markdown("> " + TableSpec.find("gddfl", "released").note)
 
 # %% tags=["hide-input"]
 table("gddfl", "released", best)

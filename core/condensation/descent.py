@@ -1,7 +1,8 @@
 """How condensed images are moved, and when a client has done enough.
 
 The papers print SGD and a number of iterations. With the exact gradient of the linear kernel
-(`estimator="expectation"`) larger steps are stable, so that far fewer reach the same loss:
+(`estimator="expectation"`) there is no noise of batches, so that fewer, larger steps may reach the
+same loss, as long as they do not diverge:
 
 * "sgd": as printed.
 * "scaled": SGD whose step is multiplied by the images of the group. The loss looks at their mean, so

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -14,7 +15,7 @@ from core.errors import unknown
 from core.experiments import Record
 from core.experiments.grid import TableSpec
 from core.experiments.lines import slug
-from core.experiments.profiles import Profile
+from core.experiments.profiles import Overrides, Profile
 from core.report import style
 from core.report.frames import BEST_FIRST, table_frame, verdict_counts
 
@@ -103,7 +104,7 @@ def table(
         cell_ids=False,
     )
     styler.place, styler.details = place, _details(frame)
-    styler.note = _note(frame)
+    styler.note = _note(frame, spec)
     styler.set_caption(escape(title))
     if frame["measured"].isna().all():
         styler.summary = f"{escape(title)}. Nothing is measured yet ({verdict_counts(frame)})."
@@ -216,8 +217,10 @@ def _versions(codes: int) -> str:
     return f"{codes} versions of the program" if codes > 1 else ""
 
 
-def _note(frame: pd.DataFrame) -> str:
-    """How to read a cell, which stand-ins were used and, folded, what the profile reduced."""
+def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
+    """How to read a cell, which stand-ins were used and, folded, what is to be known of the table and
+    what the profile reduced.
+    """
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [
@@ -238,10 +241,32 @@ def _note(frame: pd.DataFrame) -> str:
         lines.append(
             f"† measured on a stand-in for the paper's data: {escape('; '.join(stand_ins))}."
         )
+    folded = {"About this table": re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))}
+    for profile in reduced:
+        own = _in_words(spec.profiles[profile.name]) if profile.name in spec.profiles else ""
+        folded[f"What the profile <i>{profile.name}</i> reduces"] = escape(
+            f"{profile.description} In this table alone: {own}." if own else profile.description
+        )
     return f"<p>{'<br>'.join(lines)}</p>" + "".join(
-        _folded(f"What the profile <i>{profile.name}</i> reduces", escape(profile.description))
-        for profile in reduced
+        _folded(summary, body) for summary, body in folded.items() if body
     )
+
+
+def _in_words(overrides: Overrides) -> str:
+    """What a table changes in a profile: for all runs, then by network or algorithm, then limits."""
+    parts = {"": overrides.fields, **overrides.models, **overrides.algorithms}
+    parts["at most"] = overrides.limits
+    changed = {name: ", ".join(_leaves(layer.fields)) for name, layer in parts.items()}
+    return "; ".join(f"{name} {text}".strip() for name, text in changed.items() if text)
+
+
+def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in fields.items():
+        path = above if name == "settings" else f"{above} {name}".strip()
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield f"{path} {'none' if value is None else value}"
 
 
 def _folded(summary: str, body: str) -> str:

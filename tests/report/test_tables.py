@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from html import escape
 from html.parser import HTMLParser
@@ -275,14 +276,23 @@ def test_a_mean_over_several_versions_of_the_program_says_so(paper_cell):
 
 
 def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
-    spec, laptop = TableSpec.find("fedvck", 3), Profile.load("laptop")
+    spec, laptop = TableSpec.find("fedmk", 4), Profile.load("laptop")
     said, _, folded = table(
-        "fedvck", 3, measured=measure(spec.cells("laptop")[0], [0.5])
+        "fedmk", 4, measured=measure(spec.cells("laptop")[0], [0.5])
     ).note.partition("<details")
     assert escape(laptop.meaning) in said and escape(laptop.description) not in said
-    assert folded.count("</details>") == 1 and escape(laptop.description) in folded
+    assert folded.count("</details>") == 2 and escape(laptop.description) in folded
+    assert re.sub("</?code>", "`", folded).count(escape(spec.note)) == 1
+    full = table("fedmk", 4, measured=measure(spec.cells("paper")[0], [0.5])).note
+    assert full.count("<details") == 1 and "What the profile" not in full
+
+
+def test_what_a_table_changes_in_a_profile_is_said():
+    run = TableSpec.find("fedvck", 6).cells("laptop")[0].experiments[0]
+    said = table("fedvck", 6, measured={run.id: record(run, mia_auc_max=0.6)}).note
     assert (
-        "<details" not in table("fedvck", 3, measured=measure(spec.cells("paper")[0], [0.5])).note
+        "In this table alone: train_fraction 0.1, attack shadows 16; "
+        "fedavg local_steps none; at most rounds 1." in said
     )
 
 
@@ -379,9 +389,8 @@ def test_a_table_without_any_measured_cell_folds_into_one_line():
     assert line.startswith("Table 2: Ablation of the parts of FedMK. Nothing is measured yet")
     spec = TableSpec.find("fedmk", "2")
     some = table("fedmk", 2, measured=measure(spec.cells("paper")[0], [0.5]))
-    assert not some.summary and some._repr_html_().index("<table") < some._repr_html_().index(
-        "<details"
-    )
+    before = some._repr_html_().partition("<table")[0]
+    assert not some.summary and before.count("<details") == before.count("</details>") == 1
 
 
 def test_a_wide_grid_is_shown_in_parts_that_hold_every_column_once():
