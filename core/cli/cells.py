@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ def table(
     ] = None,
 ) -> None:
     """Print a table: published number, measured mean and deviation, seeds, profile, difference,
-    verdict.
+    verdict; then what is to be known of it.
 
     \b
     Examples:
@@ -58,6 +59,8 @@ def table(
     print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
     for line in sorted(set(found.stand_in[other])):
         print(f"† {line}")
+    if spec.note:
+        print(textwrap.fill(spec.note, 120))
     waiting = found[found.verdict == "pending"]
     if len(waiting):
         print(_first_of(waiting, spec.cells(profile or "laptop")))

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from core.__main__ import main
-from core.experiments import Experiment, Record, queue, record
+from core.experiments import Experiment, Record, TableSpec, queue, record
 
 QUICK = [
     "run",
@@ -468,6 +468,12 @@ def test_a_table_says_what_was_run_and_how_to_run_the_rest():
     assert "†" in stands_in and " of 3" in stands_in
     assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
     assert last.startswith("pending: run the first with python -m core run --cell fedvck/3/")
+
+
+def test_a_table_says_what_is_to_be_known_of_it(capsys):
+    assert main(["table", "fedmk/work"]) == 0
+    note = TableSpec.find("fedmk", "work").note.split()
+    assert " ".join(note) in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_split_file_is_found_where_the_shell_is(capsys, monkeypatch, tmp_path):
