@@ -90,10 +90,11 @@ def test_no_kernel_outlives_who_asked_for_it():
         "import asyncio, pathlib, time\n"
         "from core.report.site import kernels\n"
         "with kernels.kernel(pathlib.Path('.')) as (connection, process):\n"
-        "    client = kernels.manager(connection, process).client()\n"
-        "    client.start_channels()\n"
-        "    asyncio.run(client.wait_for_ready(60))\n"
-        "    print(process, flush=True)\n    time.sleep(60)\n"
+        "    with kernels.manager(connection, process) as found:\n"
+        "        client = found.client()\n"
+        "        client.start_channels()\n"
+        "        asyncio.run(client.wait_for_ready(60))\n"
+        "        print(process, flush=True)\n        time.sleep(60)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
@@ -106,3 +107,17 @@ def test_no_kernel_outlives_who_asked_for_it():
             break
         time.sleep(0.1)
     assert not Path(f"/proc/{kernel}").exists()
+
+
+@pytest.mark.skipif(not kernels.COPIED, reason="kernels are no copies on this system")
+def test_kernels_share_no_socket_and_clients_are_closed():
+    """A heartbeat that went on after its notebook reached the next kernel that had its port."""
+    with kernels.kernel(Path()) as one, kernels.kernel(Path()) as two:
+        places = [json.loads(Path(connection).read_text()) for connection, _ in (one, two)]
+        assert {place["transport"] for place in places} == {"ipc"}
+        assert places[0]["ip"] != places[1]["ip"]
+        with kernels.manager(*one) as found:
+            client = found.client()
+            client.start_channels()
+            assert client.channels_running
+        assert not client.channels_running

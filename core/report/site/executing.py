@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 from core import data
@@ -76,8 +77,8 @@ def _run(source: Path, target: Path, key: str, papermills: Executor) -> str:
 
 
 def _execute(source: Path, target: Path, started: tuple[str, int] | None) -> None:
-    kernel = kernels.manager(*started) if started else None
-    notebooks.execute(notebooks.for_readers(source), source, target, {}, kernel)
+    with kernels.manager(*started) if started else nullcontext() as kernel:
+        notebooks.execute(notebooks.for_readers(source), source, target, {}, kernel)
 
 
 def _stamp(target: Path) -> Path:

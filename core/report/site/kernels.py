@@ -64,7 +64,10 @@ def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
     from jupyter_client.connect import write_connection_file
 
     with tempfile.TemporaryDirectory() as place:
-        connection, _ = write_connection_file(str(Path(place, "kernel.json")))
+        # sockets in a folder of its own: a free port may be somebody else's before a kernel has it
+        connection, _ = write_connection_file(
+            str(Path(place, "kernel.json")), ip=str(Path(place, "kernel")), transport="ipc"
+        )
         process = PROCESSES.Process(target=_serve, args=(connection, folder))
         process.start()
         try:
@@ -74,12 +77,21 @@ def kernel(folder: Path) -> Iterator[tuple[str, int] | None]:
             process.join()
 
 
-def manager(connection: str, process: int) -> Any:
-    """Of a kernel that runs already, for papermill: it neither starts nor ends the kernel."""
+@contextlib.contextmanager
+def manager(connection: str, process: int) -> Iterator[Any]:
+    """Of a kernel that runs already, for papermill: it neither starts nor ends the kernel. Clients that
+    it made are closed with the context; who is given a manager leaves that to its owner.
+    """
     from jupyter_client.manager import AsyncKernelManager
+
+    clients = []
 
     class Running(AsyncKernelManager):
         has_kernel = True
+
+        def client(self, **options: Any) -> Any:
+            clients.append(super().client(**options))
+            return clients[-1]
 
         async def _async_is_alive(self) -> bool:
             # what a client asks while it waits
@@ -87,7 +99,11 @@ def manager(connection: str, process: int) -> Any:
 
     found = Running(connection_file=connection)
     found.load_connection_file()
-    return found
+    try:
+        yield found
+    finally:
+        for client in clients:
+            client.stop_channels()
 
 
 def _serve(connection: str, folder: Path) -> None:
