@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -38,7 +39,10 @@ def claims_table(paper: str, main: bool = False) -> Any:
                 for text, where in zip(frame["claim"], frame["where"], strict=True)
             ],
             "verdict": [_verdict_html(word) for word in frame["verdict"]],
-            "what it rests on": [escape(text) for text in frame["effect"]],
+            # the name of a test may break where it has a sign
+            "what it rests on": [
+                re.sub("(::|[/_])", r"\1<wbr>", escape(text)) for text in frame["effect"]
+            ],
             "budget": frame["budget"],
             "page": [
                 f'<a href="{page}.html">{page.partition("_")[2].replace("_", " ")}</a>'
@@ -48,7 +52,6 @@ def claims_table(paper: str, main: bool = False) -> Any:
             ],
         }
     )
-    css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;text-align:left;"}]
     kind = "main" if main else "all"
     return (
         Styler(
@@ -56,7 +59,7 @@ def claims_table(paper: str, main: bool = False) -> Any:
             uuid=f"claims-{paper}-{kind}",
             table_attributes='class="dataframe core-table"',
         )
-        .set_table_styles(css)
+        .set_table_styles(style.SENTENCES_CSS)
         .hide(axis="index")
     )
 

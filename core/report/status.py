@@ -76,8 +76,13 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
     """
     covered = coverage(paper, measured)
     empty = [name for name in VERDICTS if not covered[name].any()]
-    frame = covered.drop(columns=[*empty, *(["paper"] if paper else [])])
-    css = [*style.TABLE_CSS, {"selector": "td", "props": "white-space:normal;"}]
+    # the title says the number, so that all columns fit a page
+    titles = [
+        f"Table {table}: {title}" if table.isdigit() else title
+        for table, title in zip(covered["table"].astype(str), covered["title"], strict=True)
+    ]
+    known = ["table", *(["paper"] if paper else [])]
+    frame = covered.assign(title=titles).drop(columns=[*empty, *known])
     return (
         Styler(
             frame,
@@ -85,7 +90,7 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
             table_attributes='class="dataframe core-table"',
             escape="html",
         )
-        .set_table_styles(css)
+        .set_table_styles(style.SENTENCES_CSS)
         .hide(axis="index")
     )
 

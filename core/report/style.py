@@ -170,6 +170,13 @@ TABLE_CSS: list[Any] = [
         "props": "position:absolute; width:1px; height:1px; overflow:hidden; clip-path:inset(50%);",
     },
 ]
+#: for tables whose cells are sentences: these wrap, and the words of a heading stay whole
+SENTENCES_CSS: list[Any] = [
+    *TABLE_CSS,
+    {"selector": "td", "props": "white-space:normal;"},
+    {"selector": "th, td", "props": "font-size:.85em; padding:.25em .4em;"},
+    {"selector": "th.col_heading", "props": "overflow-wrap:normal; font-size:.76em;"},
+]
 DETAILS_CSS = (
     ".core-details{margin:.5em 0 1.5em} .core-details summary{cursor:pointer} "
     ".core-details div{overflow-x:auto} .core-details table{font-size:.82em} "
