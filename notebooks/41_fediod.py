@@ -46,8 +46,8 @@ from torch.testing import assert_close
 
 from core import distillation
 from core.algorithms import find
-from core.algorithms.fediod import clients as local
 from core.algorithms.fediod.server import Centre
+from core.algorithms.fediod.teachers import train_teacher
 from core.report import condensed_images, lines, show, source
 from core.report.lesson import answers, share_right
 from core.report.taught import small_lesson
@@ -74,7 +74,7 @@ show(lesson.partition_plot())
 # cannot be better than the share of the test images whose class it has seen.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the training of a teacher in core"}
-source(local.train_teacher)
+source(train_teacher)
 
 # %% tags=["hide-input"]
 teachers = lesson.teachers

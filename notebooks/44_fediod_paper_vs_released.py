@@ -40,7 +40,8 @@ printed, released = Settings(), Settings.released()
 # ## The switches
 #
 # Read off the two sets of values. The last column tells what is in print. `gan_weighted` says before which loss $\pi_k$
-# stands.
+# stands, `generator_first` how many widths the generator's first map has, and `discriminator_first` and
+# `discriminator_rests` in which order, and for how long in an epoch, $D_k$ learns.
 
 # %% tags=["hide-input"]
 meaning = {
@@ -60,6 +61,11 @@ meaning = {
     "uniqueness_form": "minus JSD (Eq. 4, 5)",
     "tau": "infinity (Eq. 10)",
     "importance": "both ratios (Eq. 8)",
+    "discriminator_width": "not printed",
+    "generator_first": "not printed",
+    "discriminator_norm": "not printed",
+    "discriminator_first": "after G hears of it (Alg. 1)",
+    "discriminator_rests": "learns in every step (Alg. 1)",
 }
 changed = switches(Settings)
 switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
@@ -94,7 +100,7 @@ table("fediod", "released", best)
 table("fediod", "readings", best)
 
 # %% [markdown]
-# Three rows have the settings of a row above, in another run at the same concentration: a tenth of the images is held
+# Four rows have the settings of a row above, in another run at the same concentration: a tenth of the images is held
 # out, so each client has others, and versions of `core` and its kernels, so the last bits, may differ. How far the two
 # are apart says how much one run may be trusted (accuracy in percent):
 
@@ -103,6 +109,11 @@ same = {
     "as printed": "as printed",
     "non-saturating loss, else as printed": "gan_loss: non_saturating",
     "released script for 0.1": "released, alpha = 0.1",
+}
+same |= {
+    f"{name}, first reading": f"{beside}, first reading"
+    for name, beside in same.items()
+    if name.startswith("released")
 }
 held, tested = (
     measured[measured["column"] == "mnist-0.1"].set_index("row")["measured"]
@@ -208,13 +219,13 @@ def says(run):
 
 
 usual = says(runs["as printed"])
-looks = lesson.pictures(runs["as printed"].state)
+looks = lesson.pictures(runs["as printed"])
 moved = {
     name: {
         "logits moved (%)": 100
         * ((says(one) - usual).norm() / usual.norm()).item(),
         "pixels moved": 255
-        * (lesson.pictures(one.state) - looks).abs().mean().item(),
+        * (lesson.pictures(one) - looks).abs().mean().item(),
         **{text: one.record.metrics[key] for key, text in seen.items()},
         "MB sent": one.per_round()[["up (MB)", "down (MB)"]].sum().sum(),
     }
@@ -229,7 +240,8 @@ Markdown(beside_chance(scores, task.dataset.num_classes))
 # %% [markdown]
 # "Logits moved" compares the student's answers to test images with those of the run as printed, "pixels moved" the
 # generator's images for the same noise (grey levels of 255). Entropy, divergence and the number of classes are those of
-# the teachers on the last batch of generated images.
+# the teachers on the last batch of generated images. `discriminator_rests` moves something only in runs that go on after
+# a client's images have been seen once.
 #
 # The released code has no input ratio at all. For those who add it as printed, [whom to believe](39_fediod_weights) shows
 # that it points away from a client's own data (`input_ratio`), and what counts or shares of a class change

@@ -15,7 +15,14 @@ from core.server.generator import FeatureLoss
 
 
 def image_generator(
-    task: Task, rng: Rng, *, noise: int, width: int, classes: int = 0, running: bool = False
+    task: Task,
+    rng: Rng,
+    *,
+    noise: int,
+    width: int,
+    classes: int = 0,
+    first: int = 2,
+    running: bool = False,
 ) -> ImageGenerator:
     """A fresh generator of images, on the task's device.
 
@@ -30,13 +37,16 @@ def image_generator(
         noise=noise,
         width=width,
         classes=classes,
+        first=first,
         running=running,
         rng=rng,
         device=task.runtime.device,
     )
 
 
-def discriminator(task: Task, rng: Rng, *, width: int, classes: int = 0) -> PatchDiscriminator:
+def discriminator(
+    task: Task, rng: Rng, *, width: int, classes: int = 0, norm: str = "instance"
+) -> PatchDiscriminator:
     """A fresh discriminator of images with a plane for each of so many classes, on the task's
     device.
     """
@@ -44,6 +54,7 @@ def discriminator(task: Task, rng: Rng, *, width: int, classes: int = 0) -> Patc
         PatchDiscriminator,
         task.dataset.channels + classes,
         width=width,
+        norm=norm,
         rng=rng,
         device=task.runtime.device,
     )

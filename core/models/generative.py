@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from core.errors import InputError
+from core.errors import InputError, unknown
 from core.models.classifier import at_least
 from core.models.fused import activate
 from core.models.initialisation import initialise
@@ -22,6 +22,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 #: slope of LeakyReLU below zero, as in DCGAN (Radford et al. 2016)
 SLOPE = 0.2
+JUDGE_NORMS = ("instance", "batch")
 
 
 def fresh(
@@ -81,6 +82,7 @@ class ImageGenerator(nn.Module):
         classes: C of a conditional generator, whose labels enter as one-hot vectors beside the
             noise; 0: no labels.
         width: channels of the last hidden map.
+        first: channels of the first map, in widths: 2 as in DFRD's code, 4 as in FedIOD's.
         running: whether batch normalisation keeps running statistics for evaluation; without them
             every batch is normalised by its own.
     """
@@ -93,16 +95,18 @@ class ImageGenerator(nn.Module):
         noise: int = 100,
         classes: int = 0,
         width: int = 64,
+        first: int = 2,
         running: bool = True,
     ) -> None:
         super().__init__()
         at_least("size", size, 8)
         at_least("noise", noise, 1)
         at_least("width", width, 1)
+        at_least("first", first, 1)
         self.noise, self.classes, self.size, self.side = noise, classes, size, -(-size // 4)
-        self.seed = nn.Linear(noise + classes, 2 * width * self.side**2)
-        self.norm0 = nn.BatchNorm2d(2 * width, track_running_stats=running)
-        self.conv1 = nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False)
+        self.seed = nn.Linear(noise + classes, first * width * self.side**2)
+        self.norm0 = nn.BatchNorm2d(first * width, track_running_stats=running)
+        self.conv1 = nn.Conv2d(first * width, 2 * width, 3, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(2 * width, track_running_stats=running)
         self.conv2 = nn.Conv2d(2 * width, width, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(width, track_running_stats=running)
@@ -129,19 +133,31 @@ class ImageGenerator(nn.Module):
 class PatchDiscriminator(nn.Module):
     """Real or synthetic, patch by patch (Isola et al. CVPR 2017): 32x32 images give 8x8 logits.
 
-    Two 4x4 convolutions of stride 2 and a 1x1 convolution. Instance normalisation has no running
-    statistics, so the judgement on one image depends neither on the others in its batch nor on
-    earlier ones.
+    Two 4x4 convolutions of stride 2 and a 1x1 convolution.
+
+    Args:
+        channels: of the images; width: channels of the first map.
+        norm: "instance": the judgement on one image depends neither on the others in its batch nor
+            on earlier ones; "batch", as in FedIOD's code: normalised by the statistics of its batch,
+            which is all generated or all real. Neither keeps running statistics.
+
+    Raises InputError for an unknown norm.
     """
 
     side_by_side = True
 
-    def __init__(self, channels: int, *, width: int = 64) -> None:
+    def __init__(self, channels: int, *, width: int = 64, norm: str = "instance") -> None:
         super().__init__()
         at_least("width", width, 1)
+        if norm not in JUDGE_NORMS:
+            raise unknown("normalisation of a discriminator", norm, JUDGE_NORMS)
         self.conv1 = nn.Conv2d(channels, width, 4, stride=2, padding=1)
         self.conv2 = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1)
-        self.norm = nn.InstanceNorm2d(2 * width, affine=True)
+        self.norm = (
+            nn.InstanceNorm2d(2 * width, affine=True)
+            if norm == "instance"
+            else nn.BatchNorm2d(2 * width, track_running_stats=False)
+        )
         self.out = nn.Conv2d(2 * width, 1, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from core import distillation
-from core.algorithms.fediod import clients as local
+from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.data import partition
 from core.federation import Client, LocalTraining, State, Task, supervised, train
 from core.models import Classifier
@@ -43,7 +43,7 @@ class TaughtLesson(Lesson):
         for client in members:
             if client.id not in self.taught:
                 rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
-                local.train_teacher(client, self.method.settings, rng)
+                train_teacher(client, self.method.settings, rng)
                 self.taught[client.id] = dict(client.memory)
             client.memory = dict(self.taught[client.id])
         return members
@@ -69,7 +69,7 @@ class TaughtLesson(Lesson):
     @cached_property
     def teachers(self) -> list[nn.Module]:
         """The teacher of each client that has data, frozen."""
-        return local.teachers(self.members(), self.method.settings)
+        return teachers(self.members(), self.method.settings)
 
     @cached_property
     def counts(self) -> torch.Tensor:
@@ -81,13 +81,15 @@ class TaughtLesson(Lesson):
         """pi_k, (K,): each client's share of all images."""
         return (self.counts.sum(1) / self.counts.sum()).float()
 
-    def pictures(self, state: State, count: int = 200) -> torch.Tensor:
-        """Images of a state's generator, (count, C, S, S) in [0, 1]: of the same noise for every
-        state.
+    def pictures(self, made: State | Run, count: int = 200) -> torch.Tensor:
+        """Images of the generator of a state, or of a run at its end, (count, C, S, S) in [0, 1]: of
+        the same noise for all. A run's generator has the form that its own settings say.
         """
-        images: torch.Tensor = self.method.synthetic(
-            state, count, Rng(self.experiment().seed).at("look")
-        )
+        rng = Rng(self.experiment().seed).at("look")
+        method, state = self.method, made
+        if isinstance(made, Run):
+            method, state = made.experiment.new_algorithm(), made.state
+        images: torch.Tensor = method.synthetic(state, count, rng)
         return images
 
     def opinion(self, inputs: torch.Tensor) -> dict[str, float]:

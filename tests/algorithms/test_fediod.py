@@ -2,6 +2,7 @@
 wrong.
 """
 
+import copy
 import math
 
 import attrs
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
+from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
 from core.federation import Ledger, Message, Schedule, UploadError
@@ -38,7 +40,7 @@ def handed_out(task):
     """Clients that have trained their teachers."""
     clients = make_clients(TINY, task)
     for client in clients:
-        clients_side.train_teacher(client, fediod().settings, Rng(4).at(client.id))
+        train_teacher(client, fediod().settings, Rng(4).at(client.id))
     return clients
 
 
@@ -215,7 +217,17 @@ SWITCHES = [
     {"noise": 5},
     {"student_weight_decay": 0.5},
     {"pretrain_steps": 1},
+    {"generator_first": 4},
+    {"discriminator_norm": "batch"},
+    {"discriminator_first": True},
 ]
+#: of the authors' code: who learns first, when, and what with
+RELEASED = {
+    "generator_first": 4,
+    "discriminator_norm": "batch",
+    "discriminator_first": True,
+    "discriminator_rests": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +250,77 @@ def test_every_setting_of_stage_two_has_an_effect(task, clients, plain, settings
     assert any(
         a.shape != b.shape or not torch.equal(a, b) for a, b in zip(plain, changed, strict=True)
     )
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_the_generator_hears_of_the_discriminator_before_or_after_its_step(task, clients, first):
+    """The released step by hand, the discriminators one by one as theirs are: d / dx of the sum over
+    patches of -log sigmoid(D_k(x)), weighted by pi_k, at the D_k of before or after its Adam step.
+    """
+    told = {"gan_loss": "non_saturating", "gan_weighted": "generator", "gan_beta": 0.5}
+    only = {"mimic": 0.0, "confidence": 0.0, "uniqueness": 0.0, "importance": "class_ratio"}
+    norm = {"discriminator_norm": "batch", "discriminator_first": first}
+    algorithm = fediod(**told, **only, **norm)
+    centre, locals_ = play(task, clients, algorithm, 1)
+    judges = copy.deepcopy(locals_.judges)
+    optimiser = torch.optim.Adam([p for j in judges for p in j.parameters()], betas=(0.5, 0.999))
+    remembered = dict(zip(optimiser.param_groups[0]["params"], locals_._parameters(), strict=True))
+    for mine, theirs in remembered.items():
+        optimiser.state[mine] = copy.deepcopy(locals_.optimiser.state[theirs])
+    for group, from_ in zip(optimiser.param_groups, locals_.optimiser.param_groups, strict=True):
+        group["lr"] = from_["lr"]
+    images = centre.images(1).detach()
+    real = locals_._real(1)
+
+    def learn():
+        fake = task.dataset.standardise(images)
+        loss = sum(
+            functional.softplus(judge(fake)).sum() + functional.softplus(-judge(real[k])).sum()
+            for k, judge in enumerate(judges)
+        )
+        optimiser.zero_grad()
+        (loss / B).backward()
+        optimiser.step()
+
+    def slopes():
+        leaf = images.clone().requires_grad_()
+        inputs = task.dataset.standardise(leaf)
+        pi = [len(client) / sum(map(len, locals_.clients)) for client in locals_.clients]
+        fooled = sum(
+            pi[k] * functional.softplus(-judge(inputs)).sum() / B for k, judge in enumerate(judges)
+        )
+        return torch.autograd.grad(fooled, leaf)[0]
+
+    order = (learn, slopes) if first else (slopes, learn)
+    expected = {step.__name__: step() for step in order}["slopes"]
+    _, graph = locals_.answer(images, 1)
+    found = locals_.pull_back(graph, clients_side.Pull(), 1).sum(0)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+    for judge, by_hand in zip(locals_.judges, judges, strict=True):
+        for (name, one), other in zip(judge.named_parameters(), by_hand.parameters(), strict=True):
+            if name != "conv2.bias":  # the norm takes it out: its gradient is rounding
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_discriminator_rests_once_it_has_seen_its_clients_images(task, clients):
+    """In an epoch of the largest client: the others' stand still after their last batch, until the
+    next epoch begins.
+    """
+    sizes = [len(client) for client in clients]
+    passes = [math.ceil(size / B) for size in sizes]
+    algorithm = fediod(discriminator_rests=True)
+    centre, locals_ = play(task, clients, algorithm, 0)
+    assert locals_.epoch == max(passes) > min(passes)
+    smallest = passes.index(min(passes))
+    for step in (0, min(passes) - 1, min(passes), max(passes) - 1, max(passes)):
+        before = [[p.clone() for p in judge.parameters()] for judge in locals_.judges]
+        list(algorithm.step(centre, locals_, step))
+        moved = [
+            any(not torch.equal(a, b) for a, b in zip(old, judge.parameters(), strict=True))
+            for old, judge in zip(before, locals_.judges, strict=True)
+        ]
+        assert moved == [step % max(passes) < batches for batches in passes]
+        assert moved[smallest] == (step % max(passes) < min(passes))
 
 
 def test_clients_are_the_same_in_one_batched_program_and_one_by_one(task, clients, monkeypatch):
@@ -269,8 +352,8 @@ def test_two_architectures_of_teachers(task):
     clients = make_clients(experiment, task)
     (result,) = rounds(experiment, task=task, clients=clients)
     settings = experiment.new_algorithm().settings
-    assert Stacked(clients_side.teachers(clients, settings)).groups == [[0, 2], [1]]
-    kinds = [type(network).__name__ for network in clients_side.teachers(clients, settings)]
+    assert Stacked(teachers(clients, settings)).groups == [[0, 2], [1]]
+    kinds = [type(network).__name__ for network in teachers(clients, settings)]
     assert kinds == ["ResNet8", "ConvNet", "ResNet8"]
     assert type(experiment.new_algorithm().model(result.state)).__name__ == "ConvNet"
     assert math.isfinite(result.metrics["accuracy"])
@@ -514,6 +597,8 @@ def test_printed_and_released_values():
         "uniqueness_form",
         "tau",
         "importance",
+        "discriminator_width",
+        *RELEASED,
     }
 
 
@@ -528,7 +613,12 @@ def asked(experiment, task, answers=None):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"pretrain_steps": 2, "student_steps": 2}, {"gan": 0.0, "gan_weights": "uniform"}],
+    [
+        {},
+        {"pretrain_steps": 2, "student_steps": 2},
+        {"gan": 0.0, "gan_weights": "uniform"},
+        RELEASED,
+    ],
     ids=str,
 )
 def test_questions_at_every_step_give_what_the_batched_program_gives(task, settings):

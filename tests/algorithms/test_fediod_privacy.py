@@ -10,6 +10,7 @@ import torch
 
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
+from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
 from core.rng import Rng
@@ -71,7 +72,7 @@ def sides(task, number, **settings):
     clients = make_clients(attrs.evolve(TINY, clients=number), task)
     state = algorithm.initialise(task, Rng(0))
     for client in clients:
-        clients_side.train_teacher(client, algorithm.settings, Rng(4).at(client.id))
+        train_teacher(client, algorithm.settings, Rng(4).at(client.id))
         state.tensors[f"counts/{client.id}"] = client.class_counts
     state.meta["noise"] = 3.0
     return algorithm, *algorithm.sides(state, clients, Rng(1))

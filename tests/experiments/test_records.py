@@ -31,6 +31,11 @@ AS_BEFORE: dict[str, object] = {
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,
+    # the networks of FedIOD's game, and its order
+    "generator_first": 2,
+    "discriminator_norm": "instance",
+    "discriminator_first": False,
+    "discriminator_rests": False,
     # masks and images: no part of classification
     "perceptual": 1.0,
 }

@@ -4,6 +4,7 @@ on.
 
 import pytest
 import torch
+from torch.nn import functional
 
 from core import models
 from core.errors import InputError
@@ -34,6 +35,9 @@ def test_the_number_of_parameters_by_hand():
     assert count_parameters(generator) == seed + maps + 2 * (128 + 128 + 64)
     judge = fresh(PatchDiscriminator, 3, width=64, rng=Rng(0))
     assert count_parameters(judge) == 3 * 64 * 16 + 64 + 64 * 128 * 16 + 128 + 2 * 128 + 128 + 1
+    wider = fresh(ImageGenerator, 3, 32, noise=100, width=64, first=4, rng=Rng(0))
+    more = 101 * 128 * 64 + 128 * 128 * 9 + 2 * 128  # FedIOD's code: 4 widths at first
+    assert count_parameters(wider) == count_parameters(generator) + more
     features = fresh(FeatureGenerator, 10, 32, noise=32, hidden=256, rng=Rng(0))
     assert count_parameters(features) == (42 * 256 + 256) + 2 * 256 + (256 * 32 + 32)
 
@@ -62,6 +66,19 @@ def test_the_judgement_on_one_image_does_not_depend_on_the_others():
     assert together.shape == (4, 1, 8, 8)
     torch.testing.assert_close(judge(images[2:3]), together[2:3])
     assert not list(judge.buffers())
+
+
+def test_a_batch_is_judged_by_its_own_statistics():
+    """As nn.BatchNorm2d in training mode has it, in evaluation mode too."""
+    judge = fresh(PatchDiscriminator, 3, width=8, norm="batch", rng=Rng(0))
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    maps = functional.leaky_relu(judge.conv1(images), 0.2)
+    maps = functional.batch_norm(judge.conv2(maps), None, None, training=True)
+    expected = judge.out(functional.leaky_relu(maps, 0.2))
+    torch.testing.assert_close(judge(images), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(judge.eval()(images), expected, rtol=1e-4, atol=1e-5)
+    assert not list(judge.buffers())
+    assert not torch.allclose(judge(images[2:3]), expected[2:3], atol=1e-3)
 
 
 def test_a_patch_sees_its_neighbourhood_only_through_the_normalisation():
@@ -102,6 +119,8 @@ def test_tensors_by_name_and_back():
         lambda: fresh(ImageGenerator, 1, 8, width=0, rng=Rng(0)),
         lambda: fresh(FeatureGenerator, 3, 5, noise=0, rng=Rng(0)),
         lambda: fresh(PatchDiscriminator, 1, width=-1, rng=Rng(0)),
+        lambda: fresh(PatchDiscriminator, 1, norm="layer", rng=Rng(0)),
+        lambda: fresh(ImageGenerator, 1, 8, first=0, rng=Rng(0)),
     ],
 )
 def test_bad_sizes_are_refused(make):

@@ -22,11 +22,12 @@ can be resumed.
 
 Where the paper is silent: an epoch of stage two is one pass over the data of the client with the
 most (`epoch_of`); there are no steps in which only generator and discriminators learn
-(`pretrain_steps`); local SGD has the momentum of all methods here; D_k(x) is the mean over patches
-of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) the probability that x was
-generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text says,
-not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
-weights of Eq. 8 too; teachers start from different weights.
+(`pretrain_steps`); local SGD has the momentum of all methods here; of the networks of the game
+print has only that D_k judges 8x8 patches (`generator_first`, `discriminator_norm`, the widths);
+D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes
+D_k(x) the probability that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is
+one of counts, as the text says, not of expectations, as the symbol does (`class_ratio`); the
+gradient of L_mimic flows through the weights of Eq. 8 too; teachers start from different weights.
 
 Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,
 with the judgement on an image for each of its pixels. The generator is told a label map in the place of
@@ -156,9 +157,9 @@ class FedIOD(Conversation):
                 tensors |= {f"{name}/{id_}": value for name, value in upload.tensors.items()}
         clients = [client for client in clients if f"counts/{client.id}" in tensors]
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
+        samples = (counts.sum(1) // state.task.predictions).tolist()
         if not meta["all"]:
-            samples = counts.sum(1) // state.task.predictions
-            meta["all"] = meta["last"] = settings.all_steps(samples.tolist())
+            meta["all"] = meta["last"] = settings.all_steps(samples)
             releases = settings.releases(meta["all"])
             if settings.private or settings.epsilon is not None:
                 meta["noise"] = self.noise(meta["all"])
@@ -173,8 +174,11 @@ class FedIOD(Conversation):
                     raise InputError(
                         f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation"
                     )
+        told = {"steps": meta["all"]}
+        if settings.discriminator_rests:
+            told["epoch"] = settings.epoch_steps(samples)
         heard = {
-            client.id: ledger.count("down", Message({}, {"weight": share, "steps": meta["all"]}))
+            client.id: ledger.count("down", Message({}, {"weight": share, **told}))
             for client, share in zip(clients, self.gan_weights(counts).tolist(), strict=True)
         }
         self.ask("hear", clients, heard, ({}, {}), ledger, rng)
@@ -262,7 +266,8 @@ class FedIOD(Conversation):
         if self.elsewhere:
             return centre, Distant(self, clients, self.upload_format(state)[0], root)
         noise = state.meta["noise"] if self.settings.private else 0.0
-        return centre, Locals(clients, self.settings, self.gan_weights(counts), noise, root)
+        epoch = self.settings.epoch_steps((counts.sum(1) // state.task.predictions).tolist())
+        return centre, Locals(clients, self.settings, self.gan_weights(counts), noise, root, epoch)
 
     def _set_rates(self, centre: Centre, locals_: Side, now: int, steps: int) -> None:
         """Learning rates of all optimisers for the next step of so many; the student's falls from

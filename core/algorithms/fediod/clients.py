@@ -14,10 +14,10 @@ from torch import nn
 
 from core import distillation
 from core.algorithms.fediod.settings import Settings
-from core.errors import InputError
+from core.algorithms.fediod.teachers import teachers
 from core.families import conditional, generative
 from core.families.conditional import Told
-from core.federation import Client, Message, Task, learn, pack, supervised
+from core.federation import Client, Message, pack
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import Stacked, at_once
 from core.privacy.differential import clip_and_noise
@@ -87,35 +87,6 @@ class Graph:
     perceiving: torch.Tensor | None = None
 
 
-def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
-    """The task with the architecture of a client's teacher."""
-    if not settings.teacher_models:
-        return task
-    options = dict(settings.teacher_models[client_id % len(settings.teacher_models)])
-    return attrs.evolve(task, model=options.pop("model"), model_options=options)
-
-
-def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
-    """Stage one: train T_k on the client's data to completion, and keep it in the client's
-    memory.
-    """
-    task = teacher_task(client.task, settings, client.id)
-    model = task.new_model(rng.at("teacher"))
-    learn(model, client.images, client.labels, settings, supervised(task), rng.at("local"))
-    client.memory |= pack(model, "teacher/")
-
-
-def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
-    """The clients' teachers, frozen, in evaluation mode. Raises InputError before stage one."""
-    found: list[nn.Module] = []
-    for client in clients:
-        if not take("teacher/", client.memory):
-            raise InputError(f"client {client.id} has no teacher yet")
-        task = teacher_task(client.task, settings, client.id)
-        found.append(task.model_from(client.memory, "teacher/").eval().requires_grad_(False))
-    return found
-
-
 class Locals:
     """K clients with their teachers T_k and discriminators D_k, and how the discriminators
     learn.
@@ -128,9 +99,10 @@ class Locals:
         gan_weights: torch.Tensor,
         multiplier: float,
         rng: Rng,
+        epoch: int,
     ) -> None:
         """`gan_weights` (K,) are pi_k of Eq. 2; `multiplier` is that of the noise, 0 for none;
-        `rng` the run's root.
+        `rng` the run's root; `epoch` the steps of an epoch.
         """
         self.clients, self.settings, self.gan_weights, self.rng = (
             clients,
@@ -138,7 +110,7 @@ class Locals:
             gan_weights,
             rng,
         )
-        self.multiplier = multiplier
+        self.multiplier, self.epoch = multiplier, epoch
         self.task = clients[0].task
         self.images = [client.images for client in clients]
         self.teachers = Stacked(teachers(clients, settings))
@@ -159,7 +131,8 @@ class Locals:
         rng, width = self.rng.at("discriminator", client.id), self.settings.discriminator_width
         judge: nn.Module
         if self.task.learns == "classification":
-            judge = generative.discriminator(self.task, rng, width=width)
+            norm = self.settings.discriminator_norm
+            judge = generative.discriminator(self.task, rng, width=width, norm=norm)
         else:
             judge = conditional.judge(self.task, rng, width=width)
         return unpack(judge, client.memory, "judge/") if take("judge/", client.memory) else judge
@@ -254,15 +227,41 @@ class Locals:
         """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
         (K,).
         """
+        if self.settings.discriminator_first:
+            *_, judging, _ = self._played(inputs.detach(), step, told)
+            self._discriminators_learn(judging, step)
+        fake, real, judging, fooling = self._played(inputs, step, told)
+        with self.task.runtime.autocast():
+            perceiving = self._perceived(inputs, told)
+        graph = Graph(leaf, logits, self._says(fake), judging, fooling, perceiving)
+        return graph, self._says(real).mean(1)
+
+    def _played(
+        self, inputs: torch.Tensor, step: int, told: Told | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What D_k says of generated images (K, N, C, S, S) and of real ones, as logits, and L_gan^k
+        as D_k and as G minimise it, (K,) each.
+        """
         with self.task.runtime.autocast():
             fake = self.judge.each(self._shown(inputs, told))
             real = self.judge.each(self._real(step))
-            perceiving = self._perceived(inputs, told)
-        judging, fooling = distillation.gan_losses(
+        losses = distillation.gan_losses(
             fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted
         )
-        graph = Graph(leaf, logits, self._says(fake), judging, fooling, perceiving)
-        return graph, self._says(real).mean(1)
+        return fake, real, *losses
+
+    def _discriminators_learn(self, judging: torch.Tensor, step: int) -> None:
+        """A step of every D_k that does not rest, down the gradient of L_gan^k, (K,)."""
+        at, awake = step % self.epoch, list(range(len(self.judges)))
+        if self.settings.discriminator_rests:
+            awake = [k for k in awake if at < self.settings.passes(len(self.clients[k]))]
+        awake_ones = [parameter for k in awake for parameter in self.judges[k].parameters()]
+        slopes = torch.autograd.grad(torch.stack([judging[k] for k in awake]).sum(), awake_ones)
+        self.optimiser.zero_grad(set_to_none=True)
+        # update D_k by descending its stochastic gradient
+        for parameter, slope in zip(awake_ones, slopes, strict=True):
+            parameter.grad = slope
+        self.optimiser.step()
 
     @torch.no_grad()
     def answer_only(
@@ -306,9 +305,11 @@ class Locals:
         for each client.
 
         Each client multiplies what the server sent with the derivatives of its own networks and
-        adds its part of the adversarial loss; then D_k takes its step. Both use the D_k that
-        answered, as Alg. 1 has it. None where the generator's loss has no term that a client knows.
+        adds its part of the adversarial loss; then D_k takes its step, unless it did so before it
+        answered. Both use the D_k that answered. None where the generator's loss has no term that a
+        client knows.
         """
+        first = self.settings.discriminator_first
         wanted = [
             (output, direction)
             for output, direction in (
@@ -323,17 +324,15 @@ class Locals:
         if graph.perceiving is not None and graph.perceiving.requires_grad:
             factor = torch.full_like(graph.perceiving, self.settings.perceptual)
             wanted.append((graph.perceiving, factor))
-        parameters = self._parameters()
-        slopes = torch.autograd.grad(graph.judging.sum(), parameters, retain_graph=bool(wanted))
         gradients = None
         if wanted:
             outputs, directions = zip(*wanted, strict=True)
-            (gradients,) = torch.autograd.grad(outputs, graph.images, directions)
+            (gradients,) = torch.autograd.grad(
+                outputs, graph.images, directions, retain_graph=not first
+            )
             gradients = self._private(gradients, self.settings.clip_norm, ("gradients", step))
-        # update D_k by descending its stochastic gradient
-        for parameter, slope in zip(parameters, slopes, strict=True):
-            parameter.grad = slope
-        self.optimiser.step()
+        if not first:
+            self._discriminators_learn(graph.judging, step)
         return gradients
 
     def _private(

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from core.algorithms.fediod.clients import Answers, Locals, Pull, train_teacher
+from core.algorithms.fediod.clients import Answers, Locals, Pull
+from core.algorithms.fediod.teachers import train_teacher
 from core.families import conditional
 from core.families.conditional import Told
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
@@ -22,7 +23,7 @@ from core.privacy.differential import noise_multiplier
 from core.rng import Rng
 
 #: what a client heard before stage two, and the images that it answered last
-WEIGHT, STEPS, ASKED = "heard/weight", "heard/steps", "asked/"
+WEIGHT, STEPS, EPOCH, ASKED = "heard/weight", "heard/steps", "heard/epoch", "asked/"
 
 
 def part_of(root: Rng, step: int, part: int = 0) -> Rng:
@@ -53,11 +54,13 @@ class Conversation(Algorithm):
     def hear(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """Remember pi_k and how many steps stage two has."""
+        """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests."""
         for client in clients:
             heard, device = messages[client.id], client.labels.device
             client.memory[WEIGHT] = torch.tensor(heard.number("weight"), device=device)
             client.memory[STEPS] = torch.tensor(heard.whole("steps"), device=device)
+            if self.settings.discriminator_rests:
+                client.memory[EPOCH] = torch.tensor(heard.whole("epoch"), device=device)
         return {client.id: Message({}) for client in clients}
 
     def answer(
@@ -75,7 +78,7 @@ class Conversation(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """The gradients with respect to the images answered last, or, where images come along, to
-        those, which only D_k judges; then D_k takes its step.
+        those, which only D_k judges; then D_k takes its step, where it comes after.
         """
         locals_, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
@@ -119,7 +122,9 @@ class Conversation(Algorithm):
         weights = torch.stack([client.memory[WEIGHT] for client in clients])
         steps = int(clients[0].memory[STEPS])
         noise = self.noise(steps) if self.settings.private else 0.0
-        locals_ = Locals(clients, self.settings, weights, noise, Rng(rng.seed, tuple(root)))
+        epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
+        above = Rng(rng.seed, tuple(root))
+        locals_ = Locals(clients, self.settings, weights, noise, above, epoch)
         locals_.set_rate(self.settings.gan_rate(int(step), steps))
         return locals_, int(step), int(part)
 
@@ -156,7 +161,7 @@ class Side(Protocol):
         """The answers on images that the student alone learns from."""
 
     def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
-        """The gradients with respect to the images; every D_k takes its step."""
+        """The gradients with respect to the images; D_k's step is taken when this returns."""
 
     def probabilities(self, images: torch.Tensor) -> torch.Tensor:
         """q_k of any images, (K, M, classes), for tests."""
@@ -232,7 +237,7 @@ class Distant:
         return self._answers("answer_only", images, part_of(self.rng, step, part), told)
 
     def pull_back(self, graph: Down, pull: Pull, step: int) -> torch.Tensor | None:
-        """The gradients with respect to the images; every D_k takes its step."""
+        """The gradients with respect to the images; D_k's step is taken when this returns."""
         name, wanted = "gradients/images", bool(pull.of(0)) or self.algorithm.settings.gan > 0
         form = {name: self.form[name]} if wanted else {}
         found = self._ask(

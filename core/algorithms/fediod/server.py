@@ -31,7 +31,12 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator | 
     if task.learns != "classification":
         return conditional.generator(task, rng, width=settings.generator_width)
     made = generative.image_generator(
-        task, rng, noise=settings.noise, width=settings.generator_width, running=True
+        task,
+        rng,
+        noise=settings.noise,
+        width=settings.generator_width,
+        first=settings.generator_first,
+        running=True,
     )
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 

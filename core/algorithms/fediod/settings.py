@@ -13,6 +13,7 @@ from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
 from core.federation import LocalTraining
+from core.models.generative import JUDGE_NORMS
 
 
 def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -47,6 +48,12 @@ class Settings(LocalTraining):
     noise: int = attrs.field(default=100, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))
     discriminator_width: int = attrs.field(default=64, validator=whole(1))
+    #: channels of G's first map in widths, where it makes images from noise: 2, or 4 as released
+    generator_first: int = attrs.field(default=2, validator=whole(1))
+    #: what D_k normalises by where an image has one label: an "instance", or a "batch" as released
+    discriminator_norm: str = attrs.field(
+        default="instance", validator=one_of("normalisation", *JUDGE_NORMS)
+    )
 
     distill_batch: int = attrs.field(default=64, validator=whole(1))
     distill_epochs: int = attrs.field(default=300, validator=whole(1))
@@ -54,6 +61,10 @@ class Settings(LocalTraining):
     distill_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: steps before them in which only G and D_k learn; the paper has such for nuclei only
     pretrain_steps: int = attrs.field(default=0, validator=whole(0))
+    #: as released: in each step D_k learns first, and then tells G what it thinks of its images
+    discriminator_first: bool = attrs.field(default=False, validator=on_or_off)
+    #: as released: in an epoch D_k learns until it has seen as many images as its client has
+    discriminator_rests: bool = attrs.field(default=False, validator=on_or_off)
     #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
     epoch_of: str = attrs.field(
         default="largest", validator=one_of("client", "largest", "smallest")
@@ -165,6 +176,11 @@ class Settings(LocalTraining):
             uniqueness_form="released",
             tau=10001.0,
             importance="class_ratio",
+            discriminator_width=128,
+            generator_first=4,
+            discriminator_norm="batch",
+            discriminator_first=True,
+            discriminator_rests=True,
         )
 
     @property
@@ -181,10 +197,18 @@ class Settings(LocalTraining):
 
     def all_steps(self, samples: Sequence[int]) -> int:
         """Steps of stage two for clients with so many samples."""
-        one = max(samples) if self.epoch_of == "largest" else min(samples)
         return self.pretrain_steps + (
-            self.distill_steps or self.distill_epochs * -(-one // self.distill_batch)
+            self.distill_steps or self.distill_epochs * self.epoch_steps(samples)
         )
+
+    def epoch_steps(self, samples: Sequence[int]) -> int:
+        """Steps of one epoch."""
+        one = max(samples) if self.epoch_of == "largest" else min(samples)
+        return self.passes(one)
+
+    def passes(self, samples: int) -> int:
+        """Batches in which so many samples are seen once."""
+        return -(-samples // self.distill_batch)
 
     def cosine(self, first: float, last: float, done: float) -> float:
         """A learning rate when the share `done` of the steps is behind."""
