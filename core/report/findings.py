@@ -62,6 +62,9 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
 
 
 def _of(name: str, profile: str, known: Mapping[str, Record]) -> Measured:
+    """A cell at the profile of its finding, or at one of its own: "ADDRESS at PROFILE"."""
+    name, _, own = name.partition(" at ")
+    profile = own or profile
     cell = TableSpec.find_cell(name, profile)
     found = list(values(cell, known).values())
     if not found:

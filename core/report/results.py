@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from core.errors import InputError
+from core.errors import InputError, listed
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
+from core.experiments.spec import Published
 from core.report.frames import best_cells, metrics_frame, table_frame, table_runs
 from core.report.learning_curves import curve_frame, curves
-from core.report.verdict import values
+from core.report.verdict import DECIDING, SEEDS, compare, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -181,6 +182,44 @@ def leads(
     of["seeds"] = compared["seeds"].min()
     counts = ["printed rivals", "measured rivals", "seeds"]
     return of.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
+
+
+def readings_beside(
+    paper: str,
+    table: str | int,
+    profile: str,
+    printed: Mapping[str, Published],
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """The readings of methods that a table tries, beside what the paper prints for the method: a row
+    for each that is measured, with `measured`, `std`, `seeds`, `printed` and the `verdict`.
+
+    Args:
+        profile: one at which values are compared with print, for the verdict means nothing at
+            another; with fewer seeds than a verdict needs it is "too few seeds".
+        printed: what is printed, by the beginning of a row's name; the longest that fits counts.
+
+    Raises InputError as `table_frame` does, and for a profile that decides nothing.
+    """
+    if profile not in DECIDING:
+        raise InputError(
+            f"values are compared with print at {listed(list(DECIDING))}, not at {profile!r}"
+        )
+    known = records() if measured is None else measured
+    rows = {}
+    for cell in TableSpec.find(paper, str(table)).cells(profile):
+        found = list(values(cell, known).values())
+        names = sorted((name for name in printed if cell.row.startswith(name)), key=len)
+        beside = printed[names[-1]] if names else None
+        if not found or beside is None or beside.value is None:
+            continue
+        said = "too few seeds"
+        if len(found) >= SEEDS:
+            said = str(compare(beside.value, found, cell.unit, beside.std).outcome)
+        std = statistics.stdev(found) if len(found) > 1 else None
+        rows[cell.row] = (statistics.fmean(found), std, len(found), beside.value, said)
+    columns = ["measured", "std", "seeds", "printed", "verdict"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def beside_chance(scores: pd.Series, classes: int) -> str:

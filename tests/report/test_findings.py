@@ -33,6 +33,16 @@ def test_numbers_are_those_of_the_files():
     assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in findings()
 
 
+def test_a_cell_may_have_a_profile_of_its_own():
+    name = "fedmk/1/FedMK/mnist-0.5"
+    entry = {"page": "22_fedmk_results", "text": "{mk}", "falling": []}
+    at_paper = stated("x", entry | {"profile": "paper", "cells": {"mk": name}}, records())
+    own = {"profile": "laptop", "cells": {"mk": f"{name} at paper"}}
+    assert stated("x", entry | own, records()) == at_paper
+    with pytest.raises(InputError, match="at the profile quick"):
+        stated("x", entry | {"profile": "quick", "cells": {"mk": name}}, records())
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -7,6 +7,7 @@ import pytest
 
 from core.errors import InputError
 from core.experiments import Record, TableSpec
+from core.experiments.spec import Published
 from core.report.frames import metrics_frame, runs_frame, table_runs, verdict_counts
 from core.report.results import (
     beside_chance,
@@ -19,6 +20,7 @@ from core.report.results import (
     gains,
     leads,
     megabytes_to,
+    readings_beside,
     reporting_rules,
 )
 
@@ -36,6 +38,43 @@ def record(experiment, accuracy=0.5, **bytes_):
         metrics=row["metrics"],
         bytes=bytes_,
     )
+
+
+def test_readings_stand_beside_what_is_printed_for_their_method():
+    """61.9 +- 0.4 in print, say: 50, 51, 52 are away from it; 61, 62, 63 lie within 0.1 + 2.92 /
+    sqrt 3 = 1.8 points of it, which is less than two; two seeds say nothing. A row counts for the
+    longest name that it begins with.
+    """
+    cells = TableSpec.find("fedvck", "ladder").cells("converged")
+    scores = {
+        "FedVCK": (0.50, 0.51, 0.52),
+        "FedVCK as released": (0.61, 0.62, 0.63),
+        "FedAvg, a half": (0.38, 0.40),
+        "FedDM": (0.5,),
+    }
+    known = {
+        run.id: record(run, score)
+        for cell in cells
+        for run, score in zip(cell.experiments, scores.get(cell.row, ()), strict=False)
+    }
+    printed = {
+        name: Published(value, f"{value}", std, "percent", "higher", "")
+        for name, value, std in (("Fed", 1.0, None), ("FedVCK", 61.9, 0.4), ("FedAvg", 38.7, 0.5))
+    }
+    frame = readings_beside("fedvck", "ladder", "converged", printed, known)
+    assert frame["verdict"].to_dict() == {
+        "FedVCK": "different",
+        "FedVCK as released": "equivalent",
+        "FedAvg, a half": "too few seeds",
+        "FedDM": "too few seeds",
+    }
+    assert frame["measured"].to_dict() == pytest.approx(
+        {"FedVCK": 51, "FedVCK as released": 62, "FedAvg, a half": 39, "FedDM": 50}
+    )
+    assert frame["std"]["FedVCK"] == pytest.approx(1) and pd.isna(frame["std"]["FedDM"])
+    assert frame["printed"].to_list() == [61.9, 61.9, 1.0, 38.7]
+    with pytest.raises(InputError, match="at paper, converged, not at 'laptop'"):
+        readings_beside("fedvck", "ladder", "laptop", printed, known)
 
 
 def test_a_lead_is_over_the_best_of_the_others():
