@@ -92,8 +92,9 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="condensation, local-training, bilevel, distillation, shadows, clients or run "
-            "(whole runs: some minutes; with the authors' code much longer)."
+            help="condensation, local-training, bilevel, distillation, shadows, clients, run "
+            "(whole runs: some minutes; with the authors' code much longer) or precision (whether "
+            "bfloat16 changes accuracies: half an hour)."
         ),
     ] = "condensation",
     against: Annotated[
@@ -111,6 +112,7 @@ def bench(
       python -m core bench run
       python -m core bench run --against authors ../FedVCK_2024
       python -m core bench clients
+      python -m core bench precision
     """
     from core.experiments import bench as benches
     from core.federation import Runtime

@@ -9,10 +9,31 @@ from pathlib import Path
 import pandas as pd
 
 from core.experiments.bench import BENCH
+from core.report.intervals import paired
+
+#: how the names of records begin that compare accuracies, not speed: see `precisions`
+PRECISION = "precision-"
+
+
+def precisions(folder: Path = BENCH) -> pd.DataFrame:
+    """Whether accuracy hangs on the precision, by `core bench precision`: a row per method with its
+    mean accuracy in percent in `float32` and `bfloat16`, the standard deviation over seeds in the
+    first, the mean `difference`, bfloat16 minus float32, seed by seed, and the ends of its 90%
+    interval, `low` and `high`. Empty where there is no such record.
+    """
+    rows = {}
+    for path in sorted(folder.glob(f"{PRECISION}*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for name, one in found["contestants"].items():
+            plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
+            means = statistics.fmean(plain), statistics.fmean(fast)
+            rows[name] = (*means, statistics.stdev(plain), *paired(fast, plain))
+    columns = ["float32", "bfloat16", "std", "difference", "low", "high"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def speed(folder: Path = BENCH) -> pd.DataFrame:
-    """One row per contestant of every bench record: `bench`, `contestant`, `rate` and its `unit`,
+    """One row per contestant of every bench record of speed: `bench`, `contestant`, `rate` and its `unit`,
     the ratio of rates to a plain loop (`times plain`; median, lowest and highest of the pairs),
     the `share of the ceiling` of a matrix product, where both sides were tested their mean accuracy
     over seeds (`accuracy (plain)`), `threads` and `precision`.
@@ -20,6 +41,8 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
     rows = []
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
+        if path.stem.startswith(PRECISION):
+            continue
         for name, one in found["contestants"].items():
             ratio, share = one.get("ratio"), one.get("ceiling_share")
             rows.append(

@@ -12,7 +12,15 @@ import torch
 from core.algorithms.fediod import FedIOD
 from core.errors import InputError
 from core.experiments import bench
-from core.experiments.bench import authors, bilevel, clients, distillation, equal, runs
+from core.experiments.bench import (
+    authors,
+    bilevel,
+    clients,
+    distillation,
+    equal,
+    precision,
+    runs,
+)
 from core.experiments.bench.whole import whole_run
 from core.federation import Runtime
 
@@ -126,6 +134,35 @@ def test_rounds_with_many_clients_are_timed(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "clients", "environment": described, **found})
     assert text.count("MB at most") == 2
+
+
+def test_precisions_are_compared_on_the_same_runs(monkeypatch):
+    """Every method that classifies, by pairs that share data, split and seed. Where bfloat16 is not
+    asked for after all, both sides are the same, so nothing else differs.
+    """
+    monkeypatch.setattr(precision, "cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(precision.data, "available", lambda: [])  # digits, which everybody has
+    for name, value in {"SEEDS": (0, 1), "PROFILE": "quick", "WIDTH": 4}.items():
+        monkeypatch.setattr(precision, name, value)
+    assert {"fedvck", "fedmk", "gddfl", "fediod", "fedavg"} <= set(precision.methods())
+    assert not {"asyndgan", "fedad", "flmrcm"} & set(precision.methods())
+    monkeypatch.setattr(precision, "methods", lambda: ["fedavg", "fedvck"])
+    asked = []
+    plain = precision.make_task
+
+    def in_float32(run, runtime):
+        asked.append(runtime.precision)
+        return plain(run, attrs.evolve(runtime, precision="float32"))
+
+    monkeypatch.setattr(precision, "make_task", in_float32)
+    found = precision.measure(Runtime(torch.device("cpu")))["contestants"]
+    assert found.keys() == {"fedavg", "fedvck"} and set(asked) == {"float32", "bfloat16"}
+    for one in found.values():
+        assert one["accuracy"]["ours"] == one["accuracy"]["theirs"]
+        assert len(one["accuracy"]["ours"]) == 2 and one["rate"] > 0
+    monkeypatch.setattr(precision, "cpu_has_bfloat16", lambda: False)
+    with pytest.raises(InputError, match="does not multiply bfloat16"):
+        precision.measure(Runtime(torch.device("cpu")))
 
 
 def test_a_round_is_the_whole_run():

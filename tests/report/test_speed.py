@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from core.experiments.bench import BENCH
-from core.report.speed import speed
+from core.report.speed import precisions, speed
 
 
 def test_a_row_for_each_contestant(tmp_path):
@@ -40,4 +42,18 @@ def test_a_row_for_each_contestant(tmp_path):
 
 
 def test_the_book_has_all_that_was_measured():
-    assert set(speed()["bench"]) == {path.stem for path in BENCH.glob("*.json")}
+    measured = {path.stem for path in BENCH.glob("*.json")}
+    assert set(speed()["bench"]) == {name for name in measured if not name.startswith("precision")}
+
+
+def test_precisions_by_paired_differences(tmp_path):
+    """Differences 1, 2, 3: 2 +- 2.92 * 1 / sqrt 3 with two degrees of freedom; no row of speed."""
+    assert precisions(tmp_path).empty
+    accuracy = {"theirs": [40.0, 42.0, 44.0], "ours": [41.0, 44.0, 47.0]}
+    found = {"contestants": {"fedavg": {"rate": 1.0, "accuracy": accuracy}}}
+    (tmp_path / "precision-avx512.json").write_text(json.dumps(found))
+    (row,) = precisions(tmp_path).to_dict("records")
+    half = 2.919986 / 3**0.5
+    expected = {"float32": 42, "bfloat16": 44, "std": 2, "difference": 2}
+    assert row == pytest.approx(expected | {"low": 2 - half, "high": 2 + half})
+    assert speed(tmp_path).empty

@@ -17,6 +17,7 @@ from core.experiments.bench import (
     condensation,
     distillation,
     local_training,
+    precision,
     runs,
     shadows,
 )
@@ -32,6 +33,7 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "condensation": condensation.measure,
     "distillation": distillation.measure,
     "local-training": local_training.measure,
+    "precision": precision.measure,
     "run": runs.measure,
     "shadows": shadows.measure,
 }
