@@ -21,7 +21,7 @@ from core.report import (
     tally,
     versions,
 )
-from core.report.speed import speed
+from core.report.speed import precision_in_words, precisions, speed
 from core.report.texts import Markdown
 
 # %%
@@ -90,6 +90,20 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 
 # %%
 speed().set_index(["bench", "contestant"])
+
+# %% [markdown]
+# ## Precision
+#
+# Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which). May
+# they stand in one table? Every method twice, on the same clients and with the same seeds (`python -m core bench
+# precision`): mean accuracy in percent, the deviation over seeds in float32, and the difference seed by seed with its
+# 90% interval.
+
+# %%
+precisions().round(1)
+
+# %%
+Markdown(precision_in_words())
 
 # %% [markdown]
 # ## Data sets

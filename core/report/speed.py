@@ -10,6 +10,7 @@ import pandas as pd
 
 from core.experiments.bench import BENCH
 from core.report.intervals import paired
+from core.report.verdict import MARGINS
 
 #: how the names of records begin that compare accuracies, not speed: see `precisions`
 PRECISION = "precision-"
@@ -30,6 +31,25 @@ def precisions(folder: Path = BENCH) -> pd.DataFrame:
             rows[name] = (*means, statistics.stdev(plain), *paired(fast, plain))
     columns = ["float32", "bfloat16", "std", "difference", "low", "high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def precision_in_words(folder: Path = BENCH) -> str:
+    """What `precisions` says, by the margin of verdicts, in a sentence or two."""
+    frame, margin = precisions(folder), MARGINS["percent"]
+    if frame.empty:
+        return "Not measured yet."
+    same = frame["low"].ge(-margin) & frame["high"].le(margin)
+    shifted = frame["difference"].abs().gt(margin) & (frame["low"].gt(0) | frame["high"].lt(0))
+    named = ", ".join(frame.index[shifted])
+    return (
+        f"Of {len(frame)} methods the interval of {same.sum()} lies within {margin:g} points of 0. "
+        + (
+            f"Shifted by more than that, with 0 outside: {named}. "
+            if named
+            else "None is shifted. "
+        )
+        + f"With the other {(~same & ~shifted).sum()} the seeds lie too far apart to say more."
+    )
 
 
 def speed(folder: Path = BENCH) -> pd.DataFrame:

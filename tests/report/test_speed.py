@@ -5,7 +5,7 @@ import json
 import pytest
 
 from core.experiments.bench import BENCH
-from core.report.speed import precisions, speed
+from core.report.speed import precision_in_words, precisions, speed
 
 
 def test_a_row_for_each_contestant(tmp_path):
@@ -57,3 +57,20 @@ def test_precisions_by_paired_differences(tmp_path):
     expected = {"float32": 42, "bfloat16": 44, "std": 2, "difference": 2}
     assert row == pytest.approx(expected | {"low": 2 - half, "high": 2 + half})
     assert speed(tmp_path).empty
+
+
+def test_precisions_in_words(tmp_path):
+    """One method that is the same, one that is shifted by 5 to 7 points, one that is only spread."""
+    assert precision_in_words(tmp_path) == "Not measured yet."
+    plain = [40.0, 42.0, 44.0]
+    gaps = {"fedavg": (0.1, 0.0, -0.1), "moon": (5.0, 6.0, 7.0), "fediod": (9.0, -9.0, 1.0)}
+    contestants = {
+        name: {
+            "accuracy": {"theirs": plain, "ours": [a + b for a, b in zip(plain, gap, strict=True)]}
+        }
+        for name, gap in gaps.items()
+    }
+    (tmp_path / "precision-avx512.json").write_text(json.dumps({"contestants": contestants}))
+    text = precision_in_words(tmp_path)
+    assert "Of 3 methods the interval of 1 lies" in text
+    assert "outside: moon. " in text and "other 1 the" in text
