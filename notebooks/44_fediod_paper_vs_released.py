@@ -40,8 +40,8 @@ printed, released = Settings(), Settings.released()
 # ## The switches
 #
 # Read off the two sets of values. The last column tells what is in print. `gan_weighted` says before which loss $\pi_k$
-# stands, `generator_first` how many widths the generator's first map has, and `discriminator_first` and
-# `discriminator_rests` in which order, and for how long in an epoch, $D_k$ learns.
+# stands. The released generator has twice the channels in its first map, and its second enlargement is bilinear.
+# `discriminator_first` and `discriminator_rests` say in which order, and for how long in an epoch, $D_k$ learns.
 
 # %% tags=["hide-input"]
 meaning = {
@@ -62,7 +62,7 @@ meaning = {
     "tau": "infinity (Eq. 10)",
     "importance": "both ratios (Eq. 8)",
     "discriminator_width": "not printed",
-    "generator_first": "not printed",
+    "generator_form": "not printed",
     "discriminator_norm": "not printed",
     "discriminator_first": "after G hears of it (Alg. 1)",
     "discriminator_rests": "learns in every step (Alg. 1)",

@@ -22,6 +22,7 @@ def image_generator(
     width: int,
     classes: int = 0,
     first: int = 2,
+    smooth: bool = False,
     running: bool = False,
 ) -> ImageGenerator:
     """A fresh generator of images, on the task's device.
@@ -38,6 +39,7 @@ def image_generator(
         width=width,
         classes=classes,
         first=first,
+        smooth=smooth,
         running=running,
         rng=rng,
         device=task.runtime.device,

@@ -83,6 +83,7 @@ class ImageGenerator(nn.Module):
             noise; 0: no labels.
         width: channels of the last hidden map.
         first: channels of the first map, in widths: 2 as in DFRD's code, 4 as in FedIOD's.
+        smooth: whether the second enlargement is bilinear, as in FedIOD's code.
         running: whether batch normalisation keeps running statistics for evaluation; without them
             every batch is normalised by its own.
     """
@@ -96,6 +97,7 @@ class ImageGenerator(nn.Module):
         classes: int = 0,
         width: int = 64,
         first: int = 2,
+        smooth: bool = False,
         running: bool = True,
     ) -> None:
         super().__init__()
@@ -104,6 +106,7 @@ class ImageGenerator(nn.Module):
         at_least("width", width, 1)
         at_least("first", first, 1)
         self.noise, self.classes, self.size, self.side = noise, classes, size, -(-size // 4)
+        self.smooth = smooth
         self.seed = nn.Linear(noise + classes, first * width * self.side**2)
         self.norm0 = nn.BatchNorm2d(first * width, track_running_stats=running)
         self.conv1 = nn.Conv2d(first * width, 2 * width, 3, padding=1, bias=False)
@@ -126,7 +129,7 @@ class ImageGenerator(nn.Module):
             self.seed(entry).unflatten(1, (-1, self.side, self.side)), self.norm0, slope=1.0
         )
         maps = activate(self.conv1(_twice(maps)), self.norm1, slope=SLOPE)
-        maps = activate(self.conv2(_twice(maps)), self.norm2, slope=SLOPE)
+        maps = activate(self.conv2(_twice(maps, self.smooth)), self.norm2, slope=SLOPE)
         return self.out(maps).sigmoid()[..., : self.size, : self.size]
 
 
@@ -173,5 +176,5 @@ def _with_labels(noise: torch.Tensor, labels: torch.Tensor, classes: int) -> tor
     return torch.cat([noise, functional.one_hot(labels, classes).to(noise.dtype)], 1)
 
 
-def _twice(maps: torch.Tensor) -> torch.Tensor:
-    return functional.interpolate(maps, scale_factor=2.0)
+def _twice(maps: torch.Tensor, smooth: bool = False) -> torch.Tensor:
+    return functional.interpolate(maps, scale_factor=2.0, mode="bilinear" if smooth else "nearest")

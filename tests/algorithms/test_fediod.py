@@ -217,13 +217,13 @@ SWITCHES = [
     {"noise": 5},
     {"student_weight_decay": 0.5},
     {"pretrain_steps": 1},
-    {"generator_first": 4},
+    {"generator_form": "released"},
     {"discriminator_norm": "batch"},
     {"discriminator_first": True},
 ]
 #: of the authors' code: who learns first, when, and what with
 RELEASED = {
-    "generator_first": 4,
+    "generator_form": "released",
     "discriminator_norm": "batch",
     "discriminator_first": True,
     "discriminator_rests": True,

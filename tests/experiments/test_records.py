@@ -32,7 +32,7 @@ AS_BEFORE: dict[str, object] = {
     "aggregation": "mean",
     "trim": 0.1,
     # the networks of FedIOD's game, and its order
-    "generator_first": 2,
+    "generator_form": "plain",
     "discriminator_norm": "instance",
     "discriminator_first": False,
     "discriminator_rests": False,

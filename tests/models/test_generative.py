@@ -2,6 +2,10 @@
 on.
 """
 
+import importlib.util
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional
@@ -79,6 +83,30 @@ def test_a_batch_is_judged_by_its_own_statistics():
     torch.testing.assert_close(judge.eval()(images), expected, rtol=1e-4, atol=1e-5)
     assert not list(judge.buffers())
     assert not torch.allclose(judge(images[2:3]), expected[2:3], atol=1e-3)
+
+
+@pytest.mark.skipif("FEDIOD" not in os.environ, reason="needs a checkout, see the test")
+def test_the_released_networks_are_those_of_the_authors():
+    """With the same weights the same images and judgements; set FEDIOD to a checkout of
+    github.com/lsl001006/FedIOD. Their judge has no bias where the norm, or the loss, needs none.
+    """
+    path = Path(os.environ["FEDIOD"]) / "mosaic_core/engine/models/generator.py"
+    spec = importlib.util.spec_from_file_location("theirs", path)
+    theirs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    generator = fresh(ImageGenerator, 3, 32, width=8, first=4, smooth=True, rng=Rng(0))
+    judge = fresh(PatchDiscriminator, 3, width=8, norm="batch", rng=Rng(1))
+    with torch.no_grad():
+        judge.out.bias.zero_()
+    for mine, other, inputs, left_out in (
+        (generator, theirs.Generator(nz=100, ngf=8), NOISE, ()),
+        (judge, theirs.PatchDiscriminator(ndf=8), generator(NOISE), ("conv2.bias", "out.bias")),
+    ):
+        own = [value for name, value in mine.named_parameters() if name not in left_out]
+        with torch.no_grad():
+            for to, value in zip(other.parameters(), own, strict=True):
+                to.copy_(value)
+        torch.testing.assert_close(mine(inputs), other(inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_a_patch_sees_its_neighbourhood_only_through_the_normalisation():

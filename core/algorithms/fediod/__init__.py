@@ -23,7 +23,7 @@ can be resumed.
 Where the paper is silent: an epoch of stage two is one pass over the data of the client with the
 most (`epoch_of`); there are no steps in which only generator and discriminators learn
 (`pretrain_steps`); local SGD has the momentum of all methods here; of the networks of the game
-print has only that D_k judges 8x8 patches (`generator_first`, `discriminator_norm`, the widths);
+print has only that D_k judges 8x8 patches (`generator_form`, `discriminator_norm`, the widths);
 D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes
 D_k(x) the probability that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is
 one of counts, as the text says, not of expectations, as the symbol does (`class_ratio`); the

@@ -30,12 +30,14 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator | 
     """
     if task.learns != "classification":
         return conditional.generator(task, rng, width=settings.generator_width)
+    released = settings.generator_form == "released"
     made = generative.image_generator(
         task,
         rng,
         noise=settings.noise,
         width=settings.generator_width,
-        first=settings.generator_first,
+        first=4 if released else 2,
+        smooth=released,
         running=True,
     )
     return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

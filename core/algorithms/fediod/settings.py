@@ -48,8 +48,11 @@ class Settings(LocalTraining):
     noise: int = attrs.field(default=100, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))
     discriminator_width: int = attrs.field(default=64, validator=whole(1))
-    #: channels of G's first map in widths, where it makes images from noise: 2, or 4 as released
-    generator_first: int = attrs.field(default=2, validator=whole(1))
+    #: G that makes images from noise: "plain"; "released": its first map has twice the channels, and
+    #: its second enlargement is bilinear
+    generator_form: str = attrs.field(
+        default="plain", validator=one_of("form of the generator", "plain", "released")
+    )
     #: what D_k normalises by where an image has one label: an "instance", or a "batch" as released
     discriminator_norm: str = attrs.field(
         default="instance", validator=one_of("normalisation", *JUDGE_NORMS)
@@ -177,7 +180,7 @@ class Settings(LocalTraining):
             tau=10001.0,
             importance="class_ratio",
             discriminator_width=128,
-            generator_first=4,
+            generator_form="released",
             discriminator_norm="batch",
             discriminator_first=True,
             discriminator_rests=True,
