@@ -29,6 +29,9 @@ NETWORKS = {"fedmk": "lenet", "fedensemble": "lenet", "feddistill": "lenet", "fe
 SHORTER: dict[str, dict[str, Any]] = {
     "fediod": {"distill_steps": 200, "scored_images": 0},
     "fedkd": {"distill_steps": 20},
+    "desa": {"iterations": 30},
+    **{name: {"iterations": 30} for name in ("dm", "gddfl")},
+    **{name: {"iterations": 10} for name in ("dc", "dsa")},
     "dfrd": {"iterations": 2},
 }
 
