@@ -87,8 +87,9 @@ beside.round(1)
 near = beside[beside.index.str.startswith("FedVCK")].nlargest(1, "measured")
 Markdown(
     "".join(
-        f"*{one.Index}* comes nearest, {one.measured - one.printed:+.1f} points "
-        f"against print: {one.verdict} (seeds: {one.seeds})."
+        f"*{one.Index}* comes nearest, "
+        f"{one.measured - one.printed:+.1f} points against print: "
+        f"{one.verdict} (seeds: {one.seeds})."
         for one in near.itertuples()
     )
 )
