@@ -18,7 +18,7 @@ PRECISION = "precision-"
 
 def precisions(folder: Path = BENCH) -> pd.DataFrame:
     """Whether accuracy hangs on the precision, by `core bench precision`: a row per method with its
-    mean accuracy in percent in `float32` and `bfloat16`, the standard deviation over seeds in the
+    mean accuracy in percent over `seeds` in `float32` and `bfloat16`, the standard deviation in the
     first, the mean `difference`, bfloat16 minus float32, seed by seed, and the ends of its 90%
     interval, `low` and `high`. Empty where there is no such record.
     """
@@ -28,8 +28,8 @@ def precisions(folder: Path = BENCH) -> pd.DataFrame:
         for name, one in found["contestants"].items():
             plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
             means = statistics.fmean(plain), statistics.fmean(fast)
-            rows[name] = (*means, statistics.stdev(plain), *paired(fast, plain))
-    columns = ["float32", "bfloat16", "std", "difference", "low", "high"]
+            rows[name] = (len(plain), *means, statistics.stdev(plain), *paired(fast, plain))
+    columns = ["seeds", "float32", "bfloat16", "std", "difference", "low", "high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 

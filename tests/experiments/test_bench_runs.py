@@ -160,6 +160,15 @@ def test_precisions_are_compared_on_the_same_runs(monkeypatch):
     for one in found.values():
         assert one["accuracy"]["ours"] == one["accuracy"]["theirs"]
         assert len(one["accuracy"]["ours"]) == 2 and one["rate"] > 0
+    given = iter([50.0, 50.0, 50.0, 53.0, 50.0, 50.0])  # the second seed is 3 points apart
+    last = attrs.make_class("Last", ["metrics"])
+    monkeypatch.setattr(
+        precision, "rounds", lambda run, task: [last({"accuracy": next(given) / 100})]
+    )
+    monkeypatch.setattr(precision, "MORE", (7,))
+    monkeypatch.setattr(precision, "methods", lambda: ["fedavg"])
+    (one,) = precision.measure(Runtime(torch.device("cpu")))["contestants"].values()
+    assert one["accuracy"] == {"theirs": [50, 50, 50], "ours": [50, 53, 50]}
     monkeypatch.setattr(precision, "cpu_has_bfloat16", lambda: False)
     with pytest.raises(InputError, match="does not multiply bfloat16"):
         precision.measure(Runtime(torch.device("cpu")))

@@ -54,7 +54,7 @@ def test_precisions_by_paired_differences(tmp_path):
     (tmp_path / "precision-avx512.json").write_text(json.dumps(found))
     (row,) = precisions(tmp_path).to_dict("records")
     half = 2.919986 / 3**0.5
-    expected = {"float32": 42, "bfloat16": 44, "std": 2, "difference": 2}
+    expected = {"seeds": 3, "float32": 42, "bfloat16": 44, "std": 2, "difference": 2}
     assert row == pytest.approx(expected | {"low": 2 - half, "high": 2 + half})
     assert speed(tmp_path).empty
 
