@@ -145,7 +145,7 @@ Markdown(
 # %% tags=["hide-input"]
 looked_at = {
     "on generated images": task.dataset.standardise(
-        lesson.pictures(runs["as released"].state)
+        lesson.pictures(runs["as released"])
     ),
     "on real test images": task.inputs(task.dataset.test.images),
 }

@@ -86,19 +86,21 @@ ranks[
 Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 
 # %% [markdown]
-# The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the row of the
-# released script. The column of CIFAR-100 at $\alpha = 0.1$ is cut off in the text at hand.
+# The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the rows of
+# the released script. The column of CIFAR-100 at $\alpha = 0.1$ is cut off in the text at hand.
 #
 # ### By the authors' script
 #
-# The released code has another adversarial loss, other rates and five steps of the student. By how many points is
-# FedIOD ahead of the best other method, as printed and by the authors' script for $\alpha = 0.1$? `seeds` is the
-# number of those that all sides have.
+# The released code has another adversarial loss, other rates and five steps of the student. Its networks of the game
+# and the order in which they learn were read later: the "first reading" is without them. By how many points is FedIOD
+# ahead of the best other method, as printed and by the authors' script for $\alpha = 0.1$? `seeds` is the number of
+# those that all sides have, for the reading that has more.
 
 # %% tags=["hide-input"]
 ways = {
     "as printed": "FedIOD",
     "released script": "FedIOD, released script for 0.1",
+    "first reading of it": "FedIOD, released script for 0.1, first reading",
 }
 ahead = {
     way: leads("fediod", 1, row, lambda other: "FedIOD" not in other, best)
@@ -108,25 +110,28 @@ margins = pd.DataFrame(
     {"printed": ahead["as printed"]["printed"]}
     | {f"measured, {way}": of["measured"] for way, of in ahead.items()}
 )
-script = ahead["released script"]
-here = margins.index.isin(script.index[script["measured rivals"] > 0])
-filled(margins[here], "{:+.1f}").assign(seeds=script["seeds"])
+by_script = [way for way in ways if way != "as printed"]
+here = margins[[f"measured, {way}" for way in by_script]].notna().any(axis=1)
+seeds = pd.DataFrame({way: ahead[way]["seeds"] for way in by_script}).max(
+    axis=1
+)
+filled(margins[here], "{:+.1f}").assign(seeds=seeds)
 
 # %% tags=["hide-input"]
-by_script = table_runs("fediod", 1, best and [best])
-by_script = by_script[by_script["row"] == ways["released script"]]
+runs = table_runs("fediod", 1, best and [best])
+runs = runs[runs["row"].isin([ways[way] for way in by_script])]
 Markdown(
-    "Seed by seed the script gives, in percent: "
+    "Seed by seed, in percent: "
     + "; ".join(
-        f"{column}: "
+        f"*{row}*, {column}: "
         + ", ".join(
             f"{100 * run.record.metrics['accuracy']:.1f} (seed {run.seed})"
             for run in of.sort_values("seed").itertuples()
         )
-        for column, of in by_script.groupby("column", sort=False)
+        for (row, column), of in runs.groupby(["row", "column"], sort=False)
     )
     + ". A guess has 10."
-    if len(by_script)
+    if len(runs)
     else "The script is not measured at this profile."
 )
 
@@ -238,7 +243,7 @@ Markdown(
 # %% [markdown]
 # So a failure at this budget says nothing yet about the method at its own. Is it the budget alone? The same number
 # of steps of the generator, with the adversarial loss of the authors' code, all else as printed (`gan_loss`); and with
-# their whole script for $\alpha = 0.1$. There the generator has that loss alone, but the student also takes five steps
+# their whole script for $\alpha = 0.1$, as it was read first. There the generator has that loss alone, but the student also takes five steps
 # for each of the generator's, so it sees five times as many images. Accuracy, one seed:
 
 # %% tags=["hide-input"]
@@ -246,7 +251,12 @@ released = table_frame("fediod", "released", best).pivot(
     index="column", columns="row", values="measured"
 )
 released = released[
-    ["as printed", "gan_loss: non_saturating", "released, alpha = 0.1"]
+    [
+        "as printed",
+        "gan_loss: non_saturating",
+        "released, alpha = 0.1",
+        "released, alpha = 0.1, first reading",
+    ]
 ].dropna(how="all")
 filled(released, "{:.1f}")
 
