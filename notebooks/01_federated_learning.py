@@ -157,14 +157,14 @@ source(federation.rounds)
 #
 # Each client walks towards the minimum of its own $F_k$. When clients differ they walk apart. We measure by how much
 # after one round from the same start: the mean distance between the clients' models and their average $\bar w$,
-# relative to the way they went,
+# relative to the distance they went,
 #
 # $$
 # \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.
 # $$ (eq:fl-drift)
 #
-# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves: for equally
-# long ways at right angles to each other it is $\sqrt{1 - 1/K}$.
+# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves: for equal
+# distances at right angles to each other it is $\sqrt{1 - 1/K}$.
 
 
 # %%
@@ -223,17 +223,18 @@ source(algorithms.find("fedprox").objective)
 
 
 # %%
-def way(plan):
+def distance(plan):
     """How far clients go in one round, on average."""
     start, models = one_round(plan)
     return float((models - start).norm(dim=1).mean())
 
 
 # %%
-ways = {
-    f"{mu:g}": way(experiment("fedprox", mu=mu)) for mu in (0.01, 1.0, 10.0)
+gone = {
+    f"{mu:g}": distance(experiment("fedprox", mu=mu))
+    for mu in (0.01, 1.0, 10.0)
 }
-pd.DataFrame(ways, index=["mean way of a client"]).rename_axis(
+pd.DataFrame(gone, index=["mean distance from the received model"]).rename_axis(
     columns="mu"
 ).round(3)
 
@@ -359,11 +360,11 @@ show(
 # ```python
 # for steps in (1, 10, 50):
 #     plan = experiment(local_steps=steps)
-#     print(steps, drift(plan), way(plan))
+#     print(steps, drift(plan), distance(plan))
 # ```
 #
 # The drift hardly changes: already with the first batch clients point in different directions, because their batches
-# hold different classes. What grows is the way. More local work saves rounds while the clients still agree on where
+# hold different classes. What grows is the distance. More local work saves rounds while the clients still agree on where
 # to go, and with small $\alpha$ they agree on little.
 # ````
 #

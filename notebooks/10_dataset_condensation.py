@@ -132,7 +132,7 @@ source(mmd)
 source(engine.condense)
 
 # %% [markdown]
-# Three steps of it in a few lines, compared with `core`. `way` is the momentum of gradient descent. (`at.problem`
+# Three steps of it in a few lines, compared with `core`. `moved` is the running sum of gradients (momentum). (`at.problem`
 # normalises the images inside the encoder with the statistics of the real ones; [the next page](07_condensed_images)
 # says why.)
 
@@ -143,15 +143,15 @@ at = matching(*client, **plan | {"iterations": 3})
 target, _ = engine.REAL_SIDES["expectation"](at.problem)(0)
 wanted, statistics = target.features[:, 0], target.statistics
 
-S, way = at.start.clone(), torch.zeros_like(at.start)
+S, moved = at.start.clone(), torch.zeros_like(at.start)
 for _ in range(3):
     S.requires_grad_()
     seen, _ = at.problem.embed(S, torch.zeros_like(at.group), statistics)
     means = [seen[at.group == c].mean(0) for c in range(len(wanted))]
     distance = (torch.stack(means) - wanted).square().sum()
     (slope,) = torch.autograd.grad(distance, S)
-    way = 0.5 * way + slope
-    S = (S - image_lr * way).detach()
+    moved = 0.5 * moved + slope
+    S = (S - image_lr * moved).detach()
 
 in_core, _ = engine.condense(at.problem, at.start, at.group)
 gap = (S - in_core).abs().max().item()

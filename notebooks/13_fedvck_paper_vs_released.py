@@ -79,7 +79,9 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 #
 # ## Measured on CIFAR-10
 #
-# Each switch alone, with the authors' split, one seed, at a budget smaller than the paper's. Sliding batches show only where batches are drawn,
+# Each switch alone, with the authors' split, one seed, at a budget smaller than the paper's. The images' step and its
+# bound are the released ones in *all* rows, also in "as printed": 40 iterations at the printed rate would hardly move
+# them. So these two switches are not measured here. Sliding batches show only where batches are drawn,
 # so their row is to be compared with the one of fresh batches; how augmentations are drawn shows only where there are
 # some, so those rows go with `server_augmentation`.
 

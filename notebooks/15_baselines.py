@@ -28,8 +28,8 @@
 # Where each method acts.
 # ```
 #
-# This page takes the first four, which change what a client minimises. [The other five](18_baselines_generators)
-# generate or condense something. How far all come stands among their [results](19_baselines_results).
+# This page takes the first four: FedAvg, and three that change what a client minimises. [The other
+# five](18_baselines_generators) generate or condense something. How far all come stands among their [results](19_baselines_results).
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -149,7 +149,7 @@ source(algorithms.find("fedprox").objective)
 
 
 # %% tags=["hide-input"]
-def way(mu):
+def distance(mu):
     """How far clients go in one round, on average."""
     method, far = lesson.experiment("fedprox", mu=mu).new_algorithm(), []
     for client in members:
@@ -165,13 +165,17 @@ def way(mu):
 
 
 mus = [0.01, 0.1, 1.0, 10.0]
-ways = {"mu": mus, "way": [way(mu) for mu in mus], "label": "FedProx"}
+gone = {
+    "mu": mus,
+    "distance": [distance(mu) for mu in mus],
+    "label": "FedProx",
+}
 show(
     lines(
-        pd.DataFrame(ways),
+        pd.DataFrame(gone),
         "mu",
-        "way",
-        ylabel="mean way of a client",
+        "distance",
+        ylabel="mean distance from the received model",
         log="x",
         title="A larger mu holds back",
     )

@@ -251,11 +251,11 @@ pd.DataFrame(
 ).T.round(3)
 
 # %% [markdown]
-# Half of the clients defended, mean and maximum where noise puts them: with so few targets, the row of FedVCK in
-# Table 6 is what an attack gives that finds nothing. With all of a client's images as targets, chance would give less
-# than is printed, and the row would be half of the clients without a leak and half with one. The paper does not print
-# the number of targets, so it does not say which; and the difference between the printed means of FedAvg and FedVCK is
-# of the size of the noise in the first reading. In both, 50% is the highest defence rate to be expected of any method. All printed
+# Two readings fit. *Few targets*: half of the clients are defended, and mean and maximum lie where noise puts them; then
+# FedVCK's row of Table 6 is what an attack gives that finds nothing, and the difference between the printed means of
+# FedAvg and FedVCK is of the size of the noise. *All images of a client as targets*: chance alone would give less than is
+# printed, so the row would be half of the clients without a leak and half with one. The paper does not print the number
+# of targets, so it does not say which. In both readings 50% is the highest defence rate to be expected of any method. All printed
 # rates are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition
 # stands. What is odd is that FedVCK's maximum and mean are the same on two data sets.
 

@@ -5,9 +5,10 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # How the method works stands in two chapters: [the client](11_fedvck) and [the server](08_fedvck_server). Here are the
-# paper's main claims, its Tables 2, 3, 6, 7, 11 and 12, and the budgets. [Ablations](12_fedvck_ablations), [released
-# code](13_fedvck_paper_vs_released), [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have
-# pages of their own, and so have [the rivals](19_baselines_results).
+# paper's main claims and its Tables 2, 3, 6, 7, 11 and 12. [Budgets](04_fedvck_budgets),
+# [ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released),
+# [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
+# rivals](19_baselines_results).
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
@@ -18,17 +19,8 @@ shown = "best"
 import pandas as pd
 
 from core.experiments import TableSpec
-from core.report import (
-    bars,
-    lines,
-    metrics_frame,
-    progress,
-    show,
-    table,
-    table_frame,
-)
+from core.report import metrics_frame, progress, table, table_frame
 from core.report.claim_views import claims_table
-from core.report.frames import table_runs
 from core.report.results import cost_in_words, leads, readings_beside
 from core.report.texts import Markdown
 
@@ -95,9 +87,10 @@ Markdown(
 )
 
 # %% [markdown]
-# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. More
-# readings, with more work than the laptop's but half of its network's width (all stand below, under *More work, and a
-# control*):
+# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; "a quarter"
+# has 3 local epochs in place of 10. More
+# readings, with more work than the laptop's but half of its network's width, stand on [their
+# page](04_fedvck_budgets):
 
 # %% tags=["hide-input"]
 printed = {row: one.value for row, one in in_print.items()}
@@ -119,7 +112,7 @@ Markdown(
     if {"FedVCK", "FedAvg"} <= set(several.index)
     and rungs["measured"][rungs["row"].str.startswith("FedVCK")].max()
     < printed["FedVCK"]
-    else "See the rungs below."
+    else "See the page on budgets."
 )
 
 # %% [markdown]
@@ -220,146 +213,6 @@ pairs = [f"{one:.1f} / {balanced:.1f}" for one, balanced in means.to_numpy()]
 pd.Series(pairs, means.index).unstack("column").fillna("")
 
 # %% [markdown]
-# ## More work, and a control
-#
-# Does the printed lead appear with more work? All methods keep the learning rates that were chosen for the laptop's
-# work; with rates tuned anew for more work they might do better. And what are the condensed images worth? The second
-# question needs a control: as many random *real* images, on which the server trains for as many steps. Nobody could
-# send them in earnest, for they are patients' images; but they say what a budget of images and steps can give.
-
-# %% tags=["hide-input"]
-times = {"": 1, "4 times": 4, "16 times": 16}
-runs = table_runs("fedvck", "budget")
-method, _, more = runs["row"].str.partition(", ").to_numpy().T
-ladder = runs.assign(
-    method=method,
-    work=[times.get(word) for word in more],
-    accuracy=[100 * record.metrics["accuracy"] for record in runs["record"]],
-).dropna(subset="work")
-show(
-    lines(
-        ladder[~ladder["method"].isin(["As many real images"])],
-        "work",
-        "accuracy",
-        "method",
-        "work, in multiples of the profile laptop",
-        "accuracy after ten rounds (%)",
-        log="x",
-        title="CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
-    )
-)
-
-# %% [markdown]
-# And with more images, more draws or a better optimiser at equal numbers of rounds:
-
-# %% tags=["hide-input"]
-if len(rungs):
-    show(
-        bars(
-            {
-                rung.row: (rung.measured, rung.std)
-                for rung in rungs.fillna({"std": 0}).itertuples()
-            },
-            "accuracy after ten rounds (%)",
-            "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
-        )
-    )
-
-# %% tags=["hide-input"]
-at = rungs.set_index("row")["measured"]
-spread, seeds = (rungs.set_index("row")[key] for key in ("std", "seeds"))
-
-
-def reached(row):
-    """A rung's accuracy with its deviation, or that it has one seed."""
-    if seeds[row] < 2:
-        return f"{at[row]:.1f}% (one seed)"
-    return f"{at[row]:.1f} ± {spread[row]:.1f}% ({seeds[row]} seeds)"
-
-
-vck, avg = "FedVCK as released, 4 times", "FedAvg, 4 times"
-real = "As many real images"
-Markdown(
-    f"With four times the laptop's work FedVCK as released reaches "
-    f"{reached(vck)}, FedAvg {reached(avg)}; the paper prints "
-    f"{printed['FedVCK']} for "
-    "FedVCK with its own budget. As many random real images give "
-    f"{reached(real)}: {at[real] - at[vck]:+.1f} points against the condensed "
-    "ones. That is what so many images and steps of the server can give."
-    if {vck, avg, real} <= set(at.index)
-    else "Not measured at this profile."
-)
-
-# %% tags=["hide-input"]
-long = "FedVCK as released, 16 times"
-adam = "FedVCK as released, Adam, 5 times the images"
-Markdown(
-    f"Sixteen times the work gives {reached(long)}, "
-    f"{at[long] - at[vck]:+.1f} points against four times. As many iterations "
-    "as in four times the work, but by Adam without a bound on the gradient, "
-    "against the mean of more real images under augmentations that change, "
-    "with five times the images and four times the server's steps, give "
-    f"{reached(adam)}, {at[adam] - at[vck]:+.1f} points. "
-    "These parts were changed together, so the row does not say which of them "
-    "does it. The authors run 10,000 iterations in a round."
-    if {vck, long, adam} <= set(at.index)
-    else "Longer runs are not measured at this profile."
-)
-
-# %% tags=["hide-input"]
-share = "FedVCK as released, Adam, 20 times the images"
-Markdown(
-    "The paper's own share of images, four times as many again and all else "
-    f"alike, gives {reached(share)}, {at[share] - at[adam]:+.1f} points."
-    if {adam, share} <= set(at.index)
-    else "The paper's share of images is not measured at this profile."
-)
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the budgets as a table"}
-table("fedvck", "budget", best)
-
-# %% [markdown]
-# The same question at the paper's own network, where a run takes long; most of its rungs wait for somebody who has more
-# time:
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rungs"}
-table("fedvck", "ladder", "converged")
-
-# %% [markdown]
-# ## What the laptop profile cuts
-#
-# For CIFAR-10 at 0.05, in a round and for a client of mean size:
-
-# %% tags=["hide-input"]
-cells = {
-    (level, cell.row): cell.experiments[0]
-    for level in ("laptop", "paper")
-    for cell in TableSpec.find("fedvck", 11).cells(level)
-    if cell.column == "cifar10-0.05" and cell.row in ("FedVCK", "FedAvg")
-}
-size = (
-    50_000 // cells["paper", "FedAvg"].clients
-)  # CIFAR-10 has 50,000 training images
-work = {}
-for level in ("laptop", "paper"):
-    vck_settings, avg_settings = (
-        cells[level, row].new_algorithm().settings
-        for row in ("FedVCK", "FedAvg")
-    )
-    made = round(vck_settings.share * size * cells[level, "FedVCK"].clients)
-    work[level] = {
-        "FedVCK: iterations of condensation": vck_settings.iterations,
-        "FedVCK: batches of the server": vck_settings.training.total(made),
-        "FedAvg: local batches": avg_settings.steps(size),
-    }
-work = pd.DataFrame(work)
-work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
-
-# %% [markdown]
-# So the laptop profile says who learns most from little work: a question that the paper does not ask. With few local
-# steps FedAvg has little time to drift away, and condensed images have little time to become good. Where FedVCK does
-# not lead at this budget, nothing follows for the paper's own.
-#
 # ## Take away
 #
 # - A lead is judged column by column, against the best rival, with its interval over seeds.

@@ -334,8 +334,8 @@ pd.DataFrame(passed).T if passed else Markdown(
 # %% [markdown]
 # ## Take away
 #
-# - Equal rounds favour the method that works more within a round. The printed lead is over 20 local batches; what is
-#   left of it when these have a learning rate that was chosen for them stands at the top of this page.
+# - Equal rounds favour the method that works more within a round. The printed lead is over 20 local batches. What is
+#   left of it here, with the same learning rate and with one chosen for each rival, stands at the top of this page.
 # - A number after the last round, the mean of some rounds and the best round are three results. Say which.
 #
 # ```{exercise} Which rule?

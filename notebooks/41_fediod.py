@@ -184,7 +184,7 @@ pd.DataFrame(
 # ### Sure, each and apart
 #
 # A teacher that cannot decide teaches little. With $q_k = p_1(z_k)$ by {eq}`eq:kd-temperature` (Eq. 1), the generator
-# makes the teachers' entropy small (Eq. 3). But where all agree, the student learns nothing that a single client could
+# makes the teachers' entropy small (Eq. 3; the equation has a temperature whose value is not printed, ours is 1). But where all agree, the student learns nothing that a single client could
 # not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
 #
 # $$

@@ -160,7 +160,9 @@ Markdown("\n\n".join(sentences))
 
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
-# numbers have another order, see [how few images a laptop's run asks about](46_fediod_results).
+# numbers have another order, look at $L_\text{mimic}$ and the classes above: with the confidence or the uniqueness term
+# the student no longer follows the ensemble on the generator's images. And see [how few images a laptop's run asks
+# about](46_fediod_results).
 #
 # ## The eight arms in small
 #

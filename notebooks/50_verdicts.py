@@ -131,7 +131,8 @@ claims_table("fediod")
 # ## Take away
 #
 # - Judge the claim, not the cell: the lead over the best rival, seed by seed, with its interval.
-# - A rival that was not tuned is no rival. One row of FedMK's list shows what tuning does to a lead.
+# - A rival that was not tuned is no rival. FedMK's list has its lead over rivals as in print and over tuned ones: it may
+#   be gone before any rival is tuned, and tuning adds to that.
 # - *Unclear* is a result. It says that more seeds or a larger budget are needed, not that both methods are equal.
 #
 # ```{exercise} A claim of your own
