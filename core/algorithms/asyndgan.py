@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 
 from core.checks import number, one_of, whole
-from core.errors import unknown
+from core.errors import InputError, unknown
 from core.families import conditional
 from core.federation import (
     Algorithm,
@@ -94,7 +94,13 @@ class AsynDGAN(Algorithm):
     questions = ("introduce", "judge")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh generator and a fresh segmentation network."""
+        """A fresh generator and a fresh segmentation network. Raises InputError where images would
+        be augmented: the server trains on made ones as they are.
+        """
+        if self.settings.local_augmentation != "none":
+            raise InputError(
+                "AsynDGAN's server trains on images as they are made: set local_augmentation to none"
+            )
         width = self.settings.generator_width
         tensors = pack(task.new_model(rng.at("student")), "student/")
         generator = conditional.generator(task, rng.at("generator"), width=width)
@@ -225,7 +231,7 @@ class AsynDGAN(Algorithm):
         unpack_optimiser(adam, judge, client.memory, "judge/adam/")
         rows = message.tensors["conditions/rows"].to(client.labels.device, non_blocking=True)
         labels = conditional.dense(task).condition(client.labels[rows])
-        real = task.inputs(client.images[rows])
+        real = task.inputs(client.some(rows))
         made = message.tensors["images"].clone().requires_grad_()
         inputs = task.dataset.standardise(made)
         with task.runtime.autocast():

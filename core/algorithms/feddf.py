@@ -3,8 +3,8 @@
 Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federated Learning.
 NeurIPS 2020, Algorithm 1 (homogeneous clients). The paper stops early by the accuracy on labelled
 images that the server holds. Here the server has no labels: it stops by the divergence from the
-ensemble on auxiliary images that it keeps apart. As in the released code the student ends with its
-last weights, not its best.
+ensemble on auxiliary images that it keeps apart. As in the released code the student ends with the
+weights that were best there; who never looks ends with the last ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from core.checks import number, whole
 from core.distillation import kl_divergence
 from core.families import public_images as public
 from core.federation import Message, State, Task, pack
+from core.federation.tensors import unpack
 from core.rng import Rng
 
 
@@ -102,7 +103,7 @@ class FedDF(fedavg.FedAvg):
         self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng
     ) -> None:
         """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands
-        still.
+        still; then the weights of the smallest divergence.
         """
         settings = self.settings
         optimiser = public.adam(
@@ -119,7 +120,7 @@ class FedDF(fedavg.FedAvg):
             ensemble[apart:],
         )
         every = settings.distill_steps if patient else settings.check_every
-        best, best_at = float("inf"), 0
+        best, best_at, kept = float("inf"), 0, pack(student)
         for done in range(0, settings.distill_steps, every):
             steps = min(every, settings.distill_steps - done)
             public.mimic(
@@ -137,6 +138,7 @@ class FedDF(fedavg.FedAvg):
                 return
             divergence = float(self._divergence(task.outputs(student, seen), heard))
             if divergence < best:
-                best, best_at = divergence, done + steps
+                best, best_at, kept = divergence, done + steps, pack(student)
             if done + steps - best_at >= settings.patience:
-                return
+                break
+        unpack(student, kept)

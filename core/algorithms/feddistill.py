@@ -33,6 +33,7 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number, one_of
 from core.distillation import kl_divergence
+from core.errors import InputError
 from core.families.own_models import OWN, OwnModels
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
 from core.federation.local_training import Objective
@@ -58,6 +59,13 @@ class Settings(fedavg.Settings):
     tracking: str = attrs.field(
         default="round", validator=one_of("tracking of logits", "round", "run")
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.sharing == "logits" and self.aggregation != "mean":
+            raise InputError(
+                "with sharing: logits no models are averaged, so aggregation must be mean, "
+                f"not {self.aggregation}"
+            )
 
     @classmethod
     def released(cls) -> Settings:

@@ -351,7 +351,8 @@ class FedMK(condensing.Condensing):
 
     def _compared(self) -> FedMK:
         size = self.settings.compare_size
-        other = FedMK(attrs.evolve(self.settings, images_per_class=size, compare_size=None))
+        settings = attrs.evolve(self.settings, images_per_class=size, compare_size=None)
+        other = FedMK(settings, self.schedule)
 
         def answers(question: str, *asked: Any) -> dict[int, Message]:
             return self.answers("compared_update", *asked)

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from core.algorithms import fedavg
 from core.checks import number, whole
-from core.errors import InputError
+from core.errors import InputError, listed
 from core.federation import Client, Field, Ledger, Message, State, Task, pack, supervised, train
 from core.federation.local_training import Objective
 from core.federation.tensors import take, unpack
@@ -89,7 +89,9 @@ class FLMRCM(fedavg.FedAvg):
         return Message({**message.tensors, "latents": state.tensors["latents"]})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Hear the target, then a round of FedAvg."""
+        """Hear the target, then a round of FedAvg. Raises InputError where all clients take part and
+        none of them is the target.
+        """
         heard = [client for client in clients if client.id == self.settings.target]
         if heard:
             id_ = self.settings.target
@@ -99,6 +101,11 @@ class FLMRCM(fedavg.FedAvg):
             if id_ in given:
                 said = {"latents": given[id_].tensors["latents"]}
                 state = attrs.evolve(state, tensors=state.tensors | said)
+        elif self.schedule.active is None and "latents" not in state.tensors:
+            raise InputError(
+                f"the target, client {self.settings.target}, is not among the clients that have data: "
+                f"{listed([str(client.id) for client in clients])}"
+            )
         return super().round(state, clients, ledger, rng)
 
     def _form(self, task: Task) -> tuple[int, ...]:
@@ -118,7 +125,7 @@ class FLMRCM(fedavg.FedAvg):
             draws = rng.at("client", client.id).generator()
             rows = torch.randint(len(client), (self.settings.latents,), generator=draws)
             model = encoder(client.task.model_from(messages[client.id].tensors).eval())
-            images = client.task.inputs(client.images[rows.to(client.labels.device)])
+            images = client.task.inputs(client.some(rows.to(client.labels.device)))
             with torch.no_grad(), client.task.runtime.autocast():
                 answers[client.id] = Message({"latents": model.encode(images)[-1].float()})
         return answers

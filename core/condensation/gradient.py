@@ -230,8 +230,9 @@ def _trained(
     """theta after some steps of every client's network on all its condensed images, (K, ...) by
     name.
 
-    The authors' code takes batches of 256, which hold all images of a client here. It augments them
-    with one kind of transform for the batch and a draw for each image; here each class has a draw.
+    Here a step sees all images of a client. The authors' code takes batches of 256, so where a
+    client has more, as with 50 images of ten classes, it takes more steps. It augments them with
+    one kind of transform for the batch and a draw for each image; here each class has a draw.
     """
     owner = problem.real.owner
     # not bincount, for which a GPU would be waited

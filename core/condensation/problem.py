@@ -49,7 +49,8 @@ class Condensation:
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
-    #: whether an image may stand in it twice; False: P_w plays no part
+    #: whether an image may stand in it twice; False: P_w plays no part, and a class that is smaller than
+    #: the batch is passed again
     replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: real images per class that a client looks at in a round; None: all
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
@@ -123,6 +124,7 @@ class Draws:
     def __init__(self, rngs: Sequence[Rng], owner: torch.Tensor) -> None:
         self.rngs, self.device = rngs, owner.device
         self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
+        self._images: list[int] | None = None
 
     def _each(self, *purpose: str | int):
         for rng, size in zip(self.rngs, self.sizes, strict=True):
@@ -148,13 +150,15 @@ class Draws:
 
     def each_image(self, real: RealData, *purpose: str | int) -> torch.Tensor:
         """(N,) uniform numbers, one for each real image."""
-        counts = torch.bincount(real.owner[real.group], minlength=len(self.rngs)).tolist()
+        if self._images is None:  # once: a GPU is waited for
+            owners = real.owner[real.group]
+            self._images = torch.bincount(owners, minlength=len(self.rngs)).tolist()
         return torch.cat(
             [
                 torch.rand(
                     count, generator=rng.at(*purpose).generator(self.device), device=self.device
                 )
-                for rng, count in zip(self.rngs, counts, strict=True)
+                for rng, count in zip(self.rngs, self._images, strict=True)
             ]
         )
 

@@ -131,8 +131,10 @@ def draw_different(
     """
     # float64 keeps the key beside the group's number
     order = torch.argsort(group + keys.double())
-    sizes = torch.bincount(group, minlength=groups)
-    first = sizes.cumsum(0) - sizes
+    each = torch.arange(groups, device=group.device)
+    # not bincount, for which a GPU would be waited
+    first = torch.searchsorted(group, each)
+    sizes = torch.searchsorted(group, each, right=True) - first
     place = torch.arange(count, device=group.device) % sizes[:, None]
     return order[first[:, None] + place]
 

@@ -61,7 +61,8 @@ class CondensingSettings(OneShotSettings):
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
-    #: whether an image may stand twice in a batch; in the code of DC, DSA and DM it may not
+    #: whether an image may stand twice in a batch. In the code of DC, DSA and DM it may not, and a class
+    #: that is smaller than the batch makes it smaller; here its images come again until it is full
     replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: siamese augmentation, or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)

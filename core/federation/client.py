@@ -50,6 +50,12 @@ class Client:
         """
         return self._images.read() if isinstance(self._images, Rows) else self._images
 
+    def some(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copies of a few of the images, by their places (n,) at the client."""
+        if isinstance(self._images, Rows):
+            return self._images.array[self._images.rows[rows]]
+        return self._images[rows]
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -23,7 +23,8 @@ class Dense(Task):
     """What both have in common.
 
     A network sees patches of the size that it learned on. A larger image of a test is cut into such
-    patches, without overlap, and the predictions are put together again.
+    patches and the predictions are put together again. Patches do not overlap, but for the last of
+    a row or column, which is moved inside the image; where two overlap, their mean is taken.
     """
 
     #: how many values a pixel of a generator's condition can have

@@ -155,8 +155,9 @@ def _affine(
     pool: int,
 ) -> torch.Tensor:
     """`affine` by PyTorch."""
-    scale, shift = (each.to(maps.dtype)[:, :, None, None] for each in (scale, shift))
-    return _finish(torch.addcmul(shift, maps, scale), shortcut, slope, pool)
+    scale, shift = (each[:, :, None, None] for each in (scale, shift))
+    # in the precision of the statistics; only the result is rounded
+    return _finish(torch.addcmul(shift, maps, scale).to(maps.dtype), shortcut, slope, pool)
 
 
 def _standardise(

@@ -27,7 +27,7 @@ class Aggregation:
 
     #: "mean": by numbers of samples, as the methods have it; "median" and "trimmed_mean": of each
     #: number by itself, every client counting once; "norm_clipping": the mean of updates no longer
-    #: than the median one
+    #: than the median one, and the median of running statistics
     aggregation: str = attrs.field(default="mean", validator=one_of("aggregation", *RULES))
     #: share of the clients that "trimmed_mean" leaves out at either end
     trim: float = attrs.field(default=0.1, validator=number(0, 0.49))
@@ -72,9 +72,18 @@ def _clipped_mean(
 ) -> dict[str, torch.Tensor]:
     """x + sum_k n_k/n d_k min(1, M / ||d_k||), where d_k = x_k - x and M is the median of the
     norms.
+
+    Running statistics move much further than weights and would drown them in the norm. They are no
+    update, so their median is taken.
     """
-    origin = {name: start.get(name, torch.zeros_like(value)) for name, value in uploads[0].items()}
-    moves = [{name: upload[name] - origin[name] for name in origin} for upload in uploads]
+    names = [name for name in uploads[0] if not _is_statistic(name)]
+    still = {
+        name: _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
+        for name in uploads[0]
+        if _is_statistic(name)
+    }
+    origin = {name: start.get(name, torch.zeros_like(uploads[0][name])) for name in names}
+    moves = [{name: upload[name] - origin[name] for name in names} for upload in uploads]
     norms = torch.stack(
         [torch.cat([d.double().flatten() for d in move.values()]).norm() for move in moves]
     )
@@ -84,4 +93,9 @@ def _clipped_mean(
         for move, factor in zip(moves, factors, strict=True)
     ]
     mean = weighted_average(shortened, samples)
-    return {name: origin[name] + value for name, value in mean.items()}
+    return {name: origin[name] + value for name, value in mean.items()} | still
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether a tensor is a buffer of a network (`buffers/...`), which one of several may be."""
+    return name.startswith("buffers/") or "/buffers/" in name

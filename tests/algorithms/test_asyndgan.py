@@ -163,3 +163,9 @@ def test_no_step_is_taken_twice_where_clients_take_turns(task):
         for result in rounds(stated, task=task, clients=[small, members[1]])
     ]
     assert steps == sorted(steps)
+
+
+def test_images_that_are_made_are_not_augmented(task):
+    augmented = attrs.evolve(TINY, settings=FAST | {"local_augmentation": "crop_flip"})
+    with pytest.raises(InputError, match="set local_augmentation to none"):
+        list(rounds(augmented, task=task))

@@ -249,6 +249,7 @@ REFUSED = [
     ("feddf", {"auxiliary": ""}, {"auxiliary": 3}, {"kept_apart": 1}, {"clip_norm": 0}),
     ("feddf", {"kept_apart": 0}, {"pool": 1}),
     ("feddistill", {"sharing": "all"}, {"absent": "none"}, {"tracking": "epoch"}),
+    ("feddistill", {"sharing": "logits", "aggregation": "median"}),
     ("feddm", {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0}, {"image_lr": 0}),
     ("fedgan", {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}),
     ("fedgen", {"decay": 0.0}, {"generator_batch": 1}, {"noise": "gauss"}, {"labels": "all"}),

@@ -10,7 +10,8 @@ from core.algorithms import feddf
 from core.errors import InputError
 from core.experiments import make_clients, make_task, rounds
 from core.families import public_images as public
-from core.federation import Runtime
+from core.federation import Runtime, pack
+from core.federation.tensors import unpack
 from core.rng import Rng
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
@@ -205,3 +206,23 @@ def test_defaults_are_the_papers():
     settings = feddf.Settings()
     assert (settings.lr, settings.batch_size, settings.local_epochs) == (0.1, 64, 40)
     assert (settings.distill_steps, settings.patience, settings.temperature) == (10_000, 1_000, 1.0)
+
+
+def test_the_student_ends_with_the_weights_that_were_best(task, monkeypatch):
+    """It is brought to the ensemble in the first five batches, and away from it in the others."""
+    algorithm = algorithms.create(
+        "feddf", {"distill_steps": 50, "check_every": 5, "patience": 10, "distill_batch": 32}
+    )
+    images = public.public_images(task, algorithm.settings)[:100]
+    teacher, looks = task.new_model(Rng(1)), []
+
+    def moved(task, student, *rest):
+        looks.append(len(looks))
+        unpack(student, pack(teacher if len(looks) == 1 else task.new_model(Rng(len(looks)))))
+
+    monkeypatch.setattr(public, "mimic", moved)
+    student = task.new_model(Rng(0))
+    algorithm._distil(task, student, images, task.outputs(teacher, images), Rng(2))
+    assert len(looks) == 3  # five batches that helped, and ten that did not
+    for name, value in pack(teacher).items():
+        assert torch.equal(value, pack(student)[name]), name

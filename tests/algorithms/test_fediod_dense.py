@@ -174,3 +174,11 @@ def test_message_sizes_of_a_step(task):
     assert down["conditions"] == 4 * 4 * (n * pixels + n * 8)
     assert up["logits"] == 4 * 4 * n * 3 * pixels * 4
     assert up["conditions"] == len(task.dataset.train) * pixels
+
+
+def test_pictures_do_not_depend_on_the_order_of_a_states_tensors(begun):
+    """As a file has them by name, "10" stands before "2"."""
+    algorithm, state, *_ = begun
+    shown = algorithm.synthetic(state, 5, Rng(0))
+    turned = attrs.evolve(state, tensors=dict(reversed(state.tensors.items())))
+    assert torch.equal(algorithm.synthetic(turned, 5, Rng(0)), shown)

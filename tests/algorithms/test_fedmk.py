@@ -6,7 +6,7 @@ import torch
 
 from core import algorithms
 from core.experiments import make_clients, rounds
-from core.federation import Ledger, Message, UploadError
+from core.federation import Ledger, Message, Schedule, UploadError
 from core.models import count_parameters
 from core.rng import Rng
 from tests.algorithms.on_digits import accuracy_after, on_digits
@@ -392,3 +392,9 @@ def test_the_defaults_are_the_papers():
         "dynamic",
         True,
     )
+
+
+def test_the_federation_that_is_compared_has_the_same_schedule():
+    schedule = Schedule(clients=3, refused="leave_out", update_norm=7.0)
+    algorithm = algorithms.create("fedmk", SHORT | {"compare_size": 1}, schedule=schedule)
+    assert algorithm._compared().schedule == schedule

@@ -98,3 +98,9 @@ def test_the_target_trains_without_alignment(task):
 def test_it_needs_an_encoder():
     with pytest.raises(InputError, match="it needs the model 'unet'"):
         encoder(torch.nn.Identity())
+
+
+def test_a_target_that_is_nobody_is_refused(task):
+    nobody = attrs.evolve(TINY, settings=TINY.settings | {"target": 12})
+    with pytest.raises(InputError, match=r"client 12, is not among .* 0, 1"):
+        list(rounds(nobody, task=task))

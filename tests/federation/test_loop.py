@@ -145,3 +145,11 @@ def test_clients_share_one_array_of_images(task):
     smaller = attrs.evolve(made[0], memory={"a": torch.ones(1)})
     assert smaller.images.equal(made[0].images)
     assert len(attrs.evolve(made[0], images=made[0].images[:2]).images) == 2
+
+
+def test_some_images_of_a_client_are_those_rows(task):
+    whole = distribute(task, {"name": "iid"}, 5, seed=0)[3]
+    held = attrs.evolve(whole, images=whole.images)
+    rows = torch.tensor([4, 0, 4])
+    for client in (whole, held):
+        assert torch.equal(client.some(rows), whole.images[rows])

@@ -248,3 +248,16 @@ def test_without_a_compiler_one_line_says_so(monkeypatch, capsys):
         assert said.count("\n") == 1 and "no C++ compiler" in said
     finally:
         kernels.library.cache_clear()
+
+
+def test_without_the_kernels_only_the_result_of_an_affine_map_is_rounded():
+    """Maps far from zero with a narrow spread: a scale or a shift in bfloat16 would be off by more
+    than the result's own rounding.
+    """
+    maps = (normal(64, 3, 8, 8) + 100).bfloat16()
+    scale, shift = torch.full((1, 3), 1 / 3), torch.full((1, 3), -100 / 3)
+    with kernels.eager():
+        found = affine(maps, scale, shift, slope=1.0)
+    exact = maps.double() / 3 - 100 / 3
+    assert found.dtype == torch.bfloat16
+    assert ((found.double() - exact).abs() <= 2**-8 * exact.abs() + 1e-5).all()

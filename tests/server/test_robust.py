@@ -86,3 +86,17 @@ def test_nobody_moves():
 def test_bad_settings_are_named(bad):
     with pytest.raises(InputError):
         Aggregation(**bad)
+
+
+def test_running_statistics_do_not_drown_the_weights():
+    """Lengths of the updates are those of the weights: 1, 1 and 10. Statistics, which moved by 100,
+    are their median.
+    """
+    away = torch.tensor([1.0, -1.0, 10.0])
+    uploads = [
+        {"parameters/w": x[None], "buffers/mean": torch.tensor([100.0 + k])}
+        for k, x in enumerate(away)
+    ]
+    found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
+    torch.testing.assert_close(found["parameters/w"], torch.tensor([1 / 3]))
+    torch.testing.assert_close(found["buffers/mean"], torch.tensor([101.0]))

@@ -322,7 +322,9 @@ class FedIOD(Conversation):
         """
         generator = generator_from(state.task, self.settings, state.tensors).eval()
         device = state.task.runtime.device
-        if maps := list(take("conditions/", state.tensors).values()):
+        told = take("conditions/", state.tensors)
+        # by id: a state that was read again has its tensors in the order of their names
+        if maps := [told[owner] for owner in sorted(told, key=int)]:
             return self.painted(state, conditional.draw(maps, count, rng).labels)
         noise = torch.randn(
             count, self.settings.noise, generator=rng.generator(device), device=device
