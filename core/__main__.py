@@ -58,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         # of it
         if not hasattr(error, "format_message"):
             raise
-        return _failed(InputError(error.format_message()), " (see python -m core --help)")
+        context = getattr(error, "ctx", None)
+        verb = context.info_name if context is not None and context.parent else None
+        see = " ".join(filter(None, ["python -m core", verb, "--help"]))
+        return _failed(InputError(error.format_message()), f" (see {see})")
     if status == 130:
         print("interrupted; the same command goes on where it stopped", file=sys.stderr)
     return status

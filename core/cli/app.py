@@ -13,7 +13,10 @@ from core.errors import InputError, brief, unknown
 app = typer.Typer(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
     "tables, build the book.\n\nFirst steps:\n\n  python -m core data\n\n"
-    "  python -m core run --algorithm fedavg --dataset digits --profile quick",
+    "  python -m core algorithms\n\n"
+    "  python -m core run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 "
+    "--set local_steps=10\n\n"
+    "  python -m core table fedvck/11",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -36,14 +39,14 @@ Out = Annotated[
 ]
 
 
-def pairs(given: list[str]) -> dict[str, Any]:
-    """`key=value` texts as a mapping."""
+def pairs(given: list[str], what: str = "settings") -> dict[str, Any]:
+    """`key=value` texts as a mapping; `what` they are goes into the message for another text."""
     pairs = {}
     for text in given:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise InputError(f"give settings as NAME=VALUE, not {brief(text)}")
+            raise InputError(f"give {what} as NAME=VALUE, not {brief(text)}")
         if key in pairs:
             raise InputError(f"{brief(key)} is set twice")
         pairs[key] = value_of(key, value)

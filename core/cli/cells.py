@@ -17,12 +17,34 @@ SHOWN = [
 ]  # fmt: skip
 
 
+@app.command("algorithms")
+def algorithms_(
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, to see its settings; default: list all.")
+    ] = None,
+) -> None:
+    """List the algorithms, or the settings of one: what `run --set` takes, the printed value, the
+    released one, and what it means.
+
+    \b
+    Examples:
+      python -m core algorithms
+      python -m core algorithms fedvck
+    """
+    from core.report import options
+
+    print(options.settings(name) if name else options.overview())
+
+
 @app.command()
 def table(
     name: Annotated[
-        str,
-        typer.Argument(help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables."),
-    ],
+        str | None,
+        typer.Argument(
+            help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables; default: list "
+            "all."
+        ),
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -44,18 +66,18 @@ def table(
 
     if profile is not None:
         known_profile(profile)
-    paper, _, number = name.partition("/")
+    paper, _, number = (name or "").partition("/")
     if not number:
-        for one in TableSpec.of_paper(paper):
+        for one in TableSpec.of_paper(paper) if paper else TableSpec.all():
             print(f"{one.paper}/{one.table}  {one.title}")
         return
-    spec = TableSpec.find(paper, number)
+    spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile)
     print(spec.title)
-    found = table_frame(paper, number, profile)
     of = [f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)]
     other = found.stand_in != ""
     marked = found.column.where(~other, found.column + " †")
-    shown = found.assign(seeds=of, column=marked)[SHOWN]
+    difference = found.difference.where(found.verdict != "not compared")
+    shown = found.assign(seeds=of, column=marked, difference=difference)[SHOWN]
     print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
     for line in sorted(set(found.stand_in[other])):
         print(f"† {line}")
@@ -165,7 +187,9 @@ def check(
     runs = found.chosen(seed)
     yours = [queue.measure_anew(one, found.paper, out, runtime) for one in runs]
     known = records()
-    print(comparison(found, [known[one.id] for one in runs if one.id in known], yours))
+    book = [known[one.id] for one in runs if one.id in known]
+    asked = [found] if cell.count("/") > 3 else found.siblings()
+    print("\n\n".join(comparison(one, book, yours) for one in asked))
 
 
 @app.command("import")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,12 @@ from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pa
 from core.errors import InputError
 
 Algorithm = Annotated[
-    str | None, typer.Option(help="fedavg, fedprox, fedavgm, centralized, standalone, …")
+    str | None,
+    typer.Option(help="fedvck, fediod, gddfl, fedmk, fedavg, …: see `python -m core algorithms`."),
 ]
-Dataset = Annotated[str | None, typer.Option(help="A name of `python -m core data`.")]
+Dataset = Annotated[
+    str | None, typer.Option(help="A name of `python -m core data`; at quick default: digits.")
+]
 Model = Annotated[
     str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18; unet for pixels.")
 ]
@@ -33,7 +37,11 @@ Active = Annotated[int | None, typer.Option(help="Clients per round; default: al
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
 Seed = Annotated[list[int] | None, typer.Option(help="Seed; may be given several times.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="A hyper-parameter, NAME=VALUE; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting, NAME=VALUE; repeatable. `python -m core algorithms NAME` lists them.",
+    ),
 ]
 ModelSet = Annotated[list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")]
 Variant = Annotated[
@@ -45,7 +53,10 @@ Pending = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    typer.Option(help="With --pending: stop cleanly before so many minutes; default: 60."),
+    typer.Option(
+        help="With --pending: begin no round that would not end within so many minutes; default: 60. "
+        "Give a slot that holds a round."
+    ),
 ]
 On = Annotated[
     str | None,
@@ -90,6 +101,8 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     """The partition that the options name."""
     if alpha is not None and partition not in (None, "dirichlet"):
         raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
+    if alpha is not None and not math.isfinite(alpha):
+        raise InputError(f"--alpha must be a number above 0, not {alpha}")
     if alpha is not None:
         return {"name": "dirichlet", "alpha": alpha}
     if partition is None:
@@ -173,8 +186,8 @@ def run(
 
     \b
     Examples:
-      python -m core run --algorithm fedavg --dataset digits --alpha 0.1 --profile quick
-      python -m core run --algorithm fedprox --dataset digits --set mu=0.1 --seed 0 --seed 1
+      python -m core run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 --set local_steps=10
+      python -m core run --algorithm fedprox --dataset digits --alpha 0.1 --set mu=0.1 --seed 0 --seed 1
       python -m core run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
       python -m core run --pending --profile paper --minutes 9 --out runs
       python -m core run --pending --profile paper --on local:2
@@ -222,8 +235,11 @@ def _measure(
 ) -> None:
     """Run experiments one after the other and say what came out, of a cell beside what is printed."""
     from core.experiments import queue
+    from core.experiments.profiles import Profile as Profiles
     from core.federation import Runtime
 
+    if out is not None:
+        _usable(out)
     runtime = Runtime.choose(**how)
     for experiment in experiments:
         record, path, computed = queue.measure(
@@ -235,6 +251,16 @@ def _measure(
         print(_summary(record, path) + known)
         if cell:
             print(_in_table(record, cell))
+    if experiments[0].profile == "quick":
+        print(f"profile quick: {Profiles.load('quick').meaning}")
+
+
+def _usable(out: Path) -> None:
+    """Raise InputError, naming the option, where no records can be written below a folder."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
 
 
 def _queue(
@@ -255,6 +281,8 @@ def _queue(
         raise InputError(f"--minutes must be more than 0, not {minutes:g}")
     if gpus_per_run is not None and not (on or "").startswith("ray"):
         raise InputError("--gpus-per-run belongs to --on ray")
+    if out is not None:
+        _usable(out)
     items = _runnable(profile, shard, out)
     if on is None:
         _run_pending(items, minutes, out, Runtime.choose(**how))

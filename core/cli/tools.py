@@ -38,7 +38,7 @@ def notebook(
     from core.report.notebooks import run_notebook
 
     target = out or Path(f"{path.stem}.executed.ipynb")
-    run_notebook(path, pairs(parameter or []), target)
+    run_notebook(path, pairs(parameter or [], "parameters"), target)
     print(f"executed: {target}")
 
 

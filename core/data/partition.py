@@ -224,8 +224,16 @@ def _file(
         raise InputError(f"file must be the path of a split file, not {file!r}")
     if not isinstance(listed_classes_only, bool):
         raise InputError(f"listed_classes_only must be true or false, not {listed_classes_only!r}")
+    if not (root / file).is_file() and Path(file).parent == Path("splits"):
+        raise InputError(f"there is no split file {root / file}; {HOW_TO_GET}")
     return from_file(root / file, len(split), split.labels if listed_classes_only else None)
 
+
+#: where the files below `splits` come from
+HOW_TO_GET = (
+    "FedVCK's authors give theirs in the folder dataset/split_file of the repository "
+    "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
+)
 
 PARTITIONS: dict[str, Callable[..., Parts]] = {
     "iid": _iid,
@@ -270,7 +278,8 @@ def split(
             raise unknown(f"option of the partition {name!r}", key, options)
     for key, default in options.items():
         if default is inspect.Parameter.empty and key not in given:
-            raise InputError(f"the partition {name!r} needs {key!r}")
+            how = " (--alpha 0.1)" if key == "alpha" else ""
+            raise InputError(f"the partition {name!r} needs {key!r}{how}")
     _whole("clients", clients, 1)
     parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
     if len(parts) != clients:

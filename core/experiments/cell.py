@@ -137,7 +137,10 @@ class Cell:
         known = tuple(run.seed for run in self.experiments)
         for seed in seeds or ():
             if seed not in known:
-                raise InputError(f"{self.address} has the seeds {known}, not {seed}")
+                raise InputError(
+                    f"{self.address} has the seeds {', '.join(map(str, known))}, not {seed}; for a "
+                    "seed of your own take the options that `explain` shows to `run --algorithm`"
+                )
         return [run for run in self.experiments if seeds is None or run.seed in seeds]
 
     def siblings(self) -> list[Cell]:

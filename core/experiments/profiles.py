@@ -135,6 +135,10 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
     return found
 
 
+#: a number of steps takes the place of a number of epochs
+STEPS = {"local_epochs": "local_steps", "server_epochs": "server_steps"}
+
+
 def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     """The experiment that somebody asks for by hand: what is stated holds, the profile fills in the
     rest.
@@ -151,5 +155,9 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     partition = fields.get("partition") or {}
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
     by_hand = Layer("stated by hand", fields)
-    stack = chosen.overrides.over(Stack(alpha).put(by_hand)).put(by_hand)
+    stack = chosen.overrides.over(Stack(alpha).put(by_hand))
+    stated, set_ = fields.get("settings") or {}, stack.fields.get("settings", {})
+    # epochs that are asked for are not covered by steps that a profile has
+    freed = {steps: None for epochs, steps in STEPS.items() if epochs in stated and steps in set_}
+    stack = stack.put(Layer("stated by hand", {"settings": freed})).put(by_hand)
     return Experiment.from_dict({**stack.fields, "profile": profile})

@@ -8,12 +8,13 @@ import contextlib
 import re
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
 
 from core import data
+from core.data.partition import written
 from core.errors import InputError, one_line
 from core.experiments import schema
 from core.experiments.experiment import Experiment
@@ -64,11 +65,7 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                     continue
                 before = found.get(experiment.id)
                 cells = (*(before.cells if before else ()), cell.address)
-                missing = (
-                    None
-                    if experiment.dataset in here
-                    else f"the data set {experiment.dataset} is not here"
-                )
+                missing = _missing(experiment, here)
                 found[experiment.id] = (
                     attrs.evolve(before, cells=cells)
                     if before
@@ -84,6 +81,14 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
     return sorted(
         found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id)
     )
+
+
+def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
+    """Why an experiment cannot begin where these data sets are; None if it can."""
+    if experiment.dataset not in here:
+        return f"the data set {experiment.dataset} is not here"
+    file = written(experiment.partition)
+    return None if file is None or file.is_file() else f"the split file {file} is not here"
 
 
 def _but_for_seed(experiment: Experiment) -> str:

@@ -23,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "book" / "results"
 #: bytes of the largest record that is read
 LARGEST = 2**24
+#: what to do with one that cannot be read
+MEND = "delete it and measure the run again, or bring it back with git checkout"
 
 
 @attrs.define
@@ -74,14 +76,17 @@ class Record:
         """Read a record. Raises InputError, naming the file, for one that is damaged, was changed
         or cannot come from a run.
         """
-        data = read_json(path, LARGEST, "record")
+        try:
+            data = read_json(path, LARGEST, "record")
+        except InputError as error:
+            raise InputError(f"{error}; {MEND}") from None
         try:
             experiment = Experiment.from_dict(data.pop("experiment"))
             identifier = data.pop("id")
             record = cls(experiment=experiment, **data)
             schema.check(record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"the record {path} is damaged: {error}") from None
+            raise InputError(f"the record {path} is damaged: {error}; {MEND}") from None
         if identifier != experiment.id:
             raise InputError(
                 f"the record {path} says it is {brief(identifier)}, but its experiment is "

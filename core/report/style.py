@@ -158,6 +158,11 @@ TABLE_CSS: list[Any] = [
         "props": "caption-side:top; text-align:left; white-space:normal; color:inherit; "
         "font-weight:600; padding:.3em 0 .6em;",
     },
+    # a title stays in sight too, and is no wider than a narrow screen
+    {
+        "selector": "caption span",
+        "props": "display:inline-block; position:sticky; left:0; max-width:calc(100vw - 2rem);",
+    },
     # the methods stay in sight while a wide table is scrolled
     {
         "selector": "th.row_heading, th.blank",

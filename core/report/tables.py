@@ -105,7 +105,7 @@ def table(
     )
     styler.place, styler.details = place, _details(frame)
     styler.note = _note(frame, spec)
-    styler.set_caption(escape(title))
+    styler.set_caption(f"<span>{escape(title)}</span>")
     if frame["measured"].isna().all():
         styler.summary = f"{escape(title)}. Nothing is measured yet ({verdict_counts(frame)})."
     styler.set_table_styles(style.TABLE_CSS)

@@ -140,6 +140,8 @@ CASES = {
         "classes",
     ),
     "natural without centres": (run_with("--partition", "natural"), "centre"),
+    "dirichlet without alpha": (run_with("--partition", "dirichlet"), "--alpha 0.1"),
+    "alpha that is no number": (run_with("--alpha", "nan"), "--alpha"),
     "partition file missing": (run_with("--partition", "nowhere.json"), "nowhere.json"),
     "unknown device": (run_with("--device", "tpu"), "tpu"),
     "unknown precision": (run_with("--precision", "int8"), "bfloat16"),
@@ -241,7 +243,7 @@ CASES = {
     },
     "a seed that the table does not have": (
         ["run", "--cell", "reference/1/FedAvg/mnist-0.05", "--seed", "99"],
-        "seeds (0, 1, 2), not 99",
+        "seeds 0, 1, 2, not 99",
     ),
     "pending and a seed": (["run", "--pending", "--seed", "1"], "--seed"),
     "an unknown algorithm of 10^5 letters": (
@@ -394,10 +396,23 @@ def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
     assert path.name in refused(capsys, ["import", str(tmp_path)])
 
 
+def test_a_folder_that_cannot_be_is_named_as_the_option(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    out = str(tmp_path / "file" / "x")
+    assert f"--out {out} cannot be written" in refused(capsys, run_with("--out", out))
+    pending = ["run", "--pending", "--profile", "quick", "--out", out]
+    assert f"--out {out} cannot be written" in refused(capsys, pending)
+
+
+def test_a_mistake_in_an_option_points_to_the_help_of_its_command(capsys):
+    assert "(see python -m core run --help)" in refused(capsys, ["run", "--seed", "x"])
+
+
 def test_a_damaged_record_among_the_results_is_named(capsys):
     (path,) = queue.RESULTS.glob("*/*.json")
     path.write_text(path.read_text()[:50])
-    assert path.name in refused(capsys, ["table", "reference/1"])
+    said = refused(capsys, ["table", "reference/1"])
+    assert path.name in said and "delete it and measure the run again" in said
 
 
 def test_a_damaged_checkpoint_is_named(capsys, tmp_path):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import core.algorithms
 from core.data import drawn, monuseg, sites
 from core.errors import InputError
+from core.experiments import queue
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.lines import slug
@@ -465,7 +466,7 @@ def test_a_column_may_have_seeds_of_its_own(folder):
     ).cells("paper")
     assert [run.seed for run in a.experiments] == [7, 2]
     assert [run.seed for run in a.chosen([2])] == [2]
-    with pytest.raises(InputError, match="has the seeds \\(7, 2\\), not 4"):
+    with pytest.raises(InputError, match="has the seeds 7, 2, not 4"):
         a.chosen([4])
     with pytest.raises(InputError, match="seed stands twice"):
         TableSpec.load(write(folder, YAML.replace("alpha: 0.1,", "alpha: 0.1, seeds: [7, 7],")))
@@ -677,3 +678,20 @@ def test_a_table_of_ones_own_needs_a_file_and_nothing_else(folder):
     assert [run.seed for run in cells[0].experiments] == [0, 1, 2]
     assert {run.id for cell in cells for run in cell.experiments} <= TableSpec.ids(folder)
     assert TableSpec.find_cell(cells[0].address, "laptop", folder).row == "A"
+
+
+def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps():
+    asked = {"algorithm": "fedavg", "dataset": "mnist", "settings": {"local_epochs": 3}}
+    assert apply("laptop", asked).new_algorithm().settings.steps(640) == 30
+    both = asked | {"settings": {"local_epochs": 3, "local_steps": 7}}
+    assert apply("laptop", both).new_algorithm().settings.steps(640) == 7
+    assert apply("laptop", asked | {"settings": {}}).new_algorithm().settings.steps(640) == 10
+    server = {"algorithm": "fedvck", "dataset": "mnist", "settings": {"server_epochs": 3}}
+    assert apply("laptop", server).new_algorithm().settings.training.total(512) == 6
+
+
+def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    monkeypatch.setattr("core.data.present_names", lambda: {"cifar10"})
+    missing = [one.missing for one in queue.pending("converged", tmp_path) if one.missing]
+    assert any("splits/CIFAR10_clients10_alpha0.05.json is not here" in said for said in missing)

@@ -1,0 +1,75 @@
+"""The algorithms and their settings in words, for the command line."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import shutil
+import textwrap
+from typing import Any
+
+import attrs
+
+from core import algorithms
+
+_FIELD = re.compile(r"    (\w+): .* = ")
+
+
+def overview() -> str:
+    """Every algorithm with the first sentence of its description, a line each."""
+    width = max(map(len, algorithms.names()))
+    return "\n".join(f"{name:{width}}  {_title(name)}" for name in algorithms.names())
+
+
+def settings(name: str) -> str:
+    """The settings of an algorithm, with their printed values, the released ones where they differ,
+    and what they mean. Raises InputError for an unknown algorithm.
+    """
+    cls = algorithms.find(name).Settings
+    printed, released = (attrs.asdict(made(), recurse=False) for made in (cls, cls.released))
+    said = meanings(cls)
+    lines = [f"{name}: {_title(name)}", "", "--set NAME=VALUE, printed value (released value):", ""]
+    for key, value in printed.items():
+        other = "" if released[key] == value else f" ({_shown(released[key])})"
+        lines.append(f"  {key}={_shown(value)}{other}")
+        if said.get(key):
+            lines += textwrap.wrap(
+                said[key], _width(), initial_indent=" " * 6, subsequent_indent=" " * 6
+            )
+    return "\n".join(lines)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """What the comments `#:` above the fields of an attrs class say, by field; those of its bases
+    too.
+    """
+    found: dict[str, str] = {}
+    for one in reversed([base for base in cls.__mro__ if attrs.has(base)]):
+        said: list[str] = []
+        for line in inspect.getsource(one).splitlines():
+            if line.startswith("    #: "):
+                said.append(line.strip().removeprefix("#: "))
+            elif match := _FIELD.match(line):
+                found[match[1]] = " ".join(said) or found.get(match[1], "")
+                said = []
+            else:
+                said = []
+    return found
+
+
+def _title(name: str) -> str:
+    """The first sentence of an algorithm's description."""
+    module = importlib.import_module(f"core.algorithms.{name}")
+    first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+    return first.removesuffix(".")
+
+
+def _shown(value: Any) -> str:
+    """As `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)

@@ -1,0 +1,64 @@
+"""What the command line says of algorithms and their settings."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from core import algorithms
+from core.errors import InputError
+from core.report import options
+
+
+@attrs.frozen
+class Base:
+    #: how far
+    #: it goes
+    step: float = attrs.field(default=0.1)
+    plain: int = 3
+
+
+@attrs.frozen
+class Derived(Base):
+    plain: int = 4
+    # a remark for programmers
+    other: int = 5
+    #: who
+    name: str = "x"
+
+
+def test_the_comments_above_fields_are_their_meanings():
+    assert options.meanings(Derived) == {
+        "step": "how far it goes",
+        "plain": "",
+        "other": "",
+        "name": "who",
+    }
+
+
+def test_every_algorithm_is_listed_with_its_name():
+    lines = options.overview().splitlines()
+    assert [line.split()[0] for line in lines] == list(algorithms.names())
+    assert all(len(line.split(None, 1)[1]) > 10 for line in lines)
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_setting_is_listed_as_set_takes_it(name):
+    """`--set` with what is listed gives the printed settings again."""
+    from core.cli.app import pairs
+
+    text = options.settings(name)
+    rows = [
+        line.split()[0]
+        for line in text.splitlines()[3:]
+        if line.startswith("  ") and line[2:3].strip()
+    ]
+    printed = algorithms.find(name).Settings()
+    if not any(isinstance(value, list | tuple) for value in attrs.asdict(printed).values()):
+        assert algorithms.create(name, pairs(rows)).settings == printed
+
+
+def test_a_released_value_stands_beside_the_printed_one():
+    assert "  iterations=1000 (10000)\n" in options.settings("fedvck")
+    with pytest.raises(InputError, match="did you mean 'fedvck'"):
+        options.settings("fedvk")
