@@ -27,7 +27,7 @@ def settings(name: str) -> str:
     """The settings of an algorithm, with their printed values, the released ones where they differ,
     and what they mean. Raises InputError for an unknown algorithm.
     """
-    cls = algorithms.find(name).Settings
+    cls: Any = algorithms.find(name).Settings
     printed, released = (attrs.asdict(made(), recurse=False) for made in (cls, cls.released))
     said = meanings(cls)
     lines = [f"{name}: {_title(name)}", "", "--set NAME=VALUE, printed value (released value):", ""]
