@@ -87,10 +87,9 @@ Markdown(
 )
 
 # %% [markdown]
-# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; "a quarter"
-# has 3 local epochs in place of 10. More
-# readings, with more work than the laptop's but half of its network's width, stand on [their
-# page](04_fedvck_budgets):
+# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg, a
+# quarter* trains for 3 local epochs in place of 10. [The budgets](04_fedvck_budgets) have a page, with the log of the
+# authors' own run of this cell and with more readings, at half of the network's width:
 
 # %% tags=["hide-input"]
 printed = {row: one.value for row, one in in_print.items()}

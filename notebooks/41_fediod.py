@@ -184,8 +184,8 @@ pd.DataFrame(
 # ### Sure, each and apart
 #
 # A teacher that cannot decide teaches little. With $q_k = p_1(z_k)$ by {eq}`eq:kd-temperature` (Eq. 1), the generator
-# makes the teachers' entropy small (Eq. 3; the equation has a temperature whose value is not printed, ours is 1). But where all agree, the student learns nothing that a single client could
-# not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
+# makes the teachers' entropy small (Eq. 3, at the default temperature 1). But where all agree, the student learns nothing
+# that a single client could not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
 #
 # $$
 # L_\text{conf} = \mathbb{E}_{\xi} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .

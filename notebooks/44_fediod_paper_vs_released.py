@@ -77,7 +77,6 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 # | setting | values | the question |
 # |---|---|---|
 # | `input_ratio` | `generated`, `real` | what $D_k(x)$ of Eq. 8 is the probability of |
-# | none | 1 | the temperature $\tau$ of Eq. 3 and 5 |
 # | `class_ratio` | `count`, `share` | images of a class (text), or their share at the client (symbol of Eq. 8) |
 # | `epoch_of` | `largest`, `smallest` | whose data an epoch of stage two passes once |
 #

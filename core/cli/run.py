@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -261,6 +262,8 @@ def _usable(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out} cannot be written: you may not write there")
 
 
 def _queue(

@@ -135,10 +135,6 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
     return found
 
 
-#: a number of steps takes the place of a number of epochs
-STEPS = {"local_epochs": "local_steps", "server_epochs": "server_steps"}
-
-
 def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     """The experiment that somebody asks for by hand: what is stated holds, the profile fills in the
     rest.
@@ -156,8 +152,12 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
     by_hand = Layer("stated by hand", fields)
     stack = chosen.overrides.over(Stack(alpha).put(by_hand))
-    stated, set_ = fields.get("settings") or {}, stack.fields.get("settings", {})
-    # epochs that are asked for are not covered by steps that a profile has
-    freed = {steps: None for epochs, steps in STEPS.items() if epochs in stated and steps in set_}
+    # steps take the place of epochs: a profile's must not hide epochs that are asked for
+    filled = stack.fields.get("settings", {})
+    freed = {
+        steps: None
+        for name in fields.get("settings") or {}
+        if name.endswith("_epochs") and (steps := f"{name.removesuffix('epochs')}steps") in filled
+    }
     stack = stack.put(Layer("stated by hand", {"settings": freed})).put(by_hand)
     return Experiment.from_dict({**stack.fields, "profile": profile})

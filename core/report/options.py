@@ -63,7 +63,7 @@ def _title(name: str) -> str:
     """The first sentence of an algorithm's description."""
     module = importlib.import_module(f"core.algorithms.{name}")
     first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
-    return first.removesuffix(".")
+    return first.partition(". ")[0].removesuffix(".")
 
 
 def _shown(value: Any) -> str:

@@ -686,6 +686,9 @@ def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps():
     both = asked | {"settings": {"local_epochs": 3, "local_steps": 7}}
     assert apply("laptop", both).new_algorithm().settings.steps(640) == 7
     assert apply("laptop", asked | {"settings": {}}).new_algorithm().settings.steps(640) == 10
+    taught = {"algorithm": "fedkd", "dataset": "mnist", "settings": {"distill_epochs": 3}}
+    assert apply("laptop", taught).new_algorithm().settings.distill_steps is None
+    assert apply("laptop", taught | {"settings": {}}).settings["distill_steps"] == 60
     server = {"algorithm": "fedvck", "dataset": "mnist", "settings": {"server_epochs": 3}}
     assert apply("laptop", server).new_algorithm().settings.training.total(512) == 6
 
