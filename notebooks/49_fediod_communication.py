@@ -117,8 +117,8 @@ hundred = kept.index.get_level_values("data").str.startswith("cifar100")
 low = int((kept["target (%)"] < 20 / (1 + 9 * hundred)).sum())  # 2 / classes
 Markdown(
     f"In {cheaper} of {len(kept)} pairs of records FedAvg needs fewer bytes. "
-    f"In {low} of the {len(kept)} the target is below twice a guess, so this says "
-    "little of the paper's Figure 8, whose FedIOD reaches more."
+    f"In {low} of the {len(kept)} the target is below twice a guess, so this "
+    "says little of the paper's Figure 8, whose FedIOD reaches more."
     if len(kept)
     else "No record has both."
 )
