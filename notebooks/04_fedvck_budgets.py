@@ -91,7 +91,8 @@ beside.assign(hours=pd.Series(took)).round(1)
 #
 # An [early version](https://github.com/Youth-49/FedVCK_2024/tree/4446315/results) of the authors' repository holds the
 # log of one run of this very cell: their seed, 10,000 iterations of condensation and 1,000 epochs of the server in each
-# round, tested after every 100 epochs. How its accuracy grows, and that of the rows above:
+# round, tested after every 100 epochs. Besides, it leaves out classes of which a client has few images; ours condense
+# these too. How its accuracy grows, and that of the rows above:
 
 # %% tags=["hide-input"]
 log = pd.read_csv(TABLES / "fedvck" / "authors_log.csv")
