@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -68,7 +69,8 @@ def table(
         known_profile(profile)
     paper, _, number = (name or "").partition("/")
     if not number:
-        for one in TableSpec.of_paper(paper) if paper else TableSpec.all():
+        papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})
+        for one in itertools.chain.from_iterable(map(TableSpec.of_paper, papers)):
             print(f"{one.paper}/{one.table}  {one.title}")
         return
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile)

@@ -491,6 +491,15 @@ def test_a_table_says_what_is_to_be_known_of_it(capsys):
     assert " ".join(note) in " ".join(capsys.readouterr().out.split())
 
 
+def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
+    assert main(["table"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown if line.startswith("gddfl/")][0] == "gddfl/1"
+    assert len(shown) == len(TableSpec.all())
+    assert main(["algorithms"]) == 0 and "fedvck " in capsys.readouterr().out
+    assert main(["algorithms", "fedprox"]) == 0 and "  mu=" in capsys.readouterr().out
+
+
 def test_a_split_file_is_found_where_the_shell_is(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     parts = [list(range(k, 90, 3)) for k in range(3)]
