@@ -494,7 +494,7 @@ def test_a_table_says_what_is_to_be_known_of_it(capsys):
 def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
     assert main(["table"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown if line.startswith("gddfl/")][0] == "gddfl/1"
+    assert next(line for line in shown if line.startswith("gddfl/")).startswith("gddfl/1 ")
     assert len(shown) == len(TableSpec.all())
     assert main(["algorithms"]) == 0 and "fedvck " in capsys.readouterr().out
     assert main(["algorithms", "fedprox"]) == 0 and "  mu=" in capsys.readouterr().out
