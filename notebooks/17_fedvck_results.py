@@ -76,10 +76,11 @@ beside = readings_beside("fedvck", "ladder", "converged", in_print)
 beside.round(1)
 
 # %% tags=["hide-input"]
-near = beside[beside.index.str.startswith("FedVCK")].nlargest(1, "measured")
+judged = beside[beside["verdict"] != "too few seeds"]
+near = judged[judged.index.str.startswith("FedVCK")].nlargest(1, "measured")
 Markdown(
     "".join(
-        f"*{one.Index}* comes nearest, "
+        f"Of those with a verdict *{one.Index}* comes nearest, "
         f"{one.measured - one.printed:+.1f} points against print: "
         f"{one.verdict} (seeds: {one.seeds})."
         for one in near.itertuples()
