@@ -132,9 +132,9 @@ source(mmd)
 source(engine.condense)
 
 # %% [markdown]
-# Three steps of it in a few lines, compared with `core`. `moved` is the running sum of gradients (momentum). (`at.problem`
-# normalises the images inside the encoder with the statistics of the real ones; [the next page](07_condensed_images)
-# says why.)
+# Three steps of it in a few lines, compared with `core`. `moved` is the running sum of gradients (momentum).
+# (`at.problem` normalises the images inside the encoder with the statistics of the real ones; [the next
+# page](07_condensed_images) says why.)
 
 # %%
 client = (task, encoder, images, labels, images_per_class, rng.at("start"))

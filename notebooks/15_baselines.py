@@ -164,15 +164,10 @@ def distance(mu):
     return sum(far) / len(far)
 
 
-mus = [0.01, 0.1, 1.0, 10.0]
-gone = {
-    "mu": mus,
-    "distance": [distance(mu) for mu in mus],
-    "label": "FedProx",
-}
+mus = pd.Series([0.01, 0.1, 1.0, 10.0], name="mu")
 show(
     lines(
-        pd.DataFrame(gone),
+        mus.to_frame().assign(distance=mus.map(distance), label="FedProx"),
         "mu",
         "distance",
         ylabel="mean distance from the received model",

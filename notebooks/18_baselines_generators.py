@@ -4,7 +4,7 @@
 # *Question:* five rivals of FedVCK {cite:p}`fedvck` make features or images of their own. How, and what for?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
-# [The page before](15_baselines) has FedAvg and the three rivals that change a client's loss, and says where each of the nine acts.
+# [The page before](15_baselines) has FedAvg and three rivals that change a client's loss, and says where each acts.
 # FedGen {cite:p}`fedgen`, FedGAN {cite:p}`fedganrasouli,fedgan` and DFRD {cite:p}`dfrd` train a generator; FedDM
 # {cite:p}`feddm` and DESA {cite:p}`desa` condense images. How far they come stands among the
 # [results](19_baselines_results).
@@ -231,7 +231,7 @@ source(dfrd.DFRD.student_loss)
 
 # %% [markdown]
 # The diversity loss is printed as $\exp(-\frac{1}{Q^2} \sum_{i,j} \lVert s_i - s_j \rVert \, \lVert h_i - h_j \rVert)$,
-# $h$ being what enters the generator and $Q$ the number of images in the batch. We compute it for random images of growing side:
+# $h$ being what enters the generator and $Q$ the number of images. We compute it for random images of growing side:
 
 # %% tags=["hide-input"]
 sides, merged = (
@@ -286,9 +286,8 @@ show(
 # w = w_t + \min\Bigl(1, \frac{\rho}{\lVert g \rVert}\Bigr) g, \qquad g \sim \mathcal{N}(0, I) ,
 # $$ (eq:base-feddm)
 #
-# so that the images remain useful while the server moves; $\rho$ is the largest distance from $w_t$ (5 in the paper). The
-# server trains the global model on the images of this
-# round.
+# so that the images remain useful while the server moves; $\rho$ is the largest distance from $w_t$, 5 here. The server
+# trains the global model on the images of this round.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(feddm.disturbance)

@@ -112,7 +112,10 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
         here = Path(partition)
         return {"name": "file", "file": str(here.absolute() if here.is_file() else here)}
     name, *rest = partition.split(",")
-    return {"name": name, **pairs(rest)}
+    options = pairs(rest)
+    if name == "dirichlet" and "alpha" not in options:
+        raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
+    return {"name": name, **options}
 
 
 def _summary(record: Any, path: Path) -> str:

@@ -124,7 +124,8 @@ class Draws:
     def __init__(self, rngs: Sequence[Rng], owner: torch.Tensor) -> None:
         self.rngs, self.device = rngs, owner.device
         self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
-        self._images: list[int] | None = None
+        #: real images of each client, once they were counted
+        self._held: list[int] | None = None
 
     def _each(self, *purpose: str | int):
         for rng, size in zip(self.rngs, self.sizes, strict=True):
@@ -150,15 +151,15 @@ class Draws:
 
     def each_image(self, real: RealData, *purpose: str | int) -> torch.Tensor:
         """(N,) uniform numbers, one for each real image."""
-        if self._images is None:  # once: a GPU is waited for
+        if self._held is None:  # once: a GPU is waited for
             owners = real.owner[real.group]
-            self._images = torch.bincount(owners, minlength=len(self.rngs)).tolist()
+            self._held = torch.bincount(owners, minlength=len(self.rngs)).tolist()
         return torch.cat(
             [
                 torch.rand(
                     count, generator=rng.at(*purpose).generator(self.device), device=self.device
                 )
-                for rng, count in zip(self.rngs, self._images, strict=True)
+                for rng, count in zip(self.rngs, self._held, strict=True)
             ]
         )
 

@@ -229,12 +229,6 @@ def _file(
     return from_file(root / file, len(split), split.labels if listed_classes_only else None)
 
 
-#: where the files below `splits` come from
-HOW_TO_GET = (
-    "FedVCK's authors give theirs in the folder dataset/split_file of the repository "
-    "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
-)
-
 PARTITIONS: dict[str, Callable[..., Parts]] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
@@ -278,8 +272,7 @@ def split(
             raise unknown(f"option of the partition {name!r}", key, options)
     for key, default in options.items():
         if default is inspect.Parameter.empty and key not in given:
-            how = " (--alpha 0.1)" if key == "alpha" else ""
-            raise InputError(f"the partition {name!r} needs {key!r}{how}")
+            raise InputError(f"the partition {name!r} needs {key!r}")
     _whole("clients", clients, 1)
     parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
     if len(parts) != clients:
@@ -359,6 +352,11 @@ def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
     return [np.array(pool, dtype=np.int64) for pool in pools]
 
 
+#: where the files below `splits` come from
+HOW_TO_GET = (
+    "FedVCK's authors give theirs in the folder dataset/split_file of the repository "
+    "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
+)
 #: bytes of the largest split file that is read: some ten million numbers
 LARGEST = 2**27
 

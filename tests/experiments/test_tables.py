@@ -693,6 +693,22 @@ def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps():
     assert apply("laptop", server).new_algorithm().settings.training.total(512) == 6
 
 
+@pytest.mark.parametrize(("dataset", "far"), [("cifar10", 0.2), ("pathmnist", 1.0)])
+def test_the_authors_logs_end_where_print_does(dataset, far):
+    """One seed each, beside a mean of three in Tables 11 and 3; ten rounds, ten tests in each."""
+    with (TABLES / "fedvck" / "authors_log.csv").open(encoding="utf-8", newline="") as file:
+        log = [row for row in csv.DictReader(file) if row["dataset"] == dataset]
+    places = [(int(row["round"]), int(row["epoch"])) for row in log]
+    assert places == [(t, epoch) for t in range(1, 11) for epoch in range(100, 1001, 100)]
+    (printed,) = (
+        float(row["value"])
+        for row in printed_rows("fedvck")
+        if (row["dataset"], row["method"], row["beta"]) == (dataset, "fedvck", "0.05")
+        and (row["table"], row["metric"]) in {("11", "accuracy"), ("3", "accuracy")}
+    )
+    assert abs(float(log[-1]["accuracy"]) - printed) < far
+
+
 def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
     monkeypatch.setattr("core.data.present_names", lambda: {"cifar10"})

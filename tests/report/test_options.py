@@ -53,9 +53,10 @@ def test_every_setting_is_listed_as_set_takes_it(name):
         for line in text.splitlines()[3:]
         if line.startswith("  ") and line[2:3].strip()
     ]
-    printed = algorithms.find(name).Settings()
-    if not any(isinstance(value, list | tuple) for value in attrs.asdict(printed).values()):
-        assert algorithms.create(name, pairs(rows)).settings == printed
+    assert [row.partition("=")[0] for row in rows] == [
+        field.name for field in attrs.fields(algorithms.find(name).Settings)
+    ]
+    assert algorithms.create(name, pairs(rows)).settings == algorithms.find(name).Settings()
 
 
 def test_a_released_value_stands_beside_the_printed_one():

@@ -317,13 +317,11 @@ class FedIOD(Conversation):
             centre.learn_only(more, fresh)
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
-        """Images of the trained generator, (count, C, S, S) in [0, 1], with its running
-        statistics.
-        """
+        """Images of the trained generator, (count, C, S, S) in [0, 1], by its running statistics."""
         generator = generator_from(state.task, self.settings, state.tensors).eval()
         device = state.task.runtime.device
         told = take("conditions/", state.tensors)
-        # by id: a state that was read again has its tensors in the order of their names
+        # by id, for a state that was read again has its tensors in the order of their names
         if maps := [told[owner] for owner in sorted(told, key=int)]:
             return self.painted(state, conditional.draw(maps, count, rng).labels)
         noise = torch.randn(
