@@ -296,6 +296,9 @@ Markdown(
 )
 
 # %% [markdown]
+# How long the images are moved does more than any of these: see the
+# [results](32_gddfl_results).
+#
 # ## Gallery
 #
 # Every row is a client, with its own device: real and condensed images in turn, class by class. First without a shift,
