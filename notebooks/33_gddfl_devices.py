@@ -284,7 +284,7 @@ arms.add_prefix("against ").round(1)
 # %% tags=["hide-input"]
 first = beside["R.S.@10"].get("R.S.@10, the first images")
 Markdown(
-    (f"Ahead: {', '.join(ahead)}." if ahead else "None is ahead.")
+    (f"Ahead on average: {', '.join(ahead)}." if ahead else "None is ahead.")
     + (
         " Taking the first images in place of random ones, as the code does, "
         f"changes random selection by {first:+.1f}."
@@ -296,8 +296,7 @@ Markdown(
 )
 
 # %% [markdown]
-# How long the images are moved does more than any of these: see the
-# [results](32_gddfl_results).
+# How long the images are moved counts too: a [ladder](32_gddfl_results) stands among the results.
 #
 # ## Gallery
 #
