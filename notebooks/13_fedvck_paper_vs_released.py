@@ -116,10 +116,11 @@ twin = table_frame("fedvck", 11, found["profile"].iat[0]).query(
 accuracy["as printed"] = twin["measured"].iat[0]
 seeds = against.map(
     lambda row: twin["seeds"].iat[0] if row == "as printed" else 1
-)
+).astype(float)
 worth = pd.DataFrame(
     {
-        "points": accuracy - accuracy.reindex(against).to_numpy(),
+        "points": accuracy.reindex(against.index)
+        - accuracy.reindex(against).to_numpy(),
         "chance": twin["std"].iat[0] * (1 + 1 / seeds) ** 0.5,
     }
 ).drop("as printed", errors="ignore")

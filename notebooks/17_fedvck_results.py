@@ -212,11 +212,14 @@ table("fedvck", 12, best)
 # the number of classes. Accuracy / balanced accuracy in percent, from the same runs:
 
 # %% tags=["hide-input"]
-both = pd.concat(metrics_frame("fedvck", number, best) for number in (3, 11))
-measures = ["accuracy", "balanced_accuracy"]
-means = 100 * both.groupby(["column", "row"], sort=False)[measures].mean()
+measures = ["column", "row", "accuracy", "balanced_accuracy"]
+both = pd.concat(
+    metrics_frame("fedvck", number, best).reindex(columns=measures)
+    for number in (3, 11)
+)
+means = 100 * both.groupby(["column", "row"], sort=False).mean()
 pairs = [f"{one:.1f} / {balanced:.1f}" for one, balanced in means.to_numpy()]
-pd.Series(pairs, means.index).unstack("column").fillna("")
+pd.Series(pairs, means.index, dtype=str).unstack("column").fillna("")
 
 # %% [markdown]
 # ## Take away

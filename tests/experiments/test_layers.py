@@ -5,6 +5,8 @@ idle.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import core.algorithms
-from core.experiments import PROFILES, TableSpec
+from core.experiments import PROFILES, Experiment, TableSpec
 from core.experiments.explain import explanation, origins
 from core.experiments.layers import Layer, Stack, opened
 from core.experiments.profiles import Profile
@@ -171,27 +173,55 @@ def effective(specs: list[TableSpec]) -> set[Place]:
     return found
 
 
+def less_one(fields: Mapping, key: str) -> dict:
+    """The fields without one, which may be an entry of another: `settings.lr`."""
+    name, _, rest = key.partition(".")
+    if rest:
+        return {**fields, name: less_one(fields[name], rest)} if name in fields else {**fields}
+    return {one: value for one, value in fields.items() if one != name}
+
+
 def without(stack: Stack, place: Place) -> dict:
     """The fields of a stack if one place did not state its value."""
     where, key = place
     less = Stack(stack.alpha)
     for layer in stack.layers:
         if not layer.where.endswith("as its data set is another"):  # `put` adds these itself
-            left_out = {key} if layer.where == where else set()
-            kept = {name: value for name, value in layer.fields.items() if name not in left_out}
+            kept = less_one(layer.fields, key) if layer.where == where else layer.fields
             less = less.put(Layer(layer.where, kept))
     return less.fields
 
 
+def by_hand(root: Path) -> list[Stack]:
+    """The fields of a run without a table, for every profile and algorithm."""
+    return [
+        Profile.load(name, root).overrides.over(
+            Stack().put(Layer("stated by hand", {"algorithm": algorithm, "dataset": "digits"}))
+        )
+        for name in PROFILES
+        for algorithm in core.algorithms.names()
+    ]
+
+
 def idle(specs: list[TableSpec]) -> set[Place]:
-    """Places that change no run: not by their value, nor by what would stand there without them, as
-    where a data set would bring a partition of its own.
+    """Places that change no run, of a table or by hand: not by their value, nor by what would stand
+    there without them, as where a data set would bring a partition of its own.
     """
     stacks = {id(c.stack): c.stack for p in PROFILES for spec in specs for c in spec.cells(p)}
+    alone = [one for root in {spec.path.parents[1] for spec in specs} for one in by_hand(root)]
+
+    def settings(fields: dict) -> object:
+        return Experiment.from_dict({**fields, "profile": "quick"}).new_algorithm().settings
+
     return {
         place
         for place in stated(specs) - effective(specs)
         if all(without(stack, place) == stack.fields for stack in stacks.values())
+        and all(
+            settings(without(stack, place)) == settings(stack.fields)
+            for stack in alone
+            if any(layer.where == place[0] for layer in stack.layers)
+        )
     }
 
 
