@@ -209,9 +209,9 @@ Markdown(
         f"*{row}* {of.mean():+.1f} ({of.count()})"
         for row, of in beyond.iterrows()
     )
-    + ". The best of them is "
-    f"{beyond.mean(axis=1).max():+.1f} points away; one seed differs from "
-    f"another by {own.std():.1f} (standard deviation)."
+    + ". The best of them changes it by "
+    f"{beyond.mean(axis=1).max():+.1f} points; one seed differs from another "
+    f"by {own.std():.1f} (standard deviation)."
     if len(beyond)
     else "Not measured at this profile."
 )
