@@ -175,9 +175,9 @@ table("fedvck", "ladder", "converged")
 # %% [markdown]
 # ## Is it the clients' work?
 #
-# The authors move the images in 10,000 small steps of SGD, each against fresh batches and augmentations; *Adam* takes
-# 160, against exact means. Are its images worse? With half of the width, a quarter of the images and two rounds, on
-# validation data:
+# The authors move the images in 10,000 small steps of SGD, each against a batch of real images under a new augmentation;
+# *Adam* takes 160, against exact means. Are its images worse? With half of the width, a quarter of the images and two
+# rounds, on validation data:
 
 # %% tags=["hide-input"]
 moved = table_runs("fedvck", "moves", best and [best])
@@ -324,8 +324,8 @@ table("fedvck", "budget", best)
 # ## Take away
 #
 # - A number belongs to a budget, and FedVCK's needs much. With more work and more images together it comes nearer to
-#   print; which of them does it is measured only in part. Neither more of the server's epochs nor other ways to move the
-#   images were found to bring what is left.
+#   print; which of them does it is measured only in part. 50 epochs of the server do not bring what is left, nor do,
+#   at half of the width and after two rounds, other ways to move the images; 1,000 epochs are not tried.
 # - Whether a part of a method is worth its price is a question of a ladder, one rung after the other, not of two ends.
 #
 # ```{exercise} Who works more?

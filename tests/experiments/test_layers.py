@@ -173,11 +173,11 @@ def effective(specs: list[TableSpec]) -> set[Place]:
     return found
 
 
-def less_one(fields: Mapping, key: str) -> dict:
+def lacking(fields: Mapping, key: str) -> dict:
     """The fields without one, which may be an entry of another: `settings.lr`."""
     name, _, rest = key.partition(".")
     if rest:
-        return {**fields, name: less_one(fields[name], rest)} if name in fields else {**fields}
+        return {**fields, name: lacking(fields[name], rest)} if name in fields else {**fields}
     return {one: value for one, value in fields.items() if one != name}
 
 
@@ -187,7 +187,7 @@ def without(stack: Stack, place: Place) -> dict:
     less = Stack(stack.alpha)
     for layer in stack.layers:
         if not layer.where.endswith("as its data set is another"):  # `put` adds these itself
-            kept = less_one(layer.fields, key) if layer.where == where else layer.fields
+            kept = lacking(layer.fields, key) if layer.where == where else layer.fields
             less = less.put(Layer(layer.where, kept))
     return less.fields
 
