@@ -268,7 +268,7 @@ class DESA(fedavg.FedAvg):
             free=True,
             disturb=lambda step: redraw(encoder, task, rng.at("network", step)),
         )
-        images, _ = condense(problem, condensing.noise(real, group, rngs), group)
+        images, _ = condense(problem, condensing.starts("noise", real, group, task, rngs), group)
         images = condensing.encode(images, task.dataset, "uint8").unflatten(
             0, (real.groups, self.settings.ipc)
         )

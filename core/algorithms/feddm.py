@@ -1,9 +1,10 @@
 """FedDM: iterative distribution matching.
 
 Xiong, Wang, Cheng, Yu, Hsieh. FedDM: Iterative Distribution Matching for Communication-Efficient
-Federated Learning. CVPR 2023. No official code is at hand; what the paper leaves open follows
-FedVCK's repository, which carries its parts (`random_pertube`), and the values of `Settings` are
-those of the paper's image experiments.
+Federated Learning. CVPR 2023. The values of `Settings` are those of the paper's image experiments;
+images start from noise, as in FedVCK, whose tables it stands in. There is no official code.
+`Settings.released()` follows a public program (anonymifish/fed-distribution-matching) that shares
+partition, seed and disturbance of weights with the code of FedVCK. It starts from real images.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Settings(condensing.ServerSide, Condensation):
 
     @classmethod
     def released(cls) -> Settings:
-        """There is no released code; these are the defaults."""
-        return cls()
+        """The public program; its ConvNet has instance normalisation."""
+        return cls(init="real", server_weight_decay=5e-4)
 
 
 class FedDM(Condensing):
@@ -85,7 +86,8 @@ class FedDM(Condensing):
             head=True,
             disturb=disturbance(encoder, settings.rho, shared),
         )
-        images, _ = condense(problem, condensing.noise(real, group, rngs), group)
+        start = condensing.starts(settings.init, real, group, task, rngs)
+        images, _ = condense(problem, start, group)
         return condensing.uploads(clients, real, images, group)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

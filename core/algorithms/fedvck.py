@@ -259,10 +259,10 @@ class FedVCK(Condensing):
     def start_images(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
     ) -> torch.Tensor:
-        """S ~ N(0, 1), (M, C, H, W); with `warm_start` the images of each client's last round, if
-        it had one.
+        """S ~ N(0, 1) as printed, (M, C, H, W); with `warm_start` the images of each client's last
+        round, if it had one.
         """
-        start = condensing.noise(real, group, rngs)
+        start = condensing.starts(self.settings.init, real, group, clients[0].task, rngs)
         if self.settings.warm_start:
             for position, client in enumerate(clients):
                 if "images" in client.memory:

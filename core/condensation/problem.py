@@ -16,6 +16,7 @@ import torch
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
 from core.condensation.descent import OPTIMISERS
+from core.condensation.initial import KINDS
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
 from core.condensation.selection import draw, draw_different
@@ -42,6 +43,9 @@ class Condensation:
 
     #: p: condensed images as a share of a client's images of a class
     share: float = attrs.field(default=0.02, validator=number(0, 1, above=True))
+    #: what condensed images start from: "noise", so that no pixel is a client's, random "real" images,
+    #: or each from the mean of several ("real_average")
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *KINDS))
     #: at least so many condensed images per class and client
     min_images: int = attrs.field(default=5, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))

@@ -12,7 +12,7 @@ from torch import nn
 
 from core import server
 from core.checks import number, part, whole
-from core.condensation import augment, draw_augmentation, to_wire
+from core.condensation import augment, draw_augmentation, initial_images, to_wire
 from core.condensation.problem import Condensation, RealData
 from core.data import Dataset
 from core.errors import InputError
@@ -126,18 +126,27 @@ def gather(
     return RealData(pixels, group, share[group], key // classes, key % classes), sizes
 
 
-def noise(real: RealData, group: torch.Tensor, rngs: Sequence[Rng]) -> torch.Tensor:
-    """S ~ N(0, 1), (M, C, H, W): one image for every entry of `group` (M,), drawn from its client's
-    own stream.
+def starts(
+    kind: str, real: RealData, group: torch.Tensor, task: Task, rngs: Sequence[Rng]
+) -> torch.Tensor:
+    """What condensed images start from (`kind`: see `initial_images`), (M, C, H, W): one image for
+    every entry of `group` (M,) ascending, drawn from its client's own stream.
     """
-    counts = torch.bincount(real.owner[group], minlength=len(rngs)).tolist()
-    device, shape = real.images.device, real.images.shape[1:]
-    return torch.cat(
-        [
-            torch.randn(count, *shape, generator=rng.at("start").generator(device), device=device)
-            for count, rng in zip(counts, rngs, strict=True)
-        ]
-    )
+    counts, owner = torch.bincount(group, minlength=real.groups), real.owner[real.group]
+    parts = []
+    for position, rng in enumerate(rngs):
+        _, own = torch.unique(real.group[owner == position], return_inverse=True)
+        parts.append(
+            initial_images(
+                kind,
+                real.images[owner == position],
+                own,
+                counts[real.owner == position],
+                task.inputs,
+                rng.at("start").generator(real.images.device),
+            )
+        )
+    return torch.cat(parts)
 
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:

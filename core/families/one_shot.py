@@ -20,7 +20,6 @@ import torch
 
 from core import models
 from core.checks import number, on_or_off, one_of, whole
-from core.condensation import initial_images
 from core.condensation.initial import KINDS
 from core.condensation.problem import RealData, strategy
 from core.families import condensing
@@ -163,27 +162,9 @@ class OneShotCondensing(OneShot):
         task, settings = clients[0].task, self.settings
         networks = Rng(messages[clients[0].id].whole("seed"))
         real, _ = condensing.gather(clients, rngs)
-        images = self.condense(task, real, starts(real, settings, task, rngs), networks, rngs)
-        group = torch.arange(real.groups, device=images.device).repeat_interleave(images.shape[1])
+        group = torch.arange(real.groups, device=real.group.device)
+        group = group.repeat_interleave(settings.images_per_class)
+        start = condensing.starts(settings.init, real, group, task, rngs)
+        start = start.unflatten(0, (real.groups, settings.images_per_class))
+        images = self.condense(task, real, start, networks, rngs)
         return condensing.uploads(clients, real, images.flatten(0, 1), group)
-
-
-def starts(
-    real: RealData, settings: CondensingSettings, task: Task, rngs: Sequence[Rng]
-) -> torch.Tensor:
-    """What condensed images start from, (G, m, C, H, W), drawn from every client's own stream."""
-    parts, owner = [], real.owner[real.group]
-    for position, rng in enumerate(rngs):
-        counts = torch.full_like(real.owner[real.owner == position], settings.images_per_class)
-        _, group = torch.unique(real.group[owner == position], return_inverse=True)
-        parts.append(
-            initial_images(
-                settings.init,
-                real.images[owner == position],
-                group,
-                counts,
-                task.inputs,
-                rng.at("start").generator(real.images.device),
-            )
-        )
-    return torch.cat(parts).unflatten(0, (real.groups, settings.images_per_class))

@@ -7,7 +7,6 @@ from core.condensation import LatentEncoder
 from core.condensation.engine import condense
 from core.experiments import Experiment, make_clients, make_task
 from core.families import condensing
-from core.families.one_shot import starts
 from core.federation import Runtime
 from core.models import initialise
 from core.rng import Rng
@@ -29,7 +28,11 @@ def pieces(**more):
     clients, rngs = make_clients(TINY, task), [Rng(1), Rng(2)]
     algorithm = algorithms.create("dm", SMALL | more)
     real, _ = condensing.gather(clients, rngs)
-    return algorithm, task, real, rngs, starts(real, algorithm.settings, task, rngs)
+    settings, group = algorithm.settings, torch.arange(real.groups)
+    group = group.repeat_interleave(settings.images_per_class)
+    start = condensing.starts(settings.init, real, group, task, rngs)
+    start = start.unflatten(0, (real.groups, settings.images_per_class))
+    return algorithm, task, real, rngs, start
 
 
 def test_the_defaults_are_those_of_the_authors_code():

@@ -110,3 +110,25 @@ def test_the_ledger_counts_images_and_labels(task, clients):
         "images": images * 64,
         "labels": images,
     }
+
+
+@pytest.mark.parametrize("name", ["feddm", "fedvck"])
+def test_images_that_start_from_real_ones_and_hardly_move_are_images_of_the_client(
+    task, clients, name
+):
+    """As in the public program; from noise none of them is."""
+    for init, own in (("real", True), ("noise", False)):
+        algorithm = algorithms.create(name, FAST | {"init": init, "image_lr": 1e-9})
+        message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), clients[0].id)
+        sent = algorithm.client_update(clients[0], message, Rng(3)).tensors
+        kept = [
+            (clients[0].images[clients[0].labels == label] == image).all((1, 2, 3)).any()
+            for image, label in zip(sent["images"], sent["labels"], strict=True)
+        ]
+        assert all(kept) if own else not any(kept)
+
+
+def test_the_public_program_starts_from_real_images():
+    settings = algorithms.create("feddm", variant="released").settings
+    assert (settings.init, settings.server_weight_decay) == ("real", 5e-4)
+    assert algorithms.create("feddm").settings.init == "noise"

@@ -123,12 +123,12 @@ def test_noise_comes_from_each_clients_own_stream(clients):
     rngs = [Rng(1), Rng(2), Rng(3)]
     real, _ = condensing.gather(clients, rngs)
     group = torch.arange(real.groups).repeat_interleave(2)
-    together = condensing.noise(real, group, rngs)
+    task = clients[0].task
+    together = condensing.starts("noise", real, group, task, rngs)
     for position, client in enumerate(clients):
         alone, _ = condensing.gather([client], [rngs[position]])
-        mine = condensing.noise(
-            alone, torch.arange(alone.groups).repeat_interleave(2), [rngs[position]]
-        )
+        own = torch.arange(alone.groups).repeat_interleave(2)
+        mine = condensing.starts("noise", alone, own, task, [rngs[position]])
         assert torch.equal(together[real.owner[group] == position], mine)
     assert abs(float(together.mean())) < 0.05 and abs(float(together.std()) - 1) < 0.05
 

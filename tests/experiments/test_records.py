@@ -36,6 +36,8 @@ AS_BEFORE: dict[str, object] = {
     "discriminator_norm": "instance",
     "discriminator_first": False,
     "discriminator_rests": False,
+    # what condensed images start from
+    "init": "noise",
     # masks and images: no part of classification
     "perceptual": 1.0,
 }
