@@ -1,5 +1,5 @@
-"""The one loop of stochastic gradient descent: clients train with it on their data, a server on
-what it received.
+"""The loop of stochastic gradient descent on labelled images: clients train with it on their data,
+a server on what it received. What learns from a teacher or beside a rival has a loop of its own.
 """
 
 from __future__ import annotations

@@ -134,6 +134,19 @@ class FedKD(Algorithm):
         """The student's first weights, and how many public images will be answered with which
         noise.
         """
+        queries, noise = self._budget(task)
+        meta = {
+            "round": 0,
+            "seed": rng.at("public").key,
+            "queries": queries,
+            "answered": False,
+            "noise": noise,
+            "sharers": 1,
+        }
+        return State(task, pack(task.new_model(rng.at("model"))), meta)
+
+    def _budget(self, task: Task) -> tuple[int, float]:
+        """How many public images a client answers, and the noise multiplier of all its answers."""
         settings = self.settings
         total = len(public.public_images(task, settings))
         queries = min(total, settings.pool or total)
@@ -147,15 +160,7 @@ class FedKD(Algorithm):
                     f"a budget of epsilon {settings.epsilon:g} does not buy one answer"
                 )
         # one release of all answers has the multiplier of one answer over the root of their number
-        meta = {
-            "round": 0,
-            "seed": rng.at("public").key,
-            "queries": queries,
-            "answered": False,
-            "noise": noise / math.sqrt(queries) if settings.private else 0.0,
-            "sharers": 1,
-        }
-        return State(task, pack(task.new_model(rng.at("model"))), meta)
+        return queries, noise / math.sqrt(queries) if settings.private else 0.0
 
     def _asked(self, task: Task, meta: Mapping[str, Any]) -> torch.Tensor:
         """The public images that are answered, uint8 (n, C, S, S): the same for server and
@@ -218,7 +223,16 @@ class FedKD(Algorithm):
         return model
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Train to completion, answer the public images, forget the teacher."""
+        """Train to completion, answer the public images, forget the teacher. Raises InputError where
+        a private client is asked for more answers or for less noise than its budget has.
+        """
+        if self.settings.private:
+            queries, noise = self._budget(client.task)
+            if message.whole("queries") > queries or message.number("noise") < noise * (1 - 1e-6):
+                raise InputError(
+                    f"client {client.id} is asked for more than its privacy budget of epsilon "
+                    f"{self.settings.full_epsilon:g} allows"
+                )
         teacher = self._teacher(client, rng)
         client.memory = {}
         logits = client.task.outputs(teacher, self._asked(client.task, message.meta))

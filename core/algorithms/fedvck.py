@@ -110,7 +110,8 @@ class Settings(condensing.ServerSide, Condensation):
     )
     #: Eq. 16: con_beta falls to a tenth half way through every round and is never restored
     fading_contrast: bool = switch()
-    #: Eq. 16: train on the condensed images of the last so many rounds; 1: on S^t, as printed
+    #: Eq. 15 and 16: train on the condensed images of the last so many rounds; 1: on those of this
+    #: round, the narrower reading of the text
     keep_rounds: int = attrs.field(default=1, validator=whole(1))
     #: siamese augmentation of what the server's cross-entropy sees
     server_augmentation: str = attrs.field(default="none", validator=strategy)

@@ -197,4 +197,6 @@ def book(
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
+    if action in ("build", "execute", "check", "serve") and (chapter or out):
+        raise InputError(f"`book {action}` is about the whole site: it takes no pages and no --out")
     actions[action]()

@@ -30,6 +30,16 @@ from core.rng import Rng
 
 PHOTOGRAPHS = "photographs"
 FRAMED_DIGITS = "framed_digits"
+#: sets that are made from the images of another, beside those whose name says so
+SOURCES = {
+    FRAMED_DIGITS: "digits",
+    "ham10000_melanoma": "ham10000",
+    "dermamnist": "ham10000",
+    # three views of the same bodies
+    "organamnist": "organs",
+    "organcmnist": "organs",
+    "organsmnist": "organs",
+}
 #: how many windows are kept
 WINDOWS = 5_000
 #: shorter side of a photograph, in windows, at each scale that windows are cut at
@@ -46,8 +56,8 @@ def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch
 
     Args:
         name: `photographs`, `framed_digits`, or a name that `load` takes.
-        task: the data set that is learned. None of its images may come back, so its own name is
-            refused.
+        task: the data set that is learned. None of its images may come back, so its own name and
+            those of sets from the same source are refused.
         root: the data folder, as in `load`.
 
     Raises InputError when the set is unknown or missing, or is the task's own.
@@ -61,10 +71,11 @@ def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch
 
 
 def _source(name: str) -> str:
-    """A name without what says size or kind of labels: `pneumoniamnist_224` holds the images of
-    `pneumoniamnist`.
+    """Where a set's images come from: `pneumoniamnist_224` holds those of `pneumoniamnist`, and
+    `dermamnist` those of `ham10000`, in another split.
     """
-    return "digits" if name == FRAMED_DIGITS else re.sub(r"_(\d+|coarse)$", "", name)
+    plain = re.sub(r"_(\d+|coarse)$", "", name)
+    return SOURCES.get(plain, plain)
 
 
 @functools.lru_cache(maxsize=2)

@@ -49,7 +49,7 @@ def dirichlet(
     per_class: int | None = None,
 ) -> Parts:
     """Give each class to the clients in proportions drawn from Dir(alpha, ..., alpha), plain as in
-    Hsu et al. 2019.
+    Yurochkin et al. 2019 (Bayesian Nonparametric Federated Learning of Neural Networks).
 
     `cap`: a client that already holds N / clients samples gets nothing of the classes that follow,
     which evens out client sizes (NIID-Bench, Li et al. 2022, arXiv:2102.02079; the splits of FedVCK

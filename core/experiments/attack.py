@@ -120,7 +120,8 @@ def attack(
     it.
 
     Args:
-        clients: fresh ones; where the attacked round is not the first, those before it run again.
+        clients: fresh ones; where the attacked round is not the first, those before it run again,
+            and shadow clients remember of them what the real ones do.
         kept: a file that keeps what every shadow run gave, so that an attack that was cut goes on
             there; one that is damaged, or has another `key`, counts as none.
 
@@ -132,7 +133,11 @@ def attack(
     for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
         state = result.state
     chosen = select(clients, algorithm.schedule.active, here.at("select"))
-    drawn = [targets(client, draws.at("targets", client.id)) for client in chosen]
+    rows = shared_out(chosen, draws.at("outside"))
+    drawn = [
+        targets(client, draws.at("targets", client.id), mine)
+        for client, mine in zip(chosen, rows, strict=True)
+    ]
     asked = {one.client.id: one for one in drawn if len(one.labels)}
     if not asked:
         raise InputError("no client has a class that the test set has, so there are no targets")
@@ -206,14 +211,33 @@ def _judged(
     return Outcome({id_: judged(id_, [id_]) for id_ in asked}, judged(None, list(asked)))
 
 
-def targets(client: Client, rng: Rng) -> Targets:
+def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
+    """Rows of the test set that each client may be asked about: of every class as many as it has,
+    or its share of them where the test set has too few.
+
+    No row is for two clients. So in a shadow run whose client is without an image, no other has it,
+    and the server's model is without it too.
+    """
+    labels = clients[0].task.dataset.test.labels
+    order = torch.randperm(len(labels), generator=rng.generator())
+    found = [list[torch.Tensor]() for _ in clients]
+    for c, held in enumerate(torch.stack([client.class_counts for client in clients]).T.tolist()):
+        free, total = order[labels[order] == c], max(sum(held), 1)
+        sizes = [n * min(len(free), total) // total for n in held]
+        for mine, rows in zip(found, free[: sum(sizes)].split(sizes), strict=True):
+            mine.append(rows)
+    return [torch.cat(mine) for mine in found]
+
+
+def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targets:
     """Balanced targets, class by class: images of the client, and as many of the test set, which no
-    client has. Where a class has more images on the client than in the test set, the rest is known
-    to the attacker.
+    client has, or of these `rows` of it. Where a class has more images on the client than there,
+    the rest is known to the attacker.
     """
     test, device = client.task.dataset.test, client.labels.device
     order = torch.randperm(len(client), generator=rng.at("inside").generator()).to(device)
     others = torch.randperm(len(test), generator=rng.at("outside").generator())
+    others = others if rows is None else others[torch.isin(others, rows)]
     mine, unseen = [], []
     for c in client.labels.unique().tolist():
         own, free = order[client.labels[order] == c], others[test.labels[others] == c]

@@ -48,7 +48,7 @@ class Pending:
 
 
 def pending(profile: str, root: Path | None = None) -> list[Pending]:
-    """Runs without a complete record, most urgent first: by table, then by seed.
+    """Runs without a complete record, most urgent first: by seed, then by the priority of their table.
 
     Left out are cells that cannot be tested here, algorithms that are not written yet and runs that
     would stop before the rounds of their heading. A run that fills several cells stands once.

@@ -170,7 +170,8 @@ def run(
     precision or on another kind of machine.
     """
     task = task or make_task(experiment, runtime)
-    # a partition that cannot be made is a mistake, and leaves no record
+    # what cannot begin is a mistake, and leaves no record: a method for other data, a partition
+    federation.check_serves(algorithm or experiment.new_algorithm(), task)
     clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)
     kept.notes = kept.notes if notes is None else notes

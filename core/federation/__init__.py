@@ -4,7 +4,7 @@ from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, Rows, distribute
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
 from core.federation.local_training import LocalTraining, learn, supervised, train
-from core.federation.loop import RoundResult, rounds, select
+from core.federation.loop import RoundResult, check_serves, rounds, select
 from core.federation.message import Ledger, Message
 from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
@@ -33,6 +33,7 @@ __all__ = [
     "admit",
     "announce",
     "as_announced",
+    "check_serves",
     "check_upload",
     "distribute",
     "learn",

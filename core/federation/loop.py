@@ -63,6 +63,15 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
     return [able[i] for i in sorted(chosen.tolist())]
 
 
+def check_serves(algorithm: Algorithm, task: Task) -> None:
+    """Raise InputError for a task that the algorithm does not serve."""
+    if task.learns not in algorithm.serves():
+        raise InputError(
+            f"{type(algorithm).__name__} is a method for {' and '.join(algorithm.serves())}, but "
+            f"{task.dataset.name} is a data set for {task.learns}"
+        )
+
+
 def rounds(
     algorithm: Algorithm,
     task: Task,
@@ -81,11 +90,7 @@ def rounds(
     state, or a test, with numbers that are not finite, and FileError for a checkpoint that cannot
     be written or has another key.
     """
-    if task.learns not in algorithm.serves():
-        raise InputError(
-            f"{type(algorithm).__name__} is a method for {' and '.join(algorithm.serves())}, but "
-            f"{task.dataset.name} is a data set for {task.learns}"
-        )
+    check_serves(algorithm, task)
     able = sum(len(client) > 0 for client in clients)
     algorithm.schedule = schedule = algorithm.schedule.among(able)
     rng, key = Rng(seed), dict(key or {})

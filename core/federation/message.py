@@ -64,8 +64,9 @@ class Ledger:
     """What every round cost: bytes up and down by kind of content, and seconds by phase; and which
     uploads were refused, where some were.
 
-    All traffic is entered here, so the communication tables are read off the ledger and not worked
-    out from a formula.
+    All traffic that enters a result is counted here, so the communication tables are read off the
+    ledger and not worked out from a formula. Uploads that are refused are named and not counted, and
+    neither is what a test asks of clients.
     """
 
     rounds: list[dict[str, dict[str, Any]]] = attrs.field(factory=list)

@@ -70,8 +70,10 @@ class Comparison:
     def outcome(self) -> np.ndarray:
         """Which of `OUTCOMES`, as text.
 
-        *equivalent*: the 90% interval of measured minus printed lies within the margin (two
-        one-sided tests at 5%). *different*: print is farther away than the margin and outside the
+        *equivalent*: the 90% interval of measured minus printed lies within the margin: two
+        one-sided tests at 5% of our mean against the printed number, which counts as exact. Print
+        has a spread of its own, so against the paper's true mean more than 5% pass at the margin.
+        *different*: print is farther away than the margin and outside the
         95% prediction interval, which uses both spreads. *inconclusive*: neither, and a difference
         of `RESOLUTION` margins could have been missed. *consistent*: the rest.
         """

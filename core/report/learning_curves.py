@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from core.errors import InputError, unknown
+from core.experiments.schema import SHARES
 from core.report import style
 from core.report.figures import blank
 from core.report.verdict import MB
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from core.experiments import Record
 
 AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
-#: metrics that are not fractions and are drawn as they are
-_AS_IS = ("loss", "cross_entropy")
 
 
 def _seaborn() -> Any:
@@ -67,7 +66,7 @@ def curve_frame(
     rows = []
     for record in _resolve(runs):
         label = by(record) if callable(by) else _series_name(record, by)
-        sent, scale = 0.0, 1.0 if metric in _AS_IS else 100.0
+        sent, scale = 0.0, 100.0 if metric.startswith(SHARES) else 1.0
         for entry in record.rounds:
             sent += entry["up"] + entry["down"]
             if not entry["metrics"]:
@@ -178,7 +177,7 @@ def _draw(
 
 def _ylabel(metric: str) -> str:
     name = style.measure(metric)
-    return name if metric in _AS_IS else f"{name} (%)"
+    return f"{name} (%)" if metric.startswith(SHARES) else name
 
 
 def _last(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -190,6 +189,6 @@ def _last(frame: pd.DataFrame, name: str) -> pd.Series:
 def _describe(frame: pd.DataFrame, names: Sequence[str], metric: str, x: str, title: str) -> str:
     """The figure in words: what is drawn, and where each series ends."""
     ends = "; ".join(f"{name} ends at {_last(frame, name).mean():.1f}" for name in names)
-    unit = "" if metric in _AS_IS else " in percent"
+    unit = " in percent" if metric.startswith(SHARES) else ""
     topic = f"{title}. " if title else ""
     return f"{topic}{metric.replace('_', ' ')}{unit} against {AXES[x]}, mean over seeds: {ends}."

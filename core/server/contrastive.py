@@ -32,9 +32,10 @@ def relational_contrastive_loss(
     negatives (Eq. 15).
 
     As printed, l_i = -log exp(z_i . f_{c_i} / tau) / sum_{j in HN(c_i)} exp(z_i . f_j / tau): the
-    positive is not in the denominator, so l_i can be negative, and with similarity "dot" it is
-    linear in the length of z_i, so that it has no lower bound and training can diverge. SimSiam,
-    which the paper follows, takes the cosine, which bounds l_i.
+    positive is not in the denominator, so l_i can be negative. With similarity "dot" it has no lower
+    bound in z_i, unless f_{c_i} is a convex combination of its negatives' prototypes: once z_i's
+    product with f_{c_i} is larger than those with the others, l_i falls without end as z_i grows,
+    and training can diverge. SimSiam, which the paper follows, takes the cosine, which bounds l_i.
 
     The released code takes the cosine, adds the positive to the denominator, and repeats a
     prototype for every sample of its class in the batch: l_i = -log n_{c_i} e_{c_i} / sum_{j in

@@ -2,9 +2,9 @@
 on the server.
 
 FedVCK (AAAI 2025), Eq. 11-14. The two copies of the paper's text differ in Eq. 14-16: one writes
-S^t, the images of this round, the other S^{:t}, all images uploaded so far. In Eq. 14 both sum over
-S^{0..t-1}, so the feature prototypes are means over all earlier rounds. The functions here take the
-images' features and leave the choice to the caller.
+S^t, the other S^{:t}. Below Eq. 14 both define S^{t-1} (or S^{:t-1}) as the accumulated set, and
+both sum over S^{0..t-1}, so the feature prototypes are means over all earlier rounds. The functions
+here take the images' features and leave the choice to the caller.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ def combined(
 
 
 def _trimmed(values: torch.Tensor, share: float) -> torch.Tensor:
-    """The mean of each number over clients, (K, ...) to (...), without the share of them at either
-    end; a half leaves the median.
+    """The mean of each number over clients, (K, ...) to (...), without the share of them, rounded
+    up, at either end; a half leaves the median.
     """
     clients = len(values)
-    cut = min(math.floor(share * clients), (clients - 1) // 2)
+    cut = min(math.ceil(share * clients - 1e-9), (clients - 1) // 2)
     kept = values.sort(0).values[cut : clients - cut]
     return kept.to(torch.promote_types(values.dtype, torch.float32)).mean(0).to(values.dtype)
 

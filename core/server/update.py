@@ -124,9 +124,10 @@ def update_model(
     """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce
     + L_rc (Eq. 16).
 
-    The two copies of the paper's text disagree on whether Eq. 15 and 16 run over S^t, the images of
-    this round, or S^{:t}, all images so far: hand in the one or the other. The released code takes
-    S^{:t}, of the last max(10, rounds / 2) rounds.
+    One copy of the paper's text has S^t in Eq. 15 and 16, the other S^{:t}. Below Eq. 14 both define
+    S^{t-1} (or S^{:t-1}) as the accumulated set, so most likely all images so far are meant. The
+    released code takes those of the last max(10, rounds / 2) rounds. Hand in these, or, as the
+    narrower reading, the images of this round.
 
     Args:
         model: a network of `core.models`.

@@ -17,7 +17,7 @@ from core.algorithms.random_selection import Settings as OneShot
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
-from core.experiments.attack import attack, targets
+from core.experiments.attack import attack, shared_out, targets
 from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
 from core.privacy.membership import LikelihoodRatio, confidence
@@ -99,6 +99,22 @@ def test_targets_are_balanced_in_every_class_and_the_rest_is_known():
     )
 
 
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_no_image_of_the_test_set_is_for_two_clients(number):
+    """Or a shadow of the server's model that counts as without it might have it from another."""
+    task = noise_task(60)
+    clients = clients_of(task, number)
+    rows = shared_out(clients, Rng(0))
+    assert len(torch.cat(rows).unique()) == len(torch.cat(rows)) > 30
+    test = task.dataset.test.labels
+    supply = torch.bincount(test, minlength=2)
+    demand = torch.stack([client.class_counts for client in clients])
+    for client, mine in zip(clients, rows, strict=True):
+        share = (supply / demand.sum(0)).clamp(max=1) * client.class_counts
+        given = torch.bincount(test[mine], minlength=2)
+        assert ((share - given >= 0) & (share - given < 1)).all()
+
+
 def test_methods_that_are_no_single_upload_are_refused():
     task = noise_task(8)
     pooled = Centralized(schedule=Schedule(clients=1, rounds=1))
@@ -113,8 +129,10 @@ def test_the_uploads_of_the_real_run_are_attacked():
     plan = LikelihoodRatio(shadows=4, round=2)
     found = attack(method, task, clients_of(task, 2), 3, plan)
     *_, last = rounds(method, task, clients_of(task, 2), 3)
+    clients, draws = clients_of(task, 2), Rng(3).at("attack")
     asked = [
-        targets(client, Rng(3).at("attack", "targets", client.id)) for client in clients_of(task, 2)
+        targets(client, draws.at("targets", client.id), rows)
+        for client, rows in zip(clients, shared_out(clients, draws.at("outside")), strict=True)
     ]
     model = method.model(last.state)
     expected = [confidence(task.outputs(model, one.images), one.labels) for one in asked]
@@ -164,7 +182,7 @@ def test_images_that_are_sent_as_they_are_can_be_told():
     settings = OneShot(images_per_class=16, server_epochs=40, server_lr=0.3, server_batch=32)
     sends = RandomSelection(settings, Schedule(clients=1, rounds=1))
     found = attack(sends, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
-    assert found.clients[0].auc > 0.8
+    assert found.clients[0].auc > 0.75
 
 
 @pytest.mark.parametrize("algorithm", ["desa", "fedmk", "fedvck", "gddfl", "scaffold"])

@@ -11,6 +11,7 @@ import torch
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, run, schema
 from core.federation import Client, Message, Runtime, UploadError
+from core.rng import Rng
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
 
@@ -459,3 +460,39 @@ def test_a_note_fits_into_a_record():
     link.note("client 0 failed:\nTraceback\x07 " + "x" * 5000)
     (text,) = link.notes
     assert text.isprintable() and len(text) <= schema.TEXT and text.startswith("client 0 failed: T")
+
+
+def test_the_server_cannot_take_the_noise_of_a_private_client_off():
+    """It knows seed and path of every draw; a node's secret is its own, and stays while it runs."""
+    settings = {"private": True, "local_steps": 2, "pool": 40, "local_rounds": 1}
+    stated = experiment("fedkd", settings=settings, rounds=1)
+    sent = []
+    for _ in range(2):
+        nodes = Nodes(stated)
+
+        def keep(number, content):
+            sent.append(wire.message(content, torch.device("cpu")).tensors.get("votes/noisy"))
+            return content
+
+        nodes.spoil, nodes.times = keep, 2  # asked twice: the same noise
+        assert server.federate(nodes, nodes.server).metrics
+    votes = [one for one in sent if one is not None]
+    assert len(votes) == 6
+    algorithm = stated.new_algorithm()
+    task = make_task(stated, Runtime())
+    first = make_clients(stated, task)[0]
+    state = algorithm.initialise(task, Rng(0).at("initialise"))
+    asked = algorithm.broadcast(state, 0)
+    guessed = algorithm.client_update(first, asked, Rng(0).at("round", 1).at("client", 0))
+    assert not any(torch.equal(guessed.tensors["votes/noisy"], one) for one in votes)
+    assert not any(torch.equal(a, b) for a, b in zip(votes[:3], votes[3:], strict=True))
+
+
+def test_a_private_client_refuses_a_server_that_asks_for_less_noise():
+    stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40})
+    algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
+    client_, state = make_clients(stated, task)[0], algorithm.initialise(task, Rng(0))
+    honest = algorithm.broadcast(state, 0)
+    for change in ({"noise": 0.0}, {"queries": 41}):
+        with pytest.raises(InputError, match="privacy budget"):
+            algorithm.client_update(client_, Message({}, honest.meta | change), Rng(0))

@@ -15,6 +15,7 @@ import torch
 
 from core.algorithms.fediod.clients import Answers, Locals, Pull
 from core.algorithms.fediod.teachers import train_teacher
+from core.errors import InputError
 from core.families import conditional
 from core.families.conditional import Told
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
@@ -110,7 +111,9 @@ class Conversation(Algorithm):
     def probabilities(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """q_k of any images, for tests."""
+        """q_k of any images, for tests. Raises InputError for private clients, whom nobody tests."""
+        if self.settings.private:
+            raise InputError("a private client shows what its teacher says to nobody")
         found = self._recalled(clients, rng)[0].probabilities(
             messages[clients[0].id].tensors["images"]
         )

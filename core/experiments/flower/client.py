@@ -4,12 +4,16 @@ A node says in its configuration which client it is (`partition-id`), where its 
 folder; without it the node takes its part of a data set that it has whole, for simulations) and
 where it keeps its memory over a restart (`memory`, a folder; without it the memory lives as long
 as Flower's Context).
+
+The server knows the seed of the run, and so all that is drawn from it. A private client draws from
+a secret of its node instead: or the server could draw the same noise and take it off again.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -29,6 +33,8 @@ from core.rng import Rng
 
 app = ClientApp()
 MEMORY = "memory"
+#: bytes of a node's own randomness
+SECRET = 16
 
 
 def runtime(context: Context) -> Runtime:
@@ -78,8 +84,11 @@ def _kept(context: Context, client: Client) -> Path | None:
     return folder and Path(str(folder)) / f"{context.run_id}-{client.id}.safetensors"  # type: ignore[return-value]
 
 
-def _recall(context: Context, client: Client, asked: str) -> dict[str, torch.Tensor]:
-    """A client's memory: from the Context, or, in a node that was started again, from its file.
+def _recall(
+    context: Context, client: Client, asked: str
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """A client's memory, and its node's secret, (SECRET,) uint8: from the Context, or, in a node
+    that was started again, from its file.
 
     When a question comes a second time, because its answer was lost, it is the memory that the
     client had when the question came first; so the answer is the same.
@@ -92,13 +101,18 @@ def _recall(context: Context, client: Client, asked: str) -> dict[str, torch.Ten
         with safe_open(path, framework="pt", device=str(client.task.runtime.device)) as file:
             last = file.metadata()["asked"]
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return take("before/" if last == asked else "after/", kept)
+    secret = kept.get("secret", torch.tensor(list(os.urandom(SECRET)), dtype=torch.uint8))
+    return take("before/" if last == asked else "after/", kept), secret
 
 
 def _remember(
-    context: Context, client: Client, before: dict[str, torch.Tensor], asked: str
+    context: Context,
+    client: Client,
+    before: dict[str, torch.Tensor],
+    secret: torch.Tensor,
+    asked: str,
 ) -> None:
-    kept = put("before/", before) | put("after/", client.memory)
+    kept = put("before/", before) | put("after/", client.memory) | {"secret": secret}
     context.state[MEMORY] = wire.arrays(kept)
     context.state["asked"] = ConfigRecord({"what": asked})
     if path := _kept(context, client):
@@ -128,12 +142,13 @@ def answer(message: Message, context: Context) -> Message:
     algorithm = experiment.new_algorithm()
     if question not in algorithm.questions:
         raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
+    before, secret = _recall(context, client, asked)
     # all draws below the same node of the tree of random streams as in one process
-    rng = Rng(experiment.seed, tuple(path))
-    before = _recall(context, client, asked)
+    private = getattr(algorithm.settings, "private", False)
+    rng = Rng(int.from_bytes(bytes(secret.tolist())) if private else experiment.seed, tuple(path))
     client.memory = {name: value.clone() for name, value in before.items()}  # some learn in place
     received = {client.id: wire.message(message.content, client.task.runtime.device)}
     content = wire.records(getattr(algorithm, question)([client], received, rng)[client.id])
-    _remember(context, client, before, asked)
+    _remember(context, client, before, secret, asked)
     content["asked"] = ConfigRecord({"what": asked})
     return Message(content, reply_to=message)
