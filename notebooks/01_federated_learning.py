@@ -68,8 +68,8 @@ task.dataset.classes
 #
 # ## Clients that differ
 #
-# Real hospitals see different diseases. Experiments imitate this with a Dirichlet distribution: for each class $c$,
-# shares of the $K$ clients are drawn,
+# Real hospitals see different diseases. Experiments imitate this with a Dirichlet distribution
+# {cite:p}`dirichletsplit`: for each class $c$, shares of the $K$ clients are drawn,
 #
 # $$
 # (q_{1,c}, \dots, q_{K,c}) \sim \mathrm{Dir}(\alpha, \dots, \alpha),
@@ -156,8 +156,8 @@ source(federation.rounds)
 # ## Client drift
 #
 # Each client walks towards the minimum of its own $F_k$. When clients differ they walk apart. We measure by how much
-# after one round from the same start: the mean distance between the clients' models and their average $\bar w$,
-# relative to the distance they went,
+# after one round from the same start: the mean distance between the clients' models and their plain mean
+# $\bar w = \frac{1}{K} \sum_k w^k$, relative to the distance they went,
 #
 # $$
 # \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.

@@ -237,8 +237,9 @@ falls.groupby("label", sort=False)["loss"].agg(["first", "last"]).rename(
 )
 
 # %% [markdown]
-# With the dot product the loss can always be lowered by longer features, so it falls without end. In training it would
-# take over from the cross-entropy. `similarity="dot"` is there for whoever wants to see it.
+# With the dot product: once a feature's product with its own prototype is larger than those with its hard negatives',
+# the loss falls without end as the feature grows. In training it would take over from the cross-entropy.
+# `similarity="dot"` is there for whoever wants to see it.
 #
 # ### Eq. 15: the projector
 #
@@ -262,9 +263,10 @@ pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map(
 #
 # ### Eq. 16: what the server keeps
 #
-# In print the server trains on $\mathcal{S}^t$. The released code keeps the condensed images of the last
+# In print the server trains on $\mathcal{S}^t$ or $\mathcal{S}^{:t}$, by the copy of the text ([the
+# server](08_fedvck_server) says how we read it). The released code keeps the condensed images of the last
 # $\max(10, R / 2)$ rounds, so in ten rounds it keeps all. Cross-entropy and contrast then see several times as many
-# images.
+# images as with those of one round.
 #
 # ## The wire
 #
@@ -283,7 +285,7 @@ cost.to_frame(f"bytes of {many} images")
 # ## Take away
 #
 # - Two of the paper's ideas are weak in the code: the selection is close to uniform, and the contrast fades out.
-# - The dot product of Eq. 15 has no lower bound. The large image rates of the code need its bound on the gradient.
+# - With its dot product Eq. 15 can fall without end. The large image rates of the code need its bound on the gradient.
 # - Differences that change what a figure measures (a warm start) matter more than their effect on accuracy.
 #
 # ## Exercise

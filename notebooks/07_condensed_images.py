@@ -106,14 +106,15 @@ show(
 
 # %% [markdown]
 # The two losses are distances of differently normalised features, so their heights cannot be compared. What can be
-# compared is how far apart the statistics of the layers are on condensed and on real images, in deviations of the real
-# ones, and what a network learns. The constraint does not set the statistics equal: the features pay where they differ.
+# compared is how far apart the means of the layers are on condensed and on real images, in deviations of the real ones,
+# and what a network learns. For the means each set is normalised by its own statistics; deviations are not compared. The
+# constraint does not set the statistics equal: the features pay where they differ.
 
 
 # %% tags=["hide-input"]
 def layer_gaps(pictures):
     """Mean over channels of the distance between condensed and real layer
-    statistics, in real deviations.
+    means, in real deviations; each set is normalised by its own statistics.
     """
     eye = LatentEncoder(encoder)
     _, wanted = eye(inputs, torch.zeros_like(labels))
@@ -186,13 +187,14 @@ arms = {"trained encoder": worth(knowledge), "untrained encoder": worth(blind)}
 pd.DataFrame(arms).T.round(1)
 
 # %% [markdown]
-# So the rounds help each other: better condensed images give a better model, and a better model is a better encoder.
+# So a better model may be a better encoder, and rounds may help each other. Whether later rounds add anything, the
+# learning curves of [the ablations](12_fedvck_ablations) show.
 #
 # ## Take away
 #
 # - Eq. 4 lets inner layers have a say as well, without another term in the loss ({eq}`eq:dc-latent`).
 # - A byte a pixel is enough for images within black and white; noise outside of it is cut off.
-# - A better encoder condenses better.
+# - On digits a trained encoder condenses better than an untrained one.
 #
 # ## Exercises
 #

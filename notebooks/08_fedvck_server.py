@@ -85,13 +85,15 @@ model = task.model_from(then)
 #
 # ### Logit prototypes
 #
-# A client sends, for every class, the mean logits that the model it received gives its images (Eq. 11). The server
-# averages them, weighted by numbers of images (Eq. 12):
+# A client sends, for every class, the mean logits that the model it received, $M_t$, gives its $n_{k,c}$ images (Eq.
+# 11). The server averages them, weighted by numbers of images, with $n_c = \sum_k n_{k,c}$ (Eq. 12):
 #
 # $$
-# \mathbf{p}_c^{k,t} = \frac{1}{N_{c,k}} \sum_i f_{M_{t-1}}(x_{i,c,k}), \qquad
-# \mathbf{p}_c^{t} = \frac{1}{|\mathcal{T}_c|} \sum_k |\mathcal{T}_{c,k}| \, \mathbf{p}_c^{k,t} .
+# \mathbf{p}_c^{k,t} = \frac{1}{n_{k,c}} \sum_i f_{M_t}(x_{i,k,c}), \qquad
+# \mathbf{p}_c^{t} = \frac{1}{n_c} \sum_k n_{k,c} \, \mathbf{p}_c^{k,t} .
 # $$ (eq:vck-prototypes)
+#
+# (From Eq. 11 on the paper writes $M_{t-1}$ for the model that it calls $M_t$ in Eq. 5 to 7.)
 #
 # So the server has what it would have if all images lay in one place:
 
@@ -114,7 +116,8 @@ same(prototypes, pooled_means)
 # %% [markdown]
 # ### Hard negatives
 #
-# The classes other than $c$ that get the largest logits on images of class $c$ are its *hard negatives* (Eq. 13):
+# The $K$ classes other than $c$ that get the largest logits on images of class $c$ are its *hard negatives* (Eq. 13).
+# On this page $K$ is their number, as in the paper:
 #
 # $$
 # \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .
@@ -176,22 +179,23 @@ Markdown(
 #
 # $$
 # \mathbf{f}_c^t = \frac{1}{|\mathcal{S}_c^{0, \dots, t-1}|}
-# \sum_{s_i \in \mathcal{S}_c^{0, \dots, t-1}} \psi_\theta^{t-1}(s_i) .
+# \sum_{s_i \in \mathcal{S}_c^{0, \dots, t-1}} \psi_{M_t}(s_i) .
 # $$ (eq:vck-features)
 #
-# Features, passed through a learnable projector $h$, shall be near the prototype of their class and far from those of
-# its hard negatives (Eq. 15):
+# Features by the model that is being trained, passed through a learnable projector $h$, shall be near the prototype of
+# their class and far from those of its hard negatives (Eq. 15):
 #
 # $$
 # L_{rc} = \sum_{(s_i, c_i) \in \mathcal{S}^t} -\log
-# \frac{\exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_i}^t / \tau\bigr)}
-# {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta^t(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
+# \frac{\exp\bigl(h(\psi_\theta(s_i)) \cdot \mathbf{f}_{c_i}^t / \tau\bigr)}
+# {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
 # $$ (eq:vck-contrast)
 #
-# The positive is not in the denominator, so the loss can be negative; with the dot product as printed it has no lower
-# bound at all. Our default takes the cosine, as SimSiam (Chen and He 2021) does, by which the paper is inspired. It
-# also takes a mean in place of the sum, so that the weight against the cross-entropy does not depend on the number of
-# images.
+# The positive is not in the denominator, so the loss can be negative. With the dot product as printed it need not have
+# a lower bound: once a feature's product with its own prototype is larger than those with its hard negatives', the loss
+# falls without end as the feature grows. Our default takes the cosine, as SimSiam (Chen and He 2021) does, by which the
+# paper is inspired. It also takes a mean in place of the sum, so that the weight against the cross-entropy does not
+# depend on the number of images.
 
 
 # %%
@@ -239,8 +243,10 @@ Markdown(
 # L_\text{update} = L_\text{ce}(\mathcal{S}^t) + L_{rc} .
 # $$ (eq:vck-update)
 #
-# The two copies of the paper's text disagree on $\mathcal{S}^t$: one reads it as the images of this round, the other as
-# all so far. Both can be had (`keep_rounds`); the default is this round.
+# One copy of the paper's text writes $\mathcal{S}^t$ here, the other $\mathcal{S}^{:t}$. Below Eq. 14 both define
+# $\mathcal{S}_c^{t-1}$ (or $\mathcal{S}_c^{:t-1}$) as the accumulated set. So Eq. 15 and 16 most likely run over all
+# rounds so far, as in ten rounds of the released code (`keep_rounds=10`). The default here, the images of this round, is
+# the narrower reading.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop in core"}
 source(server.update_model)
@@ -271,7 +277,7 @@ show(curves(runs, title=lesson.title))
 #
 # - The logit prototypes are small and tell which classes are confused ({eq}`eq:vck-negatives`).
 # - The contrastive loss pushes features away from the classes they are confused with ({eq}`eq:vck-contrast`); with the
-#   dot product as printed it has no lower bound.
+#   dot product as printed it can fall without end.
 # - The server learns from images, not from models, so the clients' different classes cannot pull it apart.
 #
 # ## Exercises
@@ -311,13 +317,21 @@ assert list(absent_row) == found, "look at row 0 of what the server returns"
 #
 # *Hard, 20 minutes.*
 #
-# Show that {eq}`eq:vck-contrast` with the dot product has no lower bound in the length of $h$.
+# Show that {eq}`eq:vck-contrast` with the dot product has no lower bound in the length of $z = h(\psi(s))$ if
+# $\mathbf{f}_c$ is no convex combination of its hard negatives' prototypes. What if it is their mean?
 # ```
 #
 # ```{solution} ex-vck-dot
 # :class: dropdown
 #
-# Let $z = a u$ with $u$ such that $u \cdot \mathbf{f}_c > u \cdot \mathbf{f}_j$ for all hard negatives $j$. Then $l =
-# \log \sum_j \exp(a \, u \cdot (\mathbf{f}_j - \mathbf{f}_c) / \tau) \le \log K - a m / \tau$ with the margin $m > 0$.
-# It falls without end as $a$ grows, and the projector can make $a$ as large as it likes. The cosine fixes $a = 1$.
+# If $\mathbf{f}_c$ is no convex combination, a plane separates it from the $\mathbf{f}_j$: there is a $u$ with $u \cdot
+# \mathbf{f}_c > u \cdot \mathbf{f}_j$ for all hard negatives $j$. Let $z = a u$. Then $l = \log \sum_j \exp(a \, u \cdot
+# (\mathbf{f}_j - \mathbf{f}_c) / \tau) \le \log K - a m / \tau$ with the margin $m > 0$. It falls without end as $a$
+# grows, and nothing in the projector bounds $a$.
+#
+# If $\mathbf{f}_c$ is their mean, the exponents $z \cdot (\mathbf{f}_j - \mathbf{f}_c) / \tau$ have mean 0. The
+# exponential is convex, so by Jensen's inequality the mean of the $K$ terms is at least 1, and $l \ge \log K$ for every
+# $z$.
+#
+# With the cosine all lengths are 1. No exponent is below $-2 / \tau$, and $l \ge \log K - 2 / \tau$.
 # ```

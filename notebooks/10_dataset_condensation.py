@@ -126,13 +126,16 @@ source(mmd)
 # S \leftarrow S - \eta_S \nabla_S L_\text{cond} .
 # $$ (eq:dc-step)
 #
+# `core` adds momentum to this (`image_momentum`): $v \leftarrow 0.5 \, v + \nabla_S L_\text{cond}$, then
+# $S \leftarrow S - \eta_S v$, with $v = 0$ at the start.
+#
 # The loop in `core` serves many clients at once; a *group* is one class of one client.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(engine.condense)
 
 # %% [markdown]
-# Three steps of it in a few lines, compared with `core`. `moved` is the running sum of gradients (momentum).
+# Three steps of it in a few lines, compared with `core`. `moved` is $v$.
 # (`at.problem` normalises the images inside the encoder with the statistics of the real ones; [the next
 # page](07_condensed_images) says why.)
 

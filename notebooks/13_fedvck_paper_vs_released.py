@@ -53,7 +53,7 @@ meaning = {
     "projector": "learnable, as in SimSiam (Eq. 15)",
     "projector_training": "learnable, as in SimSiam (Eq. 15)",
     "fading_contrast": "a constant weight (Eq. 16)",
-    "keep_rounds": "S^t (Eq. 16; copies disagree)",
+    "keep_rounds": "S^t or S^{:t} (Eq. 16; two copies)",
     "server_augmentation": "none",
     "server_draws": "no augmentation",
     "plain_pass": "no augmentation",

@@ -90,7 +90,7 @@ pd.DataFrame(accuracy).round(1)
 # %% [markdown]
 # ## FedAvg: why average?
 #
-# The server averages the clients' models with the weights $n_k / n$, {eq}`eq:fl-average`. Why should an average of
+# The server averages the clients' models with the weights $n_k / N$, {eq}`eq:fl-average`. Why should an average of
 # weights be any good? Each client forgets what it does not have, and every client forgets something else. We send the
 # last but one model of the run to the clients, and test what comes back:
 
@@ -130,7 +130,7 @@ models = [
     for upload in uploads.values()
 ]
 sizes = [upload.meta["samples"] for upload in uploads.values()]
-shares = torch.tensor(sizes).double() / sum(sizes)  # n_k / n
+shares = torch.tensor(sizes).double() / sum(sizes)  # n_k / N
 for name, average in server.weighted_average(models, sizes).items():
     each = torch.stack([model[name] for model in models])
     same(torch.tensordot(shares, each, dims=1), average)

@@ -309,8 +309,8 @@ show(
 
 # %% [markdown]
 # There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the latent constraints, the
-# selection, the contrastive loss and the images of earlier rounds; the [ablations](12_fedvck_ablations) take off the
-# first three.
+# selection and the contrastive loss; the [ablations](12_fedvck_ablations) take off these three. At our default FedVCK's
+# server does not train on images of earlier rounds either: they enter the prototypes of the contrastive loss only.
 
 # %% [markdown]
 # ## DESA: common anchors
@@ -319,12 +319,14 @@ show(
 # they are anchors $D_{syn}$ that everybody has. A client then minimises
 #
 # $$
-# L = L_{CE}(D_i \cup D_{syn}) + \lambda_{REG} L_{REG}(D_i, D_{syn})
-# + \lambda_{KD} T^2 \, \mathrm{KL}\bigl(Z_i \,\Vert\, f_i(D_{syn})\bigr) .
+# L = L_{CE}(D_i \cup D_{syn}) + \beta_{REG} L_{REG}(D_i, D_{syn})
+# + \beta_{KD} \, \tau^2 \, \mathrm{KL}\bigl(Z_i \,\Vert\, f_i(D_{syn})\bigr) .
 # $$ (eq:base-desa)
 #
-# $L_{REG}$ pulls features of a class towards those of its anchors. $Z_i$ is what the *other* clients' models say of
-# the anchors. DESA's paper has no server; FedVCK's comparison has a global model, so models are averaged here.
+# $D_i$ are client $i$'s data, $f_i$ is its model, and $\mathrm{KL}$ is taken at temperature $\tau$. (DESA's paper writes
+# $\lambda$ for the weights $\beta$; the factor $\tau^2$ is its code's.) $L_{REG}$ pulls features of a class towards those
+# of its anchors. $Z_i$ is what the *other* clients' models say of the anchors. DESA's paper has no server; FedVCK's
+# comparison has a global model, so models are averaged here.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(desa.DESA.objective)

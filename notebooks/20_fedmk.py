@@ -97,8 +97,8 @@ show(lesson.partition_plot())
 # \phi_i^c = \frac{1}{1 + \exp\bigl(-\kappa \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \kappa = 5 .
 # $$ (eq:mk-weights)
 #
-# (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.) We take the largest client at the start of the
-# first round, and 64 of its images.
+# $\ell$ is the cross-entropy of one sample. (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.)
+# We take the largest client at the start of the first round, and 64 of its images.
 
 # %%
 begin = lesson.start()
@@ -122,9 +122,13 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # \mathbf{w}^* = \operatorname*{arg\,min}_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c) :
 # $$ (eq:mk-bilevel)
 #
-# made-up images on which a network learns what makes it good on the real ones. Nobody can solve the inner problem to
-# the end in every step of the outer one, so $\mathbf{w}^*$ is one gradient step away (Eq. 5; put into
-# {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the weighted loss on real data (Eq. 6 and 8):
+# made-up images on which a network learns what makes it good on the real ones. On made-up images $\mathcal{L}^c$ is the
+# plain mean of $\ell$. On the $N^c$ real images of the client it is so in Eq. 4, and each term gets its weight
+# $\phi_i^c$ in {eq}`eq:mk-weighted`.
+#
+# Nobody can solve the inner problem to the end in every step of the outer one, so $\mathbf{w}^*$ is one gradient step
+# away (Eq. 5; put into {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the weighted loss on real
+# data (Eq. 6 and 8):
 #
 # $$
 # \mathbf{w}^* = \mathbf{w}^c - \eta \nabla_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c)
@@ -139,9 +143,9 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
 #
-# (The paper writes $\alpha$ for the rate $\eta_S$.) The real data do not contain $\hat{\mathcal{D}}^c$: it acts on
-# this loss only through $\mathbf{w}^*$. So the gradient goes back through the step {eq}`eq:mk-inner`. By the chain rule
-# it is
+# (The paper writes $\alpha$ for the rate $\eta_S$.) The real data do not contain $\hat{\mathcal{D}}^c$. Apart from batch
+# normalisation (below), the made-up images act on this loss only through $\mathbf{w}^*$. So the gradient goes back
+# through the step {eq}`eq:mk-inner`. By the chain rule it is
 #
 # $$
 # \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
@@ -189,7 +193,7 @@ same(value, step.loss[0])
 same(slope, step.gradient[0])
 
 # %% [markdown]
-# Do not believe a second derivative that you have not checked. We move the pixel with the largest one a little in both
+# Do not believe a second derivative that you have not checked. We move the pixel with the largest slope a little in both
 # directions, and look how the outer loss changes. And one more thing is in it: with batch normalisation real images are
 # normalised by the statistics of the knowledge (`statistics="knowledge"`), as a network that was trained on knowledge
 # would do. So there is a second way from the images to the loss, at fixed $\mathbf{w}^*$. How large is it?

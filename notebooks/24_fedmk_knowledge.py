@@ -162,9 +162,9 @@ emd.round(3)
 
 # %% [markdown]
 # The lower rows are noise against other noise, which holds no information at all. Does its distance depend on the size
-# more or less than that of knowledge? A distance that is *stable* where there is no information cannot show that the
-# information is. What would show
-# something is a distance well below that of such a control.
+# more or less than that of knowledge? If the distance hardly changes with the size even for noise, then a stable distance
+# between sets of knowledge does not show that their information is stable. What would show something is a distance well
+# below that of such a control.
 
 # %% tags=["hide-input"]
 control = emd.loc[f"U[-1, 1], {sizes[-1]} per class"]

@@ -80,6 +80,7 @@ run.per_round().T.round(2)
 # $$ (eq:mk-sharing)
 #
 # (Here $C$ is the number of clients, as in the paper, and $c$ is a client; elsewhere in this book $C$ counts classes.)
+# In the code $c'$ is drawn among the clients that took part in the round before, without $c$: only they have knowledge.
 # Algorithm 1 says `elif t == 1`; the text says nothing of the kind, so we share in every round from the second on. The
 # server hands the images over with the model. A class that the other client does not have starts from $U[-1, 1]$, and a
 # client makes only images of classes that it has. The paper says neither; the setting `classes` makes it `"all"`.

@@ -187,8 +187,10 @@ Markdown(
 #
 # $$
 # \mathcal{S} \leftarrow \mathcal{S}
-# - \eta \nabla_\mathcal{S} (\mathcal{L}_U + \mathcal{L}_{\mathcal{S}, \mathcal{T}}) .
+# - \eta_S \nabla_\mathcal{S} (\mathcal{L}_U + \mathcal{L}_{\mathcal{S}, \mathcal{T}}) .
 # $$ (eq:gdd-step)
+#
+# (The paper writes $\eta$ for the rate $\eta_S$.)
 #
 # Section 2.2 of the paper prints one loss, with $U_p$ only; Algorithm 1 has the sum, and we follow it.
 #

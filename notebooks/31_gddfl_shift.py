@@ -306,8 +306,6 @@ pd.DataFrame(found).T.round(0)
 # for mode in ("zeros", "replicate", "circular"):
 #     for block in network.blocks:
 #         block.conv.padding_mode = mode
-#         side = block.conv.padding[0]
-#         block.conv._reversed_padding_repeated_twice = [side] * 4
 #     print(mode, (features(network, 0.7 * grey + 0.5) - features(network, grey)).abs().max().item())
 # ```
 #

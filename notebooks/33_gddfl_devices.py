@@ -351,7 +351,9 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # ```python
 # for p in (0.0, 0.5, 1.0):
 #     last = lesson.run(clients=equipped, shift_layer=1, shift_probability=p)
-#     print(p, apart(last.state), last.accuracy)
+#     model = last.experiment.new_algorithm().model(last.state)
+#     new = share_right(task.outputs(model, unknown), truth)  # a new device, in %
+#     print(p, apart(last.state), new)
 # ```
 #
 # Algorithm 1 keeps the unshifted loss in any case, so that even at $p = 1$ half of the pull is towards the real images.

@@ -149,7 +149,8 @@ crossing.groupby(list(crossing), sort=False).size().rename(
 # $$ (eq:iod-gan)
 #
 # $D_k$ makes this small: low values on real images, high ones on generated images. So $D_k(x)$ says how *generated*
-# $x$ looks, unlike the usual reading.
+# $x$ looks, unlike the usual reading. The paper does not bound $D_k$; unbounded, the loss has no minimum. Here $D_k$ is
+# a sigmoid, a choice of this project.
 
 # %%
 centre, locals_ = algorithm.sides(final, members, Rng(seed))

@@ -211,8 +211,8 @@ pd.DataFrame(
 # %% [markdown]
 # ### Noise and releases
 #
-# More noise buys a smaller $\varepsilon$; more steps cost. Only $T / \sigma^2$ counts: twice the noise lets four times as
-# many steps pass.
+# More noise buys a smaller $\varepsilon$; more releases cost. Only $T / \sigma^2$ counts: twice the noise lets four times
+# as many releases pass.
 
 
 # %% tags=["hide-input"]
@@ -272,7 +272,7 @@ pd.Series(
 # ## Take away
 #
 # - A budget means nothing without its neighbours: here, all data of one client.
-# - Steps and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`).
+# - Releases and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`).
 # - An accountant bounds a mechanism from above, an audit the program from below.
 #
 # ## Exercise
@@ -282,7 +282,7 @@ pd.Series(
 #
 # *Medium, 15 minutes.*
 #
-# How many more steps would the exact $\varepsilon$ of {eq}`eq:iop-exact` allow than the accountant, at $\sigma = 100$
+# How many more releases would the exact $\varepsilon$ of {eq}`eq:iop-exact` allow than the accountant, at $\sigma = 100$
 # and $\varepsilon = 10$?
 # ```
 #

@@ -76,8 +76,8 @@ Markdown(f"Accuracy of the student: {run.accuracy:.1f}%.")
 # = \exp \bigl\{ H(\mathbb{E}_x \, p(y | x)) - \mathbb{E}_x H(p(y | x)) \bigr\} .
 # $$ (eq:iop-inception)
 #
-# It lies between 1 and $C$. The right side is the divergence {eq}`eq:iod-unique` once more: there between teachers, for
-# one image; here between images, for one classifier.
+# It lies between 1 and the number of classes $C$. The right side is the divergence {eq}`eq:iod-unique` once more: there
+# between teachers, for one image; here between images, for one classifier.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show exponential_score in core"}
 source(image_quality.exponential_score)
@@ -185,10 +185,10 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # ## Figure 4: distances
 #
 # The paper measures the Fréchet distance {cite:p}`frechetdistance` between synthetic and private images, of Gaussians
-# fitted to the features of both,
+# fitted to the features of both, with means $m, m'$ and covariances $\Sigma, \Sigma'$,
 #
 # $$
-# d^2 = \lVert m - m' \rVert^2 + \mathrm{Tr}\bigl(C + C' - 2 (C C')^{1/2}\bigr),
+# d^2 = \lVert m - m' \rVert^2 + \mathrm{Tr}\bigl(\Sigma + \Sigma' - 2 (\Sigma \Sigma')^{1/2}\bigr),
 # $$ (eq:iop-frechet)
 #
 # and compares it with that of images which an attacker restores from FedAvg's updates (DLG, {cite:p}`dlg`). A larger

@@ -253,11 +253,12 @@ pd.DataFrame(
 # trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation is
 # no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
 # GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each
-# hospital's images, and what they reveal must be bounded before they leave: by the condensation itself under differential
-# privacy, with noise at each client. {doc}`37_fediod_budgets` shows what this costs.
+# hospital's upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before it
+# leaves, with noise at each client. For FedIOD {doc}`37_fediod_budgets` shows what this costs; for condensed images it is
+# not measured here.
 #
-# **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of a
-# round: the deviation of the mean is $\sigma C / K$ for clip norm $C$ and $K$ clients. With a million phones it is
+# **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of
+# a round: the deviation of the mean is $\sigma B / K$ for clip norm $B$ and $K$ clients. With a million phones it is
 # nothing; with three hospitals it is a third of what one client would need alone. And the server still sees the uploads.
 #
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. In a
