@@ -261,8 +261,9 @@ pd.DataFrame(
 # a round: the deviation of the mean is $\sigma B / K$ for clip norm $B$ and $K$ clients. With a million phones it is
 # nothing; with three hospitals it is a third of what one client would need alone. And the server still sees the uploads.
 #
-# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. In a
-# deployment with noise for privacy each hospital must draw it from a secret of its own.
+# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. Noise
+# drawn from it the server could draw again and take off. So across a network each hospital draws it from a secret of
+# its own, and a private client refuses a server that asks for less noise than its budget says.
 #
 # ## Take away
 #

@@ -182,3 +182,10 @@ def test_pictures_do_not_depend_on_the_order_of_a_states_tensors(begun):
     shown = algorithm.synthetic(state, 5, Rng(0))
     turned = attrs.evolve(state, tensors=dict(reversed(state.tensors.items())))
     assert torch.equal(algorithm.synthetic(turned, 5, Rng(0)), shown)
+
+
+def test_private_clients_are_refused_for_their_maps_would_cross_as_they_are(task):
+    settings = FAST | {"private": True, "importance": "class_ratio"}
+    private = attrs.evolve(TINY, settings=settings).new_algorithm()
+    with pytest.raises(InputError, match="private must be off"):
+        private.initialise(task, Rng(0))

@@ -13,6 +13,7 @@ from core.algorithms.fediod import clients as clients_side
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
+from core.federation import Message
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -132,3 +133,10 @@ def test_what_private_needs(task):
                 task=task,
             )
         )
+
+
+def test_a_private_client_answers_no_test(task, clients):
+    algorithm = algorithms.create("fediod", PRIVATE)
+    message = Message({"images": torch.zeros(2, 1, 8, 8)})
+    with pytest.raises(InputError, match="to nobody"):
+        algorithm.probabilities(clients, {client.id: message for client in clients}, Rng(0))

@@ -108,6 +108,21 @@ def test_colour_becomes_grey_by_luma_and_grey_becomes_colour_by_repetition():
     assert back.shape == (4, 3, 4, 4) and torch.equal(back[:, 0], back[:, 2])
 
 
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("ham10000", "ham10000_melanoma"),
+        ("dermamnist", "ham10000_32"),
+        ("ham10000_64", "dermamnist"),
+        ("organcmnist", "organsmnist"),
+        ("cifar100", "cifar100_coarse"),
+    ],
+)
+def test_sets_from_the_same_source_are_refused(digits, tmp_path, name, task):
+    with pytest.raises(InputError, match="another data set"):
+        auxiliary(name, attrs.evolve(digits, name=task), tmp_path)
+
+
 def test_only_training_images_come_and_labels_do_not_matter(digits, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

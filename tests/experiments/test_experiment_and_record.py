@@ -277,3 +277,10 @@ def test_every_record_of_the_book_stands_for_what_it_ran():
             if field.name not in one.settings
         }
         assert now == one.settings | newer, one.experiment.id
+
+
+def test_a_method_for_other_data_is_a_mistake_and_leaves_no_record(tmp_path):
+    path = tmp_path / "record.json"
+    with pytest.raises(InputError, match="is a method for"):
+        run(Experiment(algorithm="fedad", dataset="digits", profile="quick"), record=path)
+    assert not path.exists()
