@@ -22,6 +22,7 @@ from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.descent import milestones, progress
 from core.condensation.engine import condense, condensed_counts
 from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
+from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
@@ -77,7 +78,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: Eq. 8: P is the "share" of the weight, or a "softmax" of the weights within a class
     selection: str = attrs.field(default="share", validator=one_of("selection", "share", "softmax"))
     #: Eq. 9: every iteration draws a "fresh" batch, or one that shares all images but one with the
-    #: last ("sliding")
+    #: last ("sliding"); the exact means of an "expectation" have no batches
     batches: str = attrs.field(
         default="fresh", validator=one_of("kind of batches", "fresh", "sliding")
     )
@@ -129,9 +130,19 @@ class Settings(condensing.ServerSide, Condensation):
     #: the wire: one byte a pixel, or the float32 of the released code's memory
     wire: str = attrs.field(default="uint8", validator=one_of("wire format", "uint8", "float32"))
 
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.estimator == "expectation" and not (self.replacement or self.wo_pw):
+            raise InputError(
+                "without replacement P_w plays no part, but an expectation is weighted by it: take "
+                "another estimator, or wo_pw too"
+            )
+
     @classmethod
     def released(cls) -> Self:
-        """The authors' code, with its CIFAR-10 values (`run.sh`)."""
+        """The authors' code, with its CIFAR-10 values (`run.sh`). It keeps the knowledge of the last
+        max(10, rounds / 2) rounds, so in more than twenty it keeps more than is stated here.
+        """
         return cls(
             share=0.02,
             iterations=10_000,

@@ -11,6 +11,7 @@ from core.algorithms import fedvck as module
 from core.condensation.engine import condensed_counts
 from core.condensation.problem import Condensation
 from core.data import Dataset, Split
+from core.errors import InputError
 from core.experiments import rounds
 from core.families import condensing
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
@@ -375,3 +376,10 @@ def test_many_images_per_class_are_not_refused():
     state = algorithm.initialise(task, Rng(0))
     algorithm.round(state, [Client(0, task, split.images, split.labels)], ledger, Rng(0))
     assert ledger.total("up")["images"] == 300 * 64
+
+
+def test_exact_means_by_p_w_are_refused_where_it_plays_no_part():
+    with pytest.raises(InputError, match="wo_pw too"):
+        algorithms.create("fedvck", {"estimator": "expectation", "replacement": False})
+    both = {"estimator": "expectation", "replacement": False, "wo_pw": True}
+    assert algorithms.create("fedvck", both).settings.wo_pw
