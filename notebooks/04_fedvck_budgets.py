@@ -86,7 +86,7 @@ beside.assign(hours=pd.Series(took)).round(1)
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all knowledge that it has, and with the knowledge an epoch
 # grows: some 200 batches in the first round, 2,000 in the tenth. *FedAvg, a quarter* trains for 3 local epochs in place
-# of 10, so it is expected below print.
+# of 10, so it is expected below print. *FedDM as released* starts from real images: [the next page](03_fedvck_starts).
 #
 # ## Beside the authors' own run
 #

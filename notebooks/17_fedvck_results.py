@@ -89,8 +89,9 @@ Markdown(
 
 # %% [markdown]
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg, a
-# quarter* trains for 3 local epochs in place of 10. [The budgets](04_fedvck_budgets) have a page, with the log of the
-# authors' own run of this cell and with more readings, at half of the network's width:
+# quarter* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real images](03_fedvck_starts), *not
+# moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the log of the authors' own run of
+# this cell and with more readings, at half of the network's width:
 
 # %% tags=["hide-input"]
 printed = {row: one.value for row, one in in_print.items()}
@@ -99,7 +100,7 @@ several = rungs[rungs["seeds"] > 1].set_index("row")["measured"]
 readings = several[several.index.str.startswith("FedVCK")]
 average = several[several.index.str.startswith("FedAvg")]
 Markdown(
-    f"None of these comes to the printed {printed['FedVCK']:.1f}%. As "
+    f"None of its readings comes to the printed {printed['FedVCK']:.1f}%. As "
     f"printed, at the laptop's budget, FedVCK has {readings['FedVCK']:.1f}%; "
     f"the best reading with more than one seed, *{readings.idxmax()}*, has "
     f"{readings.max():.1f}%. FedAvg has {average.min():.1f} to "
