@@ -263,7 +263,8 @@ pd.DataFrame(
 #
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. Noise
 # drawn from it the server could draw again and take off. So across a network each hospital draws it from a secret of
-# its own, and a private client refuses a server that asks for less noise than its budget says.
+# its own, and a client of private FedKD refuses a server that asks for less noise than its budget says. Against a server
+# that tries all seeds this is not enough: PyTorch's generator is not made for secrets, of a seed a CPU keeps 32 bits.
 #
 # ## Take away
 #

@@ -6,7 +6,9 @@ where it keeps its memory over a restart (`memory`, a folder; without it the mem
 as Flower's Context).
 
 The server knows the seed of the run, and so all that is drawn from it. A private client draws from
-a secret of its node instead: or the server could draw the same noise and take it off again.
+a secret of its node instead: or the server could draw the same noise and take it off again. The
+generator stays PyTorch's, which is not made for secrets: of a seed a CPU keeps 32 bits, few enough
+to try them all.
 """
 
 from __future__ import annotations
