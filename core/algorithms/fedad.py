@@ -82,7 +82,13 @@ class FedAD(Algorithm):
     questions = ("teach",)
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh student. Raises InputError where there are no public images."""
+        """A fresh student. Raises InputError where there are no public images, and where these would
+        test it too.
+        """
+        if self.schedule.evaluate_on == "val":
+            raise InputError(
+                "FedAD distils on the validation images: they cannot test it, only 'test'"
+            )
         if not len(task.dataset.val):
             raise InputError(
                 f"FedAD needs public images, and {task.dataset.name} has no validation images that could "
