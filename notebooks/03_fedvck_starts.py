@@ -266,10 +266,11 @@ Markdown(
 #
 # ## Take away
 #
-# - What condensed images start from, and the normalisation of the network, are worth more than most parts of a method.
-#   A table that does not state them for every row compares these too.
-# - From real images FedDM is as good as FedVCK from noise, or better. But it sends images that show the clients' own.
-# - Under batch normalisation images must be normalised as real ones are, or moving them does harm.
+# - What condensed images start from and the normalisation of the network are worth more here than the printed lead. A
+#   table that does not state them for every row compares these too.
+# - From real images FedDM passes FedVCK from noise, and most of that these images give as they are, not moved. But they
+#   show the clients' own.
+# - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved.
 #
 # ## Exercises
 #
