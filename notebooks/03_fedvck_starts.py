@@ -33,7 +33,7 @@ from core.report import bars, condensed_images, lines, show, source, table
 from core.report.frames import table_runs
 from core.report.learning_curves import curve_frame
 from core.report.lesson import SMALL, Lesson
-from core.report.results import readings_beside
+from core.report.results import by_seed, readings_beside
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -115,17 +115,7 @@ compared = {
     f"FedDM from {init}": leakage.nearness(each, private, others)
     for init, each in sent.items()
 }
-pd.DataFrame(
-    {
-        name: {
-            "nearest private (dB)": one.private.median().item(),
-            "nearest other (dB)": one.others.median().item(),
-            "share nearer to private": one.share,
-            "probability by chance": one.chance,
-        }
-        for name, one in compared.items()
-    }
-).T.round(3)
+pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 
 # %% [markdown]
 # Images that start from real ones stay recognisable: here the upload shows private images. So accuracy that is bought
@@ -138,12 +128,7 @@ pd.DataFrame(
 # images as they are.
 
 # %% tags=["hide-input"]
-begun = table_runs("fedvck", "starts", best and [best])
-scores = begun.assign(
-    seed=[record.experiment.seed for record in begun["record"]],
-    accuracy=[100 * record.metrics["accuracy"] for record in begun["record"]],
-).pivot(index="row", columns="seed", values="accuracy")
-scores = scores.reindex(dict.fromkeys(begun["row"]))
+scores = by_seed(table_runs("fedvck", "starts", best and [best]))
 if len(scores):
     show(
         bars(

@@ -21,7 +21,7 @@ from core.experiments import TableSpec
 from core.experiments.spec import TABLES
 from core.report import bars, curve_frame, lines, show, table, table_frame
 from core.report.frames import table_runs
-from core.report.results import core_hours, readings_beside
+from core.report.results import by_seed, core_hours, readings_beside
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -180,12 +180,7 @@ table("fedvck", "ladder", "converged")
 # rounds, on validation data:
 
 # %% tags=["hide-input"]
-moved = table_runs("fedvck", "moves", best and [best])
-scores = moved.assign(
-    seed=[record.experiment.seed for record in moved["record"]],
-    accuracy=[100 * record.metrics["accuracy"] for record in moved["record"]],
-).pivot(index="row", columns="seed", values="accuracy")
-scores = scores.reindex(dict.fromkeys(moved["row"]))
+scores = by_seed(table_runs("fedvck", "moves", best and [best]))
 if len(scores):
     show(
         bars(

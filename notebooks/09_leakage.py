@@ -125,17 +125,7 @@ compared = {
         others,
     ),
 }
-pd.DataFrame(
-    {
-        name: {
-            "nearest private (dB)": one.private.median().item(),
-            "nearest other (dB)": one.others.median().item(),
-            "share nearer to private": one.share,
-            "probability by chance": one.chance,
-        }
-        for name, one in compared.items()
-    }
-).T.round(3)
+pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 
 # %% [markdown]
 # The last row is the control: this is what copies look like.

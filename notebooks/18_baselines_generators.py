@@ -309,9 +309,8 @@ show(
 
 # %% [markdown]
 # There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the latent constraints, the
-# selection and the contrastive loss; the [ablations](12_fedvck_ablations) take off these three. At our default FedVCK's
-# server does not train on images of earlier rounds either: they enter the prototypes of the contrastive loss only. What
-# FedDM's images start from, noise here, decides [much of its accuracy](03_fedvck_starts).
+# selection and the contrastive loss ([ablations](12_fedvck_ablations)). What its images start from, noise here, decides
+# [much of its accuracy](03_fedvck_starts).
 
 # %% [markdown]
 # ## DESA: common anchors

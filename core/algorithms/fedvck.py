@@ -133,16 +133,11 @@ class Settings(condensing.ServerSide, Condensation):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.estimator == "expectation" and not (self.replacement or self.wo_pw):
-            raise InputError(
-                "without replacement P_w plays no part, but an expectation is weighted by it: take "
-                "another estimator, or wo_pw too"
-            )
+            raise InputError("'expectation' weighs by P_w: without replacement take wo_pw too")
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code, with its CIFAR-10 values (`run.sh`). It keeps the knowledge of the last
-        max(10, rounds / 2) rounds, so in more than twenty it keeps more than is stated here.
-        """
+        """The authors' code, CIFAR-10 (`run.sh`); above 20 rounds it keeps rounds / 2, not 10."""
         return cls(
             share=0.02,
             iterations=10_000,
@@ -271,9 +266,7 @@ class FedVCK(Condensing):
     def start_images(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]
     ) -> torch.Tensor:
-        """S ~ N(0, 1) as printed, (M, C, H, W); with `warm_start` the images of each client's last
-        round, if it had one.
-        """
+        """S, (M, C, H, W); with `warm_start` the images of each client's last round, if any."""
         start = condensing.starts(self.settings.init, real, group, clients[0].task, rngs)
         if self.settings.warm_start:
             for position, client in enumerate(clients):

@@ -242,6 +242,15 @@ class Nearness:
         ahead = (self.private > self.others).double() + 0.5 * (self.private == self.others)
         return float(ahead.mean())
 
+    def summary(self) -> dict[str, float]:
+        """Medians, share and probability, by their names in a table."""
+        return {
+            "nearest private (dB)": self.private.median().item(),
+            "nearest other (dB)": self.others.median().item(),
+            "share nearer to private": self.share,
+            "probability by chance": self.chance,
+        }
+
     @property
     def chance(self) -> float:
         """The probability that at least so many are nearer to private images when each is so with

@@ -31,6 +31,18 @@ def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
         )
 
 
+def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
+    """Accuracies in percent of the runs of `table_runs`: a row for each of theirs, a column for each
+    seed.
+    """
+    named = runs.assign(
+        seed=[record.experiment.seed for record in runs["record"]],
+        accuracy=[100 * record.metrics["accuracy"] for record in runs["record"]],
+    )
+    scores = named.pivot(index="row", columns="seed", values="accuracy")
+    return scores.reindex(dict.fromkeys(runs["row"]))
+
+
 def core_hours(runs: pd.DataFrame) -> float:
     """Hours of one core that the runs of `table_runs` took, each counted once."""
     once = runs.drop_duplicates("id")["record"]

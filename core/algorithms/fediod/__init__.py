@@ -79,7 +79,7 @@ from core.metrics.image_quality import (
     inception_probabilities,
     inception_score,
 )
-from core.privacy.differential import affordable_steps, noise_multiplier, spent_epsilon
+from core.privacy.differential import affordable_steps, spent_epsilon
 from core.rng import Rng
 
 #: images that are the same to one grey level in each pixel are one image
@@ -95,17 +95,10 @@ class FedIOD(Conversation):
     learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh student and a fresh generator. Raises InputError where clients cannot be private:
-        label maps and edges cross as they are.
+        """A fresh student and a fresh generator. Raises InputError where clients cannot be
+        private.
         """
-        if self.settings.private and task.learns != "classification":
-            raise InputError(
-                f"FedIOD's clients send the maps of their images as they are where every pixel of "
-                f"{task.dataset.name} has an answer, so private must be off"
-            )
-        if self.settings.private or self.settings.epsilon is not None:
-            # a package that is missing must not be found out after stage one
-            noise_multiplier(self.settings.full_epsilon, self.settings.delta, 1.0, 1)
+        self.settings.check_privacy(task)
         tensors = pack(task.new_model(rng.at("student")), "student/")
         tensors |= pack(new_generator(task, self.settings, rng.at("generator")), "generator/")
         meta = {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}}

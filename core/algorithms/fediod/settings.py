@@ -12,8 +12,9 @@ from core.checks import number, on_or_off, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
-from core.federation import LocalTraining
+from core.federation import LocalTraining, Task
 from core.models.generative import JUDGE_NORMS
+from core.privacy.differential import noise_multiplier
 
 
 def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -185,6 +186,18 @@ class Settings(LocalTraining):
             discriminator_first=True,
             discriminator_rests=True,
         )
+
+    def check_privacy(self, task: Task) -> None:
+        """Raise InputError where every pixel has an answer, for label maps and edges cross as they
+        are; and for a budget that cannot be accounted for, before teachers are trained.
+        """
+        if self.private and task.learns != "classification":
+            raise InputError(
+                f"FedIOD's clients send the maps of their images as they are where every pixel of "
+                f"{task.dataset.name} has an answer, so private must be off"
+            )
+        if self.private or self.epsilon is not None:
+            noise_multiplier(self.full_epsilon, self.delta, 1.0, 1)
 
     @property
     def sends_judgements(self) -> bool:
