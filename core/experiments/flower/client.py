@@ -86,6 +86,11 @@ def _kept(context: Context, client: Client) -> Path | None:
     return folder and Path(str(folder)) / f"{context.run_id}-{client.id}.safetensors"  # type: ignore[return-value]
 
 
+def fresh_secret() -> torch.Tensor:
+    """(SECRET,) uint8 from the operating system."""
+    return torch.tensor(list(os.urandom(SECRET)), dtype=torch.uint8)
+
+
 def _recall(
     context: Context, client: Client, asked: str
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -103,7 +108,7 @@ def _recall(
         with safe_open(path, framework="pt", device=str(client.task.runtime.device)) as file:
             last = file.metadata()["asked"]
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    secret = kept.get("secret", torch.tensor(list(os.urandom(SECRET)), dtype=torch.uint8))
+    secret = kept["secret"] if "secret" in kept else fresh_secret()
     return take("before/" if last == asked else "after/", kept), secret
 
 
