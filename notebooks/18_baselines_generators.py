@@ -311,8 +311,7 @@ show(
 # There is no FedAvg in FedDM: nothing is averaged. What it lacks beside FedVCK are the latent constraints, the
 # selection and the contrastive loss ([ablations](12_fedvck_ablations)). What its images start from, noise here, decides
 # [much of its accuracy](03_fedvck_starts).
-
-# %% [markdown]
+#
 # ## DESA: common anchors
 #
 # Before training every client condenses a few images per class, once, at random networks. Averaged over the clients
@@ -345,8 +344,7 @@ show(
 # %% [markdown]
 # An anchor is an average over clients, pixel by pixel, of images that were condensed apart: it is greyer where a class
 # has several owners. So few iterations leave much of the noise that the images start from.
-
-# %% [markdown]
+#
 # That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines).
 #
 # ## Take away

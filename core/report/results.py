@@ -40,7 +40,7 @@ def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
         accuracy=[100 * record.metrics["accuracy"] for record in runs["record"]],
     )
     scores = named.pivot(index="row", columns="seed", values="accuracy")
-    return scores.reindex(dict.fromkeys(runs["row"]))
+    return scores.reindex(list(dict.fromkeys(runs["row"])))
 
 
 def core_hours(runs: pd.DataFrame) -> float:
