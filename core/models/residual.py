@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from core.models.convolution import convolve
 from core.models.fused import activate
 
 
@@ -40,5 +41,5 @@ class BasicBlock(nn.Module):
         if self.downsample is not None:
             conv, norm = self.downsample
             shortcut = activate(conv(maps[..., :: self.stride, :: self.stride]), norm, slope=1.0)
-        maps = activate(self.conv1(maps), self.bn1)
-        return activate(self.conv2(maps), self.bn2, shortcut=shortcut)
+        maps = activate(convolve(self.conv1, maps), self.bn1)
+        return activate(convolve(self.conv2, maps), self.bn2, shortcut=shortcut)

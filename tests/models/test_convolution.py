@@ -1,4 +1,4 @@
-"""The first convolution's gradients beside PyTorch's own in float64."""
+"""Convolutions and their gradients beside PyTorch's own in float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.models import kernels
+from core.models import build, kernels
 from core.models.convolution import convolve
 from core.rng import Rng
 
@@ -66,3 +66,98 @@ def test_bfloat16_is_as_near_as_pytorchs():
 def squares(layer: nn.Conv2d, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
     leaf = images.clone().requires_grad_()
     return torch.autograd.grad(layer(leaf).square().sum(), [leaf, *layer.parameters()])
+
+
+def taken(layer: nn.Conv2d, maps: torch.Tensor) -> str:
+    """The way that a layer takes: the name of what computes its gradient."""
+    return type(convolve(layer, maps).grad_fn).__name__.strip("_").removesuffix("Backward")
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(
+    "inputs, outputs, groups, size, padding",
+    [
+        (32, 48, 1, (8, 8), 1),  # as in a block of ConvNet
+        (64, 32, 1, (7, 11), 1),  # tiles that the maps do not fill
+        (32, 32, 3, (14, 10), 1),  # networks side by side; an odd number of tiles
+        (48, 32, 1, (10, 10), 0),
+        (32, 32, 1, (10, 7), 2),
+    ],
+)
+def test_many_channels_have_the_values_and_gradients_of_pytorch(
+    inputs, outputs, groups, size, padding, twice
+):
+    generator, found = Rng(0).generator(), []
+    images = torch.randn(41, groups * inputs, *size, generator=generator)
+    weight = torch.randn(groups * outputs, inputs, 3, 3, generator=generator)
+    for dtype in (torch.float32, torch.float64):
+        layer = nn.Conv2d(groups * inputs, groups * outputs, 3, 1, padding, 1, groups).to(dtype)
+        layer.weight.data.copy_(weight)
+        layer.bias.data.copy_(weight[:, 0, 0, 0])
+        assert (taken(layer, images.to(dtype)) == "MinimalFilter") == (dtype == torch.float32)
+        found.append(gradients(layer, images.to(dtype), twice))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() < 3e-5 * theirs.norm()
+
+
+def test_minimal_filtering_is_exact_where_its_points_are():
+    """Whole numbers that float32 holds exactly: constant maps give nine times the sum of channels."""
+    layer = nn.Conv2d(32, 32, 3, bias=False)
+    layer.weight.data.fill_(24)
+    maps = torch.full((40, 32, 10, 10), 3.0)
+    assert taken(layer, maps) == "MinimalFilter"
+    torch.testing.assert_close(convolve(layer, maps), torch.full((40, 32, 8, 8), 9.0 * 32 * 72))
+
+
+def test_minimal_filtering_does_not_depend_on_the_number_of_threads():
+    generator, threads, found = Rng(2).generator(), torch.get_num_threads(), []
+    maps = torch.randn(40, 64, 8, 8, generator=generator)
+    layer = nn.Conv2d(64, 32, 3, padding=1)
+    layer.weight.data.copy_(torch.randn(32, 64, 3, 3, generator=generator))
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            leaf = maps.clone().requires_grad_()
+            y = convolve(layer, leaf)
+            found.append((y, *torch.autograd.grad(y.square().sum(), [leaf, layer.weight])))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
+
+
+def test_small_odd_or_listened_to_layers_take_pytorchs_way():
+    maps = torch.randn(40, 32, 8, 8)
+    plain = nn.Conv2d(32, 32, 3, padding=1)
+    assert taken(plain, maps) == "MinimalFilter"
+    for layer, given in (
+        (nn.Conv2d(32, 24, 3, padding=1), maps),  # 24 is no multiple of 16
+        (nn.Conv2d(32, 16, 3, padding=1), maps),
+        (nn.Conv2d(32, 32, 3, padding=1, stride=2), maps),
+        (nn.Conv2d(32, 32, 5, padding=2), maps),
+        (nn.Conv2d(32, 32, 3, padding=1, padding_mode="reflect"), maps),
+        (plain, maps[:4]),  # too few tiles
+        (plain, maps[..., :5, :5]),  # half of what tiles hold
+    ):
+        assert taken(layer, given) != "MinimalFilter"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert taken(plain, maps) != "MinimalFilter"
+    plain.register_forward_hook(lambda layer, given, found: found)
+    assert taken(plain, maps) != "MinimalFilter"
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet8", "resnet18"])
+def test_a_network_by_minimal_filtering_is_the_network(name):
+    """Beside float64: the outputs to rounding; of the gradients a few may show a value that fell on the
+    rectifier's other side.
+    """
+    network, images = (
+        build(name, 3, 32, 4, Rng(0)),
+        torch.randn(6, 3, 32, 32, generator=Rng(1).generator()),
+    )
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        outputs = network.to(dtype)(images.to(dtype))
+        gradients = torch.autograd.grad(outputs.square().mean(), [*network.parameters()])
+        found.append((outputs, torch.cat([each.flatten() for each in gradients])))
+    for ours, exact, bound in zip(*found, (2e-5, 2e-2), strict=True):
+        assert (ours - exact).norm() < bound * exact.norm()

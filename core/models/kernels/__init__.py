@@ -1,8 +1,9 @@
 """Compiled passes over maps, made on this machine when they are first needed.
 
-`fused.cpp` is compiled in a second or two, once, into the user's cache folder (`FEDCON_CACHE`, else
-`$XDG_CACHE_HOME`, else `~/.cache`). Without a C++ compiler, or with `FEDCON_KERNELS=eager`, networks
-run by PyTorch's own kernels: the same numbers within rounding, in more passes over memory.
+`fused.cpp` and `winograd.cpp` are compiled in a few seconds, once, into the user's cache folder
+(`FEDCON_CACHE`, else `$XDG_CACHE_HOME`, else `~/.cache`). Without a C++ compiler, or with
+`FEDCON_KERNELS=eager`, networks run by PyTorch's own kernels: the same numbers within rounding, in
+more passes over memory and more multiplications.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-SOURCE = Path(__file__).with_name("fused.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("fused.cpp", "winograd.cpp"))
 #: what is tried, the fastest first. OpenMP is taken from PyTorch, so that both have one pool of
 #: threads; a compiler that does not know a choice fails, and the next one is tried
 _OPENMP = ("-fopenmp", "-nodefaultlibs", "-lstdc++", "-lc")
@@ -109,7 +110,7 @@ def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     """Compile, where this has not been done before, and load. Raises OSError or SubprocessError."""
     stat = Path(compiler).stat()
     told = (
-        SOURCE.read_bytes(),
+        *(source.read_bytes() for source in SOURCES),
         compiler,
         stat.st_mtime_ns,
         stat.st_size,
@@ -123,7 +124,7 @@ def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
             subprocess.run(
-                [compiler, *FLAGS, "-o", str(made), str(SOURCE), *flags],
+                [compiler, *FLAGS, "-o", str(made), *map(str, SOURCES), *flags],
                 check=True,
                 capture_output=True,
                 timeout=120,
@@ -253,6 +254,40 @@ def gather(taps: torch.Tensor, size: tuple[int, int], padding: int) -> torch.Ten
     shape = (ctypes.c_int64 * 4)(n, h, w, c)
     _call("gather", taps, images, shape, *size, side, padding)
     return images.permute(0, 3, 1, 2)
+
+
+def winograd(
+    x: torch.Tensor,
+    points: torch.Tensor,
+    bias: torch.Tensor | None,
+    groups: int,
+    padding: int,
+) -> torch.Tensor:
+    """Maps (N, groups * outputs, H + 2 padding - 2, W + 2 padding - 2) of a 3x3 convolution from maps
+    (N, groups * inputs, H, W) and its weights at the 36 points, (groups, 36, inputs, outputs).
+    """
+    n, _, h, w = x.shape
+    outputs = points.shape[3]
+    size = n, groups * outputs, h + 2 * padding - 2, w + 2 * padding - 2
+    y = torch.empty(size, memory_format=torch.channels_last)
+    _call("winograd", x, points, bias, y, _grouped(x, groups), *size[2:], outputs, padding)
+    return y
+
+
+def winograd_weights(x: torch.Tensor, dy: torch.Tensor, groups: int, padding: int) -> torch.Tensor:
+    """The gradient of the weights at the 36 points, (groups, 36, inputs, outputs), from the
+    convolution's maps x and the gradient dy of its results.
+    """
+    outputs = dy.shape[1] // groups
+    points = torch.zeros(groups, 36, x.shape[1] // groups, outputs)
+    shape = _grouped(x, groups)
+    _call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
+    return points
+
+
+def _grouped(x: torch.Tensor, groups: int) -> ctypes.Array[ctypes.c_int64]:
+    n, c, h, w = x.shape
+    return (ctypes.c_int64 * 5)(n, h, w, c // groups, groups)
 
 
 def _shape(x: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
