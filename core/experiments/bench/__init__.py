@@ -64,11 +64,12 @@ def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[st
 
 
 def _kind(machine: dict[str, Any]) -> str:
-    """What sets the speed of a machine apart from that of others: "cuda", or the vectors of its
-    processor, such as "avx2" or "avx512".
+    """What sets the speed of a machine apart from that of others: "cuda" or the vectors of its
+    processor, and the precision, as in "avx512-float32".
     """
     vectors = str(machine.get("cpu", "")).lower()
-    return vectors if machine["device"] == "cpu" and vectors.isalnum() else machine["device"]
+    where = vectors if machine["device"] == "cpu" and vectors.isalnum() else machine["device"]
+    return f"{where}-{machine['precision']}"
 
 
 def report(result: dict[str, Any]) -> str:

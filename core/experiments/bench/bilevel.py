@@ -16,10 +16,9 @@ import attrs
 import torch
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from core.condensation import Extraction, ExtractionProblem, extract
-from core.experiments.bench.timing import ceiling, random_task, seconds, spread
+from core.experiments.bench.timing import ceiling, operations, random_task, seconds, spread
 from core.federation import Runtime, Task
 from core.rng import Rng
 
@@ -121,10 +120,8 @@ def measure(runtime: Runtime) -> dict[str, Any]:
         for name, took in times.items()
     }
     del contestants["plain"]["ratio"]
-    with FlopCounterMode(display=False) as counter:
-        work["one by one"]()
     reached = (
-        counter.get_total_flops()
+        operations(work["one by one"])
         * 100
         / ITERATIONS
         / contestants["one by one"]["seconds_per_round"]

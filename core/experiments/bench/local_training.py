@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.flop_counter import FlopCounterMode
 
-from core.experiments.bench.timing import ceiling, random_task, seconds, spread
+from core.experiments.bench.timing import ceiling, operations, random_task, seconds, spread
 from core.federation import LocalTraining, Runtime, Task, supervised, train
 from core.rng import Rng
 
@@ -62,8 +61,6 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     plain, ours = plain_loop(task), our_loop(task)
     plain(), ours()  # warm-up
     pairs = [(seconds(plain, runtime.device), seconds(ours, runtime.device)) for _ in range(PAIRS)]
-    with FlopCounterMode(display=False) as counter:
-        ours()
     slow, fast = (samples / statistics.median(times) for times in zip(*pairs, strict=True))
     return {
         "what": "one client's SGD, ConvNet-128, 3x32x32, batch 64",
@@ -73,7 +70,7 @@ def measure(runtime: Runtime) -> dict[str, Any]:
             "ours": {
                 "rate": fast,
                 "ratio": spread([a / b for a, b in pairs]),
-                "ceiling_share": counter.get_total_flops() / samples * fast / ceiling(runtime),
+                "ceiling_share": operations(ours) / samples * fast / ceiling(runtime),
             },
         },
     }

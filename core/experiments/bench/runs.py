@@ -11,11 +11,10 @@ from typing import Any
 
 import attrs
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm.auto import tqdm
 
 from core.experiments.bench import authors, bilevel, equal, plain
-from core.experiments.bench.timing import ceiling, random_task, seconds, spread
+from core.experiments.bench.timing import ceiling, operations, random_task, seconds, spread
 from core.experiments.bench.whole import whole_run
 from core.federation import Client, Runtime, Task
 from core.rng import Rng
@@ -111,15 +110,13 @@ def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
             (seconds(slow, runtime.device), seconds(fast, runtime.device)) for _ in range(PAIRS)
         ]
         took = statistics.median(ours for _, ours in pairs)
-        with FlopCounterMode(display=False) as counter:
-            fast()
         found[name] = {
             "beside": "the authors' code" if name == AUTHORS else "plain",
             "rate": 3600 / took,
             "seconds": took,
             "plain_seconds": statistics.median(theirs for theirs, _ in pairs),
             "ratio": spread([theirs / ours for theirs, ours in pairs]),
-            "ceiling_share": counter.get_total_flops() / took / best,
+            "ceiling_share": operations(fast) / took / best,
         }
     if checkout is not None:
         found |= equal.measure(runtime, checkout)

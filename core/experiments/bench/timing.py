@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from core.data import Dataset, Split
 from core.federation import Runtime, Task
+from core.models import kernels
 from core.rng import Rng
 
 
@@ -30,6 +32,15 @@ def ceiling(runtime: Runtime, size: int = 2048) -> float:
     dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a = torch.ones(size, size, device=runtime.device, dtype=dtype)
     return 2 * size**3 / min(seconds(lambda: a @ a, runtime.device) for _ in range(5))
+
+
+def operations(work: Callable[[], Any]) -> int:
+    """Multiplications and additions (FLOP) that PyTorch's kernels take for some work. Convolutions count
+    by their definition, also where this machine takes fewer.
+    """
+    with kernels.eager(), FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
 
 
 def random_task(runtime: Runtime, samples: int, channels: int, size: int, classes: int) -> Task:
