@@ -32,36 +32,57 @@ WASTE = 1.5
 
 def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     """The layer's output for images or maps (N, C, H, W), in the faster way where there is one."""
-    if not _plain(layer) or images.dtype != torch.float32 or not kernels.fits(images, layer.weight):
+    if not _plain(layer, images) or not kernels.fits(images, layer.weight):
         return layer(images)
     padding = layer.padding[0]
     assert isinstance(padding, int)
     if layer.groups == 1 and layer.in_channels <= FEW and images.requires_grad:
         return _FewChannels.apply(images, layer.weight, layer.bias, padding, 1)
-    if _many_channels(layer, images):
+    if _can_filter(layer) and _pays(layer, images):
         return _MinimalFilter.apply(images, layer.weight, layer.bias, padding, layer.groups)
     return layer(images)
 
 
-def _plain(layer: nn.Conv2d) -> bool:
-    """Whether a layer has square weights, stride 1, zeros around the maps and nobody who listens."""
+def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
+    """Whether a layer has square weights, stride 1, zeros around the maps and nobody who listens, and
+    it and the images fit each other, in float32.
+    """
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
+    shape = layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
     return (
         type(layer) is nn.Conv2d
         and layer.stride == layer.dilation == (1, 1)
         and layer.kernel_size[0] == layer.kernel_size[1]
         and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
         and layer.padding_mode == "zeros"
-        and not layer._forward_hooks
-        and not layer._forward_pre_hooks
+        and not any(hooks)
+        and images.shape[1:2] == (layer.in_channels,)
+        and layer.weight.shape == shape
+        and images.dtype == torch.float32
     )
 
 
-def _many_channels(layer: nn.Conv2d, maps: torch.Tensor) -> bool:
-    """Whether minimal filtering pays for a plain layer, in float32."""
+def _can_filter(layer: nn.Conv2d) -> bool:
+    """Whether minimal filtering computes what a plain layer does, in float32."""
     each = [count // layer.groups for count in (layer.in_channels, layer.out_channels)]
-    if layer.kernel_size != (3, 3) or layer.padding[0] == 3 or torch.is_autocast_enabled("cpu"):
+    return (
+        layer.kernel_size == (3, 3)
+        and layer.padding in ((0, 0), (1, 1), (2, 2))
+        and all(count % MULTIPLE == 0 for count in each)
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _pays(layer: nn.Conv2d, maps: torch.Tensor) -> bool:
+    """Whether minimal filtering is the faster way for maps (N, C, H, W)."""
+    if min(layer.in_channels, layer.out_channels) < MANY * layer.groups:
         return False
-    if min(each) < MANY or any(count % MULTIPLE for count in each):
+    if torch.get_num_threads() > 1 and not kernels.threaded():
         return False
     grow = 2 * int(layer.padding[0]) - 2
     for h, w in (maps.shape[2:], (maps.shape[2] + grow, maps.shape[3] + grow)):
@@ -120,21 +141,22 @@ class _Convolution(torch.autograd.Function):
     @classmethod
     def backward(cls, ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         images, weight, bias = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
+        padding, groups = ctx.rest
+        needs = list(ctx.needs_input_grad[:3])
         if torch.is_grad_enabled():  # someone differentiates this gradient
-            padding, groups = ctx.rest
-            given = images, weight, bias
-            inputs = [each for each, need in zip(given, needs, strict=True) if need]
-            # in the precision of the forward pass
-            b = None if bias is None else bias.to(dy.dtype)
-            y = F.conv2d(
-                images.to(dy.dtype), weight.to(dy.dtype), b, padding=padding, groups=groups
+            found = torch.ops.aten.convolution_backward(
+                dy, images.to(dy.dtype), weight.to(dy.dtype), [weight.shape[0]], [1, 1],
+                [padding] * 2, [1, 1], False, [0, 0], groups, needs,
+            )  # fmt: skip
+            pairs = zip(found, (images, weight, bias), needs, strict=True)
+            return (
+                *(one.to(given.dtype) if need else None for one, given, need in pairs),
+                None,
+                None,
             )
-            found = iter(torch.autograd.grad(y, inputs, dy, create_graph=True))
-            return (*(next(found) if need else None for need in needs), None, None)
         return (
-            cls.of_images(dy, weight, images, *ctx.rest) if needs[0] else None,
-            cls.of_weights(dy, weight, images, *ctx.rest) if needs[1] else None,
+            cls.of_images(dy, weight, images, padding, groups) if needs[0] else None,
+            cls.of_weights(dy, weight, images, padding, groups) if needs[1] else None,
             dy.sum((0, 2, 3), dtype=torch.float32) if needs[2] else None,
             None,
             None,
@@ -163,7 +185,8 @@ class _MinimalFilter(_Convolution):
         groups: int,
     ) -> torch.Tensor:
         weights = _by_group(weight, groups).permute(0, 3, 2, 1)
-        return kernels.winograd(_last(images), _at_points(weights), bias, groups, padding)
+        b = None if bias is None else bias.detach().float().contiguous()
+        return kernels.winograd(_last(images), _at_points(weights), b, groups, padding)
 
     @staticmethod
     def of_images(
@@ -179,8 +202,8 @@ class _MinimalFilter(_Convolution):
     ) -> torch.Tensor:
         points = kernels.winograd_weights(_last(images), _last(dy), groups, padding)
         # dg = G^T dU G
-        found = (_points().T @ points.flatten(2)).view(groups, 9, *points.shape[2:])
-        return found.permute(0, 3, 2, 1).reshape(weight.shape)
+        found = _product(_points().T, points)
+        return found.permute(0, 3, 2, 1).reshape(weight.shape).contiguous()
 
 
 @functools.cache
@@ -194,7 +217,9 @@ def _points() -> torch.Tensor:
             [1 / 24, 1 / 12, 1 / 6],
             [1 / 24, -1 / 12, 1 / 6],
             [0, 0, 1],
-        ]
+        ],
+        dtype=torch.float32,
+        device="cpu",
     )
     return torch.kron(g, g)
 
@@ -206,10 +231,16 @@ def _by_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 def _at_points(weights: torch.Tensor) -> torch.Tensor:
     """U = G g G^T: (groups, 9, from, to) becomes (groups, 36, from, to)."""
-    found = _points() @ weights.flatten(2)
-    return found.view(len(weights), 36, *weights.shape[2:]).contiguous()
+    return _product(_points(), weights)
+
+
+def _product(matrix: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """A matrix (a, b) times weights (groups, b, from, to), in float32 whatever surrounds it."""
+    with torch.autocast("cpu", enabled=False):
+        found = matrix @ weights.float().flatten(2)
+    return found.view(len(weights), len(matrix), *weights.shape[2:]).contiguous()
 
 
 def _last(maps: torch.Tensor) -> torch.Tensor:
     """The maps with channels last, as the kernels read them."""
-    return maps.detach().contiguous(memory_format=torch.channels_last)
+    return maps.detach().float().contiguous(memory_format=torch.channels_last)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from core.models import build, kernels
 from core.models.convolution import convolve
@@ -100,15 +107,6 @@ def test_many_channels_have_the_values_and_gradients_of_pytorch(
         assert (ours - theirs).norm() < 3e-5 * theirs.norm()
 
 
-def test_minimal_filtering_is_exact_where_its_points_are():
-    """Whole numbers that float32 holds exactly: constant maps give nine times the sum of channels."""
-    layer = nn.Conv2d(32, 32, 3, bias=False)
-    layer.weight.data.fill_(24)
-    maps = torch.full((40, 32, 10, 10), 3.0)
-    assert taken(layer, maps) == "MinimalFilter"
-    torch.testing.assert_close(convolve(layer, maps), torch.full((40, 32, 8, 8), 9.0 * 32 * 72))
-
-
 def test_minimal_filtering_does_not_depend_on_the_number_of_threads():
     generator, threads, found = Rng(2).generator(), torch.get_num_threads(), []
     maps = torch.randn(40, 64, 8, 8, generator=generator)
@@ -130,7 +128,8 @@ def test_small_odd_or_listened_to_layers_take_pytorchs_way():
     plain = nn.Conv2d(32, 32, 3, padding=1)
     assert taken(plain, maps) == "MinimalFilter"
     for layer, given in (
-        (nn.Conv2d(32, 24, 3, padding=1), maps),  # 24 is no multiple of 16
+        (nn.Conv2d(32, 40, 3, padding=1), maps),  # 40 is no multiple of 16
+        (nn.Conv2d(32, 32, 3, padding=3), maps),
         (nn.Conv2d(32, 16, 3, padding=1), maps),
         (nn.Conv2d(32, 32, 3, padding=1, stride=2), maps),
         (nn.Conv2d(32, 32, 5, padding=2), maps),
@@ -146,18 +145,81 @@ def test_small_odd_or_listened_to_layers_take_pytorchs_way():
 
 
 @pytest.mark.parametrize("name", ["convnet", "resnet8", "resnet18"])
-def test_a_network_by_minimal_filtering_is_the_network(name):
+def test_a_network_by_minimal_filtering_is_the_network(name, monkeypatch):
     """Beside float64: the outputs to rounding; of the gradients a few may show a value that fell on the
     rectifier's other side.
     """
-    network, images = (
-        build(name, 3, 32, 4, Rng(0)),
-        torch.randn(6, 3, 32, 32, generator=Rng(1).generator()),
-    )
-    found = []
+    images, calls = torch.randn(16, 3, 32, 32, generator=Rng(1).generator()), []
+    filtered = kernels.winograd
+    monkeypatch.setattr(kernels, "winograd", lambda *given: calls.append(1) or filtered(*given))
+    network, found = build(name, 3, 32, 4, Rng(0)), []
     for dtype in (torch.float32, torch.float64):
         outputs = network.to(dtype)(images.to(dtype))
         gradients = torch.autograd.grad(outputs.square().mean(), [*network.parameters()])
         found.append((outputs, torch.cat([each.flatten() for each in gradients])))
+    assert calls
     for ours, exact, bound in zip(*found, (2e-5, 2e-2), strict=True):
         assert (ours - exact).norm() < bound * exact.norm()
+
+
+@pytest.mark.parametrize("vectors", ["x86-64", "x86-64-v3"])
+def test_minimal_filtering_on_processors_with_shorter_vectors(vectors, tmp_path, monkeypatch):
+    compiler = shutil.which("g++")
+    if compiler is None or platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("needs GCC for x86-64")
+    made = tmp_path / "kernels.so"
+    told = (f"-march={vectors}", "-o", str(made), *map(str, kernels.SOURCES))
+    subprocess.run([compiler, *kernels.FLAGS, *told], check=True, capture_output=True)
+    monkeypatch.setattr(kernels, "library", lambda: ctypes.CDLL(str(made)))
+    monkeypatch.setattr(kernels, "threaded", lambda: True)
+    layer, found = nn.Conv2d(48, 32, 3, padding=1), []
+    maps = torch.randn(37, 48, 8, 7, generator=Rng(3).generator())
+    assert taken(layer, maps) == "MinimalFilter"
+    for dtype in (torch.float32, torch.float64):
+        found.append(gradients(layer.to(dtype), maps.to(dtype), False))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() < 1e-5 * theirs.norm()
+
+
+def test_many_tiles_are_summed_as_well_as_by_pytorch():
+    """The gradient of the weights is a sum over all pixels of all images."""
+    maps = torch.randn(128, 32, 32, 32, generator=Rng(4).generator())
+    pull = torch.randn(128, 32, 32, 32, generator=Rng(5).generator())
+    layer, found = nn.Conv2d(32, 32, 3, padding=1, bias=False), []
+    for dtype, way in ((torch.float32, convolve), (torch.float32, nn.Conv2d.forward)):
+        result = way(layer.to(dtype), maps)
+        found.append(torch.autograd.grad((result * pull).sum(), layer.weight)[0].double())
+    exact = (layer.double()(maps.double()) * pull.double()).sum()
+    exact = torch.autograd.grad(exact, layer.weight)[0]
+    ours, theirs = ((each - exact).norm() for each in found)
+    assert ours < 2 * theirs
+
+
+def test_autocast_around_the_gradient_alone_changes_nothing():
+    maps = torch.randn(40, 32, 8, 8, generator=Rng(6).generator()).requires_grad_()
+    layer, found = nn.Conv2d(32, 32, 3, padding=1), []
+    for precision in (torch.float32, torch.bfloat16):
+        y = convolve(layer, maps)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == torch.bfloat16):
+            found.append(torch.autograd.grad(y.square().sum(), [maps, layer.weight]))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_maps_that_do_not_fit_a_layer_are_refused_by_pytorch():
+    layer, maps = nn.Conv2d(64, 32, 3, padding=1), torch.randn(40, 32, 8, 8)
+    with pytest.raises(RuntimeError, match="64 channels"):
+        convolve(layer, maps)
+    strided = torch.randn(32, 2)[:, 0]
+    layer = nn.Conv2d(32, 32, 3, padding=1)
+    weights = {"weight": layer.weight, "bias": strided}
+    ours = functional_call(Convolve(layer), {f"layer.{k}": v for k, v in weights.items()}, (maps,))
+    torch.testing.assert_close(ours, functional_call(layer, weights, (maps,)), rtol=1e-4, atol=1e-4)
+
+
+class Convolve(nn.Module):
+    def __init__(self, layer: nn.Conv2d) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        return convolve(self.layer, maps)

@@ -266,10 +266,13 @@ def winograd(
     """Maps (N, groups * outputs, H + 2 padding - 2, W + 2 padding - 2) of a 3x3 convolution from maps
     (N, groups * inputs, H, W) and its weights at the 36 points, (groups, 36, inputs, outputs).
     """
-    n, _, h, w = x.shape
+    n, c, h, w = x.shape
     outputs = points.shape[3]
+    assert _float32(x.permute(0, 2, 3, 1), points, *([] if bias is None else [bias]))
+    assert points.shape == (groups, 36, c // groups, outputs) and 0 <= padding <= 2
+    assert c % (16 * groups) == outputs % 16 == 0
     size = n, groups * outputs, h + 2 * padding - 2, w + 2 * padding - 2
-    y = torch.empty(size, memory_format=torch.channels_last)
+    y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     _call("winograd", x, points, bias, y, _grouped(x, groups), *size[2:], outputs, padding)
     return y
 
@@ -279,10 +282,22 @@ def winograd_weights(x: torch.Tensor, dy: torch.Tensor, groups: int, padding: in
     convolution's maps x and the gradient dy of its results.
     """
     outputs = dy.shape[1] // groups
-    points = torch.zeros(groups, 36, x.shape[1] // groups, outputs)
+    assert _float32(x.permute(0, 2, 3, 1), dy.permute(0, 2, 3, 1)) and 0 <= padding <= 2
+    assert x.shape[1] % (16 * groups) == dy.shape[1] % (16 * groups) == 0
+    points = x.new_zeros(groups, 36, x.shape[1] // groups, outputs)
     shape = _grouped(x, groups)
     _call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
     return points
+
+
+def threaded() -> bool:
+    """Whether the compiled passes take as many threads as PyTorch has: they were compiled with OpenMP."""
+    found = library()
+    return found is not None and bool(found.threaded())
+
+
+def _float32(*given: torch.Tensor) -> bool:
+    return all(each.dtype == torch.float32 and each.is_contiguous() for each in given)
 
 
 def _grouped(x: torch.Tensor, groups: int) -> ctypes.Array[ctypes.c_int64]:
@@ -301,7 +316,7 @@ def _stride(values: torch.Tensor) -> int:
 
 
 def _call(name: str, x: torch.Tensor, *rest: torch.Tensor | ctypes.Array | float | None) -> None:
-    """Call a pass for the type of x; whole numbers from 3 on are strides."""
+    """Call a pass for the type of x, with the number of threads as its last argument."""
     found = library()
     assert found is not None
     given = [

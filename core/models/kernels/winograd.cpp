@@ -30,7 +30,7 @@ inline Vec load(const float *from) { return *reinterpret_cast<const Anywhere *>(
 inline void store(float *to, Vec value) { *reinterpret_cast<Anywhere *>(to) = value; }
 
 // B^T d: six values, `step` apart, from six
-inline void enter(const Vec *d, int step, Vec *v) {
+inline void input_points(const Vec *d, int step, Vec *v) {
     const Vec a = d[4 * step] - 4.f * d[2 * step], b = d[3 * step] - 4.f * d[step];
     const Vec c = d[4 * step] - d[2 * step], e = 2.f * (d[3 * step] - d[step]);
     v[0] = 4.f * d[0] - 5.f * d[2 * step] + d[4 * step];
@@ -42,7 +42,7 @@ inline void enter(const Vec *d, int step, Vec *v) {
 }
 
 // A^T m: four values from six
-inline void leave(const Vec *m, int step, Vec *y) {
+inline void result_values(const Vec *m, int step, Vec *y) {
     const Vec a = m[step] + m[2 * step], b = m[step] - m[2 * step];
     const Vec c = m[3 * step] + m[4 * step], d = m[3 * step] - m[4 * step];
     y[0] = m[0] + a + c;
@@ -52,7 +52,7 @@ inline void leave(const Vec *m, int step, Vec *y) {
 }
 
 // A y: six values from four
-inline void spread(const Vec *y, int step, Vec *m) {
+inline void gradient_points(const Vec *y, int step, Vec *m) {
     const Vec a = y[0] + y[2 * step], b = y[step] + y[3 * step];
     const Vec c = y[0] + 4.f * y[2 * step], d = 2.f * y[step] + 8.f * y[3 * step];
     m[0] = y[0];
@@ -88,13 +88,13 @@ struct Tiles {  // of the results, numbered image by image
 
 // Some tiles at the 36 points: (36, room, C). Points are no multiple of a page apart, where their
 // lines would share one place in the cache.
-class Points {
+class TileBuffer {
     struct Free { void operator()(float *p) const { std::free(p); } };
     int64_t channels, apart;
     std::unique_ptr<float, Free> values;
 
   public:
-    Points(int64_t room, int64_t channels)
+    TileBuffer(int64_t room, int64_t channels)
         : channels(channels), apart(room * channels + 16),
           values(static_cast<float *>(std::aligned_alloc(64, POINTS * apart * sizeof(float)))) {}
     float *at(int64_t point, int64_t tile = 0) const {
@@ -103,8 +103,8 @@ class Points {
 };
 
 // V of `count` tiles from the one numbered `first`, as tiles from `to` on
-void enter_tiles(const float *x, const Maps &in, const Tiles &tiles, int64_t group, int64_t padding,
-                 int64_t first, int64_t count, const Points &v, int64_t to) {
+void transform_inputs(const float *x, const Maps &in, const Tiles &tiles, int64_t group, int64_t padding,
+                 int64_t first, int64_t count, const TileBuffer &v, int64_t to) {
     for (int64_t k = 0; k < count; ++k) {
         const auto place = tiles[first + k];
         const int64_t top = place.top - padding, left = place.left - padding;
@@ -115,16 +115,16 @@ void enter_tiles(const float *x, const Maps &in, const Tiles &tiles, int64_t gro
                     d[SIDE * i + j] = in.holds(top + i, left + j)
                                           ? load(x + in.at(place.n, top + i, left + j, group) + c)
                                           : Vec{};
-            for (int j = 0; j < SIDE; ++j) enter(d + j, SIDE, half + j);
-            for (int i = 0; i < SIDE; ++i) enter(half + SIDE * i, 1, d + SIDE * i);
+            for (int j = 0; j < SIDE; ++j) input_points(d + j, SIDE, half + j);
+            for (int i = 0; i < SIDE; ++i) input_points(half + SIDE * i, 1, d + SIDE * i);
             for (int p = 0; p < POINTS; ++p) store(v.at(p, to + k) + c, d[p]);
         }
     }
 }
 
 // dM of some tiles
-void spread_tiles(const float *dy, const Maps &out, const Tiles &tiles, int64_t group, int64_t first,
-                  int64_t count, const Points &m, int64_t to) {
+void transform_gradients(const float *dy, const Maps &out, const Tiles &tiles, int64_t group, int64_t first,
+                  int64_t count, const TileBuffer &m, int64_t to) {
     for (int64_t k = 0; k < count; ++k) {
         const auto [n, top, left] = tiles[first + k];
         for (int64_t c = 0; c < out.channels; c += LANES) {
@@ -134,23 +134,23 @@ void spread_tiles(const float *dy, const Maps &out, const Tiles &tiles, int64_t 
                     d[SIDE * i + j] = out.holds(top + i, left + j)
                                           ? load(dy + out.at(n, top + i, left + j, group) + c)
                                           : Vec{};
-            for (int j = 0; j < TILE; ++j) spread(d + j, SIDE, half + j);
-            for (int i = 0; i < SIDE; ++i) spread(half + SIDE * i, 1, d + SIDE * i);
+            for (int j = 0; j < TILE; ++j) gradient_points(d + j, SIDE, half + j);
+            for (int i = 0; i < SIDE; ++i) gradient_points(half + SIDE * i, 1, d + SIDE * i);
             for (int p = 0; p < POINTS; ++p) store(m.at(p, to + k) + c, d[p]);
         }
     }
 }
 
 // Y + bias of some tiles, written where it lies inside the maps
-void leave_tiles(const Points &m, const float *bias, const Maps &out, const Tiles &tiles,
+void transform_results(const TileBuffer &m, const float *bias, const Maps &out, const Tiles &tiles,
                  int64_t group, int64_t first, int64_t count, float *y) {
     for (int64_t k = 0; k < count; ++k) {
         const auto [n, top, left] = tiles[first + k];
         for (int64_t c = 0; c < out.channels; c += LANES) {
             Vec d[POINTS], half[POINTS];
             for (int p = 0; p < POINTS; ++p) d[p] = load(m.at(p, k) + c);
-            for (int j = 0; j < SIDE; ++j) leave(d + j, SIDE, half + j);
-            for (int i = 0; i < TILE; ++i) leave(half + SIDE * i, 1, d + SIDE * i);
+            for (int j = 0; j < SIDE; ++j) result_values(d + j, SIDE, half + j);
+            for (int i = 0; i < TILE; ++i) result_values(half + SIDE * i, 1, d + SIDE * i);
             const Vec b = bias ? load(bias + group * out.channels + c) : Vec{};
             for (int i = 0; i < TILE; ++i)
                 for (int j = 0; j < TILE; ++j)
@@ -171,7 +171,7 @@ template <int R, int COLUMNS, bool ADD>
 inline void block(Left a, const float *b, float *c, int64_t ld, int64_t depth) {
     Vec sum[R][COLUMNS];
     for (int r = 0; r < R; ++r)
-        for (int q = 0; q < COLUMNS; ++q) sum[r][q] = ADD ? load(c + r * ld + q * LANES) : Vec{};
+        for (int q = 0; q < COLUMNS; ++q) sum[r][q] = Vec{};
     for (int64_t k = 0; k < depth; ++k) {
         Vec right[COLUMNS];
         for (int q = 0; q < COLUMNS; ++q) right[q] = load(b + k * ld + q * LANES);
@@ -181,7 +181,10 @@ inline void block(Left a, const float *b, float *c, int64_t ld, int64_t depth) {
                 sum[r][q] += a.values[r * a.row + k * a.column] * right[q];
     }
     for (int r = 0; r < R; ++r)
-        for (int q = 0; q < COLUMNS; ++q) store(c + r * ld + q * LANES, sum[r][q]);
+        for (int q = 0; q < COLUMNS; ++q) {  // sums of blocks are added: less rounding than one sum
+            float *to = c + r * ld + q * LANES;
+            store(to, ADD ? load(to) + sum[r][q] : sum[r][q]);
+        }
 }
 
 // the same for m rows
@@ -205,27 +208,38 @@ void product(Left a, const float *b, float *c, int64_t m, int64_t columns, int64
 
 }  // namespace
 
+// whether it takes as many threads as it is told
+extern "C" int64_t threaded() {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 // y (N, h, w, groups outputs) = x * g + bias, from U; `size` is that of x
 extern "C" void winograd_float32(const float *x, const float *u, const float *bias, float *y,
                                  const int64_t *size, int64_t height, int64_t width, int64_t outputs,
                                  int64_t padding, int64_t threads) {
-    constexpr int64_t room = 48;  // tiles, of which a core's cache holds V and M
     const Maps in{size[0], size[1], size[2], size[3], size[4]};
     const Maps out{size[0], height, width, outputs, size[4]};
     const Tiles tiles(out);
+    // tiles at once: at most 48, of which a core's cache holds V and M; fewer where threads wait
+    const int64_t share = tiles.all * in.groups / threads / ROWS * ROWS;
+    const int64_t room = std::clamp<int64_t>(share, ROWS, 48);
 #pragma omp parallel num_threads(threads)
     {
-        const Points v(room, in.channels), m(room, outputs);
+        const TileBuffer v(room, in.channels), m(room, outputs);
 #pragma omp for collapse(2)
         for (int64_t first = 0; first < tiles.all; first += room)
             for (int64_t group = 0; group < in.groups; ++group) {
                 const int64_t count = std::min(room, tiles.all - first);
                 const float *weights = u + group * POINTS * in.channels * outputs;
-                enter_tiles(x, in, tiles, group, padding, first, count, v, 0);
+                transform_inputs(x, in, tiles, group, padding, first, count, v, 0);
                 for (int64_t p = 0; p < POINTS; ++p)
                     product<false>({v.at(p), in.channels, 1}, weights + p * in.channels * outputs,
                                    m.at(p), count, outputs, in.channels);
-                leave_tiles(m, bias, out, tiles, group, first, count, y);
+                transform_results(m, bias, out, tiles, group, first, count, y);
             }
     }
 }
@@ -238,7 +252,7 @@ extern "C" void winograd_weights_float32(const float *x, const float *dy, float 
     const Maps in{size[0], size[1], size[2], size[3], size[4]};
     const Maps out{size[0], height, width, outputs, size[4]};
     const Tiles tiles(out);
-    const Points v(room, in.channels), m(room, outputs);
+    const TileBuffer v(room, in.channels), m(room, outputs);
 #pragma omp parallel num_threads(threads)
     for (int64_t first = 0; first < tiles.all; first += room)
         for (int64_t group = 0; group < in.groups; ++group) {
@@ -246,8 +260,8 @@ extern "C" void winograd_weights_float32(const float *x, const float *dy, float 
 #pragma omp for
             for (int64_t k = 0; k < count; k += part) {
                 const int64_t some = std::min(part, count - k);
-                enter_tiles(x, in, tiles, group, padding, first + k, some, v, k);
-                spread_tiles(dy, out, tiles, group, first + k, some, m, k);
+                transform_inputs(x, in, tiles, group, padding, first + k, some, v, k);
+                transform_gradients(dy, out, tiles, group, first + k, some, m, k);
             }
             float *sums = du + group * POINTS * in.channels * outputs;
 #pragma omp for
