@@ -47,6 +47,8 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
     """Whether a layer has square weights, stride 1, zeros around the maps and nobody who listens, and
     it and the images fit each other, in float32.
     """
+    if type(layer) is not nn.Conv2d or images.dtype != torch.float32:
+        return False
     hooks = (
         layer._forward_hooks,
         layer._forward_pre_hooks,
@@ -55,15 +57,13 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
     )
     shape = layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
     return (
-        type(layer) is nn.Conv2d
-        and layer.stride == layer.dilation == (1, 1)
+        layer.stride == layer.dilation == (1, 1)
         and layer.kernel_size[0] == layer.kernel_size[1]
         and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
         and layer.padding_mode == "zeros"
         and not any(hooks)
         and images.shape[1:2] == (layer.in_channels,)
         and layer.weight.shape == shape
-        and images.dtype == torch.float32
     )
 
 
