@@ -137,7 +137,7 @@ Markdown(
 # %% [markdown]
 # Which of the two helps the student is another question. Where teachers agree their ensemble is probably right, and
 # where they differ there is most to learn, from a teacher that may be wrong. The row `uniqueness_form` of
-# [the table of switches](44_fediod_paper_vs_released) is about that.
+# [the table of switches](44_fediod_paper_vs_released) is about that; while its cells are empty it is not measured.
 #
 # The cut at 0.01 also stops gradients. A probability that is cut off moves the released form through the mean
 # $\bar q$ only, and not at all where that is cut off too. How many are there?
