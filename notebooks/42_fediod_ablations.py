@@ -66,8 +66,8 @@ pd.DataFrame(
 #
 # Beside accuracy, the records hold how the last batch of questions stood: what the discriminators say of it (where the
 # weights of Eq. 8 need that), the teachers' entropy $\sum_k \pi_k H(q_k)$, their divergence, how far the student is off
-# ($L_\text{mimic}$; at $\tau = 1$ it is another quantity), how many classes the batch shows, and the score of [Table
-# 7](48_fediod_images). Means over seeds:
+# ($L_\text{mimic}$; at $\tau = 1$ it is another quantity), how many classes the teachers' mean answer has, the largest
+# deviation of a pixel over the batch, and the score of [Table 7](48_fediod_images). Means over seeds:
 
 # %% tags=["hide-input"]
 seen = {
@@ -75,7 +75,8 @@ seen = {
     "teacher_entropy": "entropy",
     "teacher_jsd": "JSD",
     "student_gap": "L_mimic",
-    "synthetic_classes": "classes",
+    "synthetic_classes": "classes of the mean answer",
+    "synthetic_spread": "deviation",
     "adapted_inception_score": "adapted score",
 }
 ended("fediod", 6, seen, best).round(2)
@@ -160,9 +161,9 @@ Markdown("\n\n".join(sentences))
 
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
-# numbers have another order, look at $L_\text{mimic}$ and the classes above: with the confidence or the uniqueness term
-# the student no longer follows the ensemble on the generator's images. And see [how few images a laptop's run asks
-# about](46_fediod_results).
+# numbers have another order, look at the deviation and the adapted score above: with the confidence or the uniqueness
+# term alone all images became one. A student can follow the ensemble there, and still knows nothing of real images. And
+# see [how few images a laptop's run asks about](46_fediod_results).
 #
 # ## The eight arms in small
 #

@@ -115,7 +115,8 @@ pd.DataFrame({name: judged(x) for name, x in ends.items()}).T.round(2)
 
 # %% [markdown]
 # Read the table down a column: who moves this quantity, and whose side effect is it? $D_k$ near 1 means *generated*
-# ({eq}`eq:iod-gan`), and the generator wants it small. Nothing in the sum asks for many classes.
+# ({eq}`eq:iod-gan`), and the generator wants it small. $L_\text{unique}$ can make the classes of the mean answer many
+# on a single image; nothing in the sum asks the images to differ.
 #
 # ## Who pulls, and where to
 #
