@@ -81,8 +81,8 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 # | `epoch_of` | `largest`, `smallest` | whose data an epoch of stage two passes once |
 #
 # Some differences are no settings. The released training of teachers is incomplete, and takes the epoch that is best
-# on the *test* set; the student, too, is reported at its best test epoch. Its discriminators see cropped and flipped
-# images. CIFAR-100 is normalised by CIFAR-10's mean
+# on the *test* set; the student, too, is reported at its best test epoch. The released
+# discriminators see cropped and flipped images. CIFAR-100 is normalised by CIFAR-10's mean
 # and deviation in training and by its own in testing. The splits are drawn without a seed. Privacy, attack and scores
 # were not released.
 #

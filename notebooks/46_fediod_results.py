@@ -179,7 +179,8 @@ Markdown(
 #
 # Accuracy tells that a student failed or not, but not why. The records of Table 1 hold how the last step stood: what
 # the discriminators said, the quantities of {eq}`eq:iod-confidence`, {eq}`eq:iod-unique` and {eq}`eq:iod-mimic`, how
-# many classes the teachers' mean answer has (also where they differ on one image), and the largest deviation of a pixel over the batch (of values in
+# many classes the teachers' mean answer has (also where they differ on one image), and the largest deviation of a pixel
+# over the batch (of values in
 # $[0, 1]$). Means over seeds:
 
 # %% tags=["hide-input"]

@@ -5,8 +5,8 @@ at every step, is a product with the weights, which gives what each output pixel
 around it, and a sum over these: at 32x32x3 a third of the time of PyTorch's kernel for it.
 
 A 3x3 convolution of many channels by minimal filtering (Lavin and Gray, CVPR 2016) takes a quarter
-of the multiplications, forward and in both gradients. With float32 that is half of the time; its
-rounding is four to ten times as large as that of a sum of products, some 1e-6 of the result.
+of the multiplications, forward and in both gradients. With float32 that is half of the time; the
+results round by some 1e-6, a few times as much as sums of products.
 """
 
 from __future__ import annotations
