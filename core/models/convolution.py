@@ -6,7 +6,9 @@ around it, and a sum over these: at 32x32x3 a third of the time of PyTorch's ker
 
 A 3x3 convolution of many channels by minimal filtering (Lavin and Gray, CVPR 2016) takes a quarter
 of the multiplications, forward and in both gradients. With float32 that is half of the time; the
-results round by some 1e-6, a few times as much as sums of products.
+results round by some 1e-6, a few times as much as sums of products. With bfloat16 maps it is three
+quarters of the time on processors that multiply such numbers in vectors (AVX-512 BF16); it
+multiplies in float32, so only its results are rounded. AMX is faster than it.
 """
 
 from __future__ import annotations
@@ -23,31 +25,40 @@ from core.models import kernels
 #: channels of images up to which the product is the faster way
 FEW = 4
 #: channels of a group from which minimal filtering is the faster way, and what they are a multiple of
-MANY, MULTIPLE = 32, 16
+MANY, MULTIPLE = {torch.float32: 32, torch.bfloat16: 64}, 16
 #: tiles of 4x4 results that pay for bringing the weights to their points
 TILES = 128
 #: pixels of the tiles for a pixel of the maps, at most: what lies outside is computed for nothing
-WASTE = 1.5
+WASTE = {torch.float32: 1.5, torch.bfloat16: 1.2}
 
 
 def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     """The layer's output for images or maps (N, C, H, W), in the faster way where there is one."""
-    if not _plain(layer, images) or not kernels.fits(images, layer.weight):
+    if not _plain(layer, images) or not (kernels.fits(images) and kernels.fits(layer.weight)):
         return layer(images)
     padding = layer.padding[0]
     assert isinstance(padding, int)
-    if layer.groups == 1 and layer.in_channels <= FEW and images.requires_grad:
+    few = layer.groups == 1 and layer.in_channels <= FEW
+    if few and images.requires_grad and images.dtype == torch.float32:
         return _FewChannels.apply(images, layer.weight, layer.bias, padding, 1)
-    if _can_filter(layer) and _pays(layer, images):
-        return _MinimalFilter.apply(images, layer.weight, layer.bias, padding, layer.groups)
+    precision = _precision()
+    if _can_filter(layer) and _pays(layer, images, precision):
+        maps = images.to(precision)
+        return _MinimalFilter.apply(maps, layer.weight, layer.bias, padding, layer.groups)
     return layer(images)
+
+
+def _precision() -> torch.dtype:
+    """The type of a convolution's maps here."""
+    autocast = torch.is_autocast_enabled("cpu")
+    return torch.get_autocast_dtype("cpu") if autocast else torch.float32
 
 
 def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
     """Whether a layer has square weights, stride 1, zeros around the maps and nobody who listens, and
-    it and the images fit each other, in float32.
+    it and the images fit each other, in a type that PyTorch takes here.
     """
-    if type(layer) is not nn.Conv2d or images.dtype != torch.float32:
+    if type(layer) is not nn.Conv2d or images.dtype not in (torch.float32, _precision()):
         return False
     hooks = (
         layer._forward_hooks,
@@ -68,26 +79,27 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
 
 
 def _can_filter(layer: nn.Conv2d) -> bool:
-    """Whether minimal filtering computes what a plain layer does, in float32."""
+    """Whether minimal filtering computes what a plain layer does."""
     each = [count // layer.groups for count in (layer.in_channels, layer.out_channels)]
     return (
         layer.kernel_size == (3, 3)
         and layer.padding in ((0, 0), (1, 1), (2, 2))
         and all(count % MULTIPLE == 0 for count in each)
-        and not torch.is_autocast_enabled("cpu")
     )
 
 
-def _pays(layer: nn.Conv2d, maps: torch.Tensor) -> bool:
-    """Whether minimal filtering is the faster way for maps (N, C, H, W)."""
-    if min(layer.in_channels, layer.out_channels) < MANY * layer.groups:
+def _pays(layer: nn.Conv2d, maps: torch.Tensor, precision: torch.dtype) -> bool:
+    """Whether minimal filtering is the faster way for maps (N, C, H, W) in a precision."""
+    if precision not in MANY or (precision == torch.bfloat16 and _has_tiles()):
+        return False
+    if min(layer.in_channels, layer.out_channels) < MANY[precision] * layer.groups:
         return False
     if torch.get_num_threads() > 1 and not kernels.threaded():
         return False
     grow = 2 * int(layer.padding[0]) - 2
     for h, w in (maps.shape[2:], (maps.shape[2] + grow, maps.shape[3] + grow)):
         tiles = -(-h // 4) * -(-w // 4)
-        if len(maps) * tiles < TILES or 16 * tiles > WASTE * h * w:
+        if len(maps) * tiles < TILES or 16 * tiles > WASTE[precision] * h * w:
             return False
     return True
 
@@ -202,8 +214,14 @@ class _MinimalFilter(_Convolution):
     ) -> torch.Tensor:
         points = kernels.winograd_weights(_last(images), _last(dy), groups, padding)
         # dg = G^T dU G
-        found = _product(_points().T, points)
+        found = kernels.combined(_points().T.contiguous(), points)
         return found.permute(0, 3, 2, 1).reshape(weight.shape).contiguous()
+
+
+@functools.cache
+def _has_tiles() -> bool:
+    """Whether this processor multiplies matrices of bfloat16 as a whole (AMX)."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
 
 
 @functools.cache
@@ -231,16 +249,9 @@ def _by_group(weight: torch.Tensor, groups: int) -> torch.Tensor:
 
 def _at_points(weights: torch.Tensor) -> torch.Tensor:
     """U = G g G^T: (groups, 9, from, to) becomes (groups, 36, from, to)."""
-    return _product(_points(), weights)
-
-
-def _product(matrix: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """A matrix (a, b) times weights (groups, b, from, to), in float32 whatever surrounds it."""
-    with torch.autocast("cpu", enabled=False):
-        found = matrix @ weights.float().flatten(2)
-    return found.view(len(weights), len(matrix), *weights.shape[2:]).contiguous()
+    return kernels.combined(_points(), weights.float().contiguous())
 
 
 def _last(maps: torch.Tensor) -> torch.Tensor:
     """The maps with channels last, as the kernels read them."""
-    return maps.detach().float().contiguous(memory_format=torch.channels_last)
+    return maps.detach().contiguous(memory_format=torch.channels_last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -40,6 +42,33 @@ class BasicBlock(nn.Module):
         shortcut = maps
         if self.downsample is not None:
             conv, norm = self.downsample
-            shortcut = activate(conv(maps[..., :: self.stride, :: self.stride]), norm, slope=1.0)
+            maps, thinned = _Thinned.apply(maps, self.stride)
+            shortcut = activate(conv(thinned), norm, slope=1.0)
         maps = activate(convolve(self.conv1, maps), self.bn1)
         return activate(convolve(self.conv2, maps), self.bn2, shortcut=shortcut)
+
+
+class _Thinned(torch.autograd.Function):
+    """The maps, and beside them every so many-th of their rows and columns.
+
+    PyTorch's gradient of such a choice is a new map of zeros with channels first, to which all that
+    comes after is added slowly; here it is added to that of the maps where they lie.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return maps.view_as(maps), maps[..., ::stride, ::stride]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int], output: Any) -> None:
+        _, ctx.stride = inputs
+
+    @staticmethod
+    def backward(
+        ctx: Any, d_maps: torch.Tensor, d_thinned: torch.Tensor
+    ) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        total = d_maps.clone()
+        total[..., :: ctx.stride, :: ctx.stride] += d_thinned
+        return total, None

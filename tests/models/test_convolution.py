@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from core.models import build, kernels
+from core.models import build, convolution, kernels
 from core.models.convolution import convolve
 from core.rng import Rng
 
@@ -80,6 +82,53 @@ def taken(layer: nn.Conv2d, maps: torch.Tensor) -> str:
     return type(convolve(layer, maps).grad_fn).__name__.strip("_").removesuffix("Backward")
 
 
+def autocast(precision: torch.dtype) -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == torch.bfloat16)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "groups, padding, vectors",
+    [(1, 1, "native"), (2, 0, "native"), (1, 2, "x86-64-v3"), (1, 1, "x86-64")],
+)
+def test_bfloat16_maps_are_nearer_than_pytorchs(
+    groups, padding, vectors, given, twice, tmp_path, monkeypatch
+):
+    """They are multiplied in float32, so only the results are rounded; second derivatives are
+    PyTorch's.
+    """
+    monkeypatch.setattr(convolution, "_has_tiles", lambda: False)
+    monkeypatch.setitem(convolution.WASTE, torch.bfloat16, 2)  # tiles that the maps do not fill
+    if vectors != "native":
+        build_kernels_for(vectors, tmp_path, monkeypatch)
+    generator = Rng(7).generator()
+    images = torch.randn(20, groups * 64, 12, 12, generator=generator).bfloat16()
+    layer = nn.Conv2d(groups * 64, groups * 80, 3, 1, padding, 1, groups)
+    layer.weight.data.copy_(0.1 * torch.randn(layer.weight.shape, generator=generator))
+    exact = torch.cat(
+        [each.flatten() for each in gradients(layer.double(), images.double(), twice)]
+    )
+    layer = layer.float()
+    images, far = images.to(given), []
+    with autocast(torch.bfloat16):
+        assert taken(layer, images) == "MinimalFilter"
+        for way in (contextlib.nullcontext, kernels.eager):
+            with way():
+                found = gradients(layer, images, twice)
+            far.append((torch.cat([each.flatten() for each in found]) - exact).norm())
+    assert far[0] < (1.1 if twice else 1) * far[1]
+
+
+def test_matrix_processors_keep_their_own_convolution(monkeypatch):
+    layer, maps = nn.Conv2d(64, 64, 3, padding=1), torch.randn(20, 64, 12, 12)
+    for has in (True, False):
+        monkeypatch.setattr(convolution, "_has_tiles", lambda has=has: has)
+        with autocast(torch.bfloat16):
+            assert (taken(layer, maps) == "MinimalFilter") != has
+        assert taken(layer, maps) == "MinimalFilter"
+
+
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize(
     "inputs, outputs, groups, size, padding",
@@ -107,16 +156,19 @@ def test_many_channels_have_the_values_and_gradients_of_pytorch(
         assert (ours - theirs).norm() < 3e-5 * theirs.norm()
 
 
-def test_minimal_filtering_does_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_minimal_filtering_does_not_depend_on_the_number_of_threads(precision, monkeypatch):
+    monkeypatch.setattr(convolution, "_has_tiles", lambda: False)
     generator, threads, found = Rng(2).generator(), torch.get_num_threads(), []
-    maps = torch.randn(40, 64, 8, 8, generator=generator)
-    layer = nn.Conv2d(64, 32, 3, padding=1)
-    layer.weight.data.copy_(torch.randn(32, 64, 3, 3, generator=generator))
+    maps = torch.randn(40, 128, 8, 8, generator=generator)
+    layer = nn.Conv2d(128, 64, 3, padding=1)
+    layer.weight.data.copy_(torch.randn(64, 128, 3, 3, generator=generator))
     try:
         for number in (1, 2, 3):
             torch.set_num_threads(number)
             leaf = maps.clone().requires_grad_()
-            y = convolve(layer, leaf)
+            with autocast(precision):
+                y = convolve(layer, leaf)
             found.append((y, *torch.autograd.grad(y.square().sum(), [leaf, layer.weight])))
     finally:
         torch.set_num_threads(threads)
@@ -162,16 +214,21 @@ def test_a_network_by_minimal_filtering_is_the_network(name, monkeypatch):
         assert (ours - exact).norm() < bound * exact.norm()
 
 
-@pytest.mark.parametrize("vectors", ["x86-64", "x86-64-v3"])
-def test_minimal_filtering_on_processors_with_shorter_vectors(vectors, tmp_path, monkeypatch):
+def build_kernels_for(vectors: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take kernels that GCC makes for processors of such a kind."""
     compiler = shutil.which("g++")
     if compiler is None or platform.machine() != "x86_64" or sys.platform != "linux":
         pytest.skip("needs GCC for x86-64")
-    made = tmp_path / "kernels.so"
+    made = folder / "kernels.so"
     told = (f"-march={vectors}", "-o", str(made), *map(str, kernels.SOURCES))
     subprocess.run([compiler, *kernels.FLAGS, *told], check=True, capture_output=True)
     monkeypatch.setattr(kernels, "library", lambda: ctypes.CDLL(str(made)))
     monkeypatch.setattr(kernels, "threaded", lambda: True)
+
+
+@pytest.mark.parametrize("vectors", ["x86-64", "x86-64-v3"])
+def test_minimal_filtering_on_processors_with_shorter_vectors(vectors, tmp_path, monkeypatch):
+    build_kernels_for(vectors, tmp_path, monkeypatch)
     layer, found = nn.Conv2d(48, 32, 3, padding=1), []
     maps = torch.randn(37, 48, 8, 7, generator=Rng(3).generator())
     assert taken(layer, maps) == "MinimalFilter"

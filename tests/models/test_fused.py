@@ -175,7 +175,7 @@ def network_of(name: str, seed: int) -> tuple[nn.Module, torch.Tensor]:
 )
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_every_network_gives_what_it_gives_without_the_kernels(name, precision, monkeypatch):
-    monkeypatch.setattr(convolution, "MANY", 1 << 30)  # the convolutions have tests of their own
+    monkeypatch.setattr(convolution, "MANY", {})  # the convolutions have tests of their own
     assert any(no_further_than_pytorch(name, precision, seed) for seed in range(3))
 
 

@@ -268,7 +268,8 @@ def winograd(
     """
     n, c, h, w = x.shape
     outputs = points.shape[3]
-    assert _float32(x.permute(0, 2, 3, 1), points, *([] if bias is None else [bias]))
+    assert x.permute(0, 2, 3, 1).is_contiguous()
+    assert _float32(points, *([] if bias is None else [bias]))
     assert points.shape == (groups, 36, c // groups, outputs) and 0 <= padding <= 2
     assert c % (16 * groups) == outputs % 16 == 0
     size = n, groups * outputs, h + 2 * padding - 2, w + 2 * padding - 2
@@ -282,12 +283,25 @@ def winograd_weights(x: torch.Tensor, dy: torch.Tensor, groups: int, padding: in
     convolution's maps x and the gradient dy of its results.
     """
     outputs = dy.shape[1] // groups
-    assert _float32(x.permute(0, 2, 3, 1), dy.permute(0, 2, 3, 1)) and 0 <= padding <= 2
+    assert all(each.permute(0, 2, 3, 1).is_contiguous() for each in (x, dy))
+    assert x.dtype == dy.dtype and 0 <= padding <= 2
     assert x.shape[1] % (16 * groups) == dy.shape[1] % (16 * groups) == 0
-    points = x.new_zeros(groups, 36, x.shape[1] // groups, outputs)
+    points = torch.zeros(groups, 36, x.shape[1] // groups, outputs, device=x.device)
     shape = _grouped(x, groups)
     _call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
     return points
+
+
+def combined(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A small matrix (a, b) times values (groups, b, ...) in float32, (groups, a, ...); what is inside
+    a group's b is a multiple of 16 numbers. Each sum goes from 0 to b, for any number of threads.
+    """
+    assert _float32(matrix, values) and values.shape[1] == matrix.shape[1]
+    result = torch.empty(len(values), len(matrix), *values.shape[2:], device=values.device)
+    inside = values[0, 0].numel()
+    assert inside % 16 == 0
+    _call("combined", matrix, values, result, len(values), *matrix.shape, inside)
+    return result
 
 
 def threaded() -> bool:

@@ -1,7 +1,8 @@
 // Convolutions of 3x3 with stride 1 by minimal filtering, F(4x4, 3x3) of Lavin and Gray (CVPR 2016):
 // a tile of 4x4 results takes 36 products of channel vectors in place of 144.
 //
-// Maps are (N, H, W, groups C) in float32, channels last. With B, G and A of that paper, for a tile:
+// Maps are (N, H, W, groups C), channels last, float32 or bfloat16; all between is float32. With B, G and
+// A of that paper, for a tile:
 //     V = B^T d B of its 6x6 inputs d,   U = G g G^T of the weights g,   M = V U,   Y = A^T M A;
 // for the weights' gradient    dM = A dY A^T,   dU = sum of V^T dM,   and outside dg = G^T dU G.
 // U and dU are (groups, 36, inputs, outputs). Channels are multiples of 16. No sum's order depends on
@@ -28,6 +29,20 @@ typedef float Anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_al
 
 inline Vec load(const float *from) { return *reinterpret_cast<const Anywhere *>(from); }
 inline void store(float *to, Vec value) { *reinterpret_cast<Anywhere *>(to) = value; }
+
+struct bfloat16 { uint16_t bits; };
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+inline Vec load(const bfloat16 *from) {
+    return Vec(__builtin_convertvector(*reinterpret_cast<const Halves *>(from), Bits) << 16);
+}
+inline void store(bfloat16 *to, Vec value) {  // to the nearest, ties to even; NaN stays NaN
+    const Bits bits = Bits(value), none = Bits(value != value);
+    const Bits rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    *reinterpret_cast<Halves *>(to) =
+        __builtin_convertvector((rounded & ~none) | (none & 0x7fc0u), Halves);
+}
 
 // B^T d: six values, `step` apart, from six
 inline void input_points(const Vec *d, int step, Vec *v) {
@@ -103,8 +118,9 @@ class TileBuffer {
 };
 
 // V of `count` tiles from the one numbered `first`, as tiles from `to` on
-void transform_inputs(const float *x, const Maps &in, const Tiles &tiles, int64_t group, int64_t padding,
-                 int64_t first, int64_t count, const TileBuffer &v, int64_t to) {
+template <class T>
+void transform_inputs(const T *x, const Maps &in, const Tiles &tiles, int64_t group, int64_t padding,
+                      int64_t first, int64_t count, const TileBuffer &v, int64_t to) {
     for (int64_t k = 0; k < count; ++k) {
         const auto place = tiles[first + k];
         const int64_t top = place.top - padding, left = place.left - padding;
@@ -123,8 +139,9 @@ void transform_inputs(const float *x, const Maps &in, const Tiles &tiles, int64_
 }
 
 // dM of some tiles
-void transform_gradients(const float *dy, const Maps &out, const Tiles &tiles, int64_t group, int64_t first,
-                  int64_t count, const TileBuffer &m, int64_t to) {
+template <class T>
+void transform_gradients(const T *dy, const Maps &out, const Tiles &tiles, int64_t group, int64_t first,
+                         int64_t count, const TileBuffer &m, int64_t to) {
     for (int64_t k = 0; k < count; ++k) {
         const auto [n, top, left] = tiles[first + k];
         for (int64_t c = 0; c < out.channels; c += LANES) {
@@ -142,8 +159,9 @@ void transform_gradients(const float *dy, const Maps &out, const Tiles &tiles, i
 }
 
 // Y + bias of some tiles, written where it lies inside the maps
+template <class T>
 void transform_results(const TileBuffer &m, const float *bias, const Maps &out, const Tiles &tiles,
-                 int64_t group, int64_t first, int64_t count, float *y) {
+                       int64_t group, int64_t first, int64_t count, T *y) {
     for (int64_t k = 0; k < count; ++k) {
         const auto [n, top, left] = tiles[first + k];
         for (int64_t c = 0; c < out.channels; c += LANES) {
@@ -197,30 +215,20 @@ void panel(Left a, const float *b, float *c, int64_t m, int64_t ld, int64_t dept
     for (; r < m; ++r) block<1, COLUMNS, ADD>(from(r), b, c + r * ld, ld, depth);
 }
 
-// c (m, columns) = or += a b
+// c (m, columns), of rows `ld` apart, = or += a b
 template <bool ADD>
-void product(Left a, const float *b, float *c, int64_t m, int64_t columns, int64_t depth) {
+void product(Left a, const float *b, float *c, int64_t m, int64_t columns, int64_t ld,
+             int64_t depth) {
     int64_t n = 0;
     for (; n + 2 * LANES <= columns; n += 2 * LANES)
-        panel<2, ADD>(a, b + n, c + n, m, columns, depth);
-    for (; n < columns; n += LANES) panel<1, ADD>(a, b + n, c + n, m, columns, depth);
-}
-
-}  // namespace
-
-// whether it takes as many threads as it is told
-extern "C" int64_t threaded() {
-#ifdef _OPENMP
-    return 1;
-#else
-    return 0;
-#endif
+        panel<2, ADD>(a, b + n, c + n, m, ld, depth);
+    for (; n < columns; n += LANES) panel<1, ADD>(a, b + n, c + n, m, ld, depth);
 }
 
 // y (N, h, w, groups outputs) = x * g + bias, from U; `size` is that of x
-extern "C" void winograd_float32(const float *x, const float *u, const float *bias, float *y,
-                                 const int64_t *size, int64_t height, int64_t width, int64_t outputs,
-                                 int64_t padding, int64_t threads) {
+template <class T>
+void winograd(const T *x, const float *u, const float *bias, T *y, const int64_t *size, int64_t height,
+              int64_t width, int64_t outputs, int64_t padding, int64_t threads) {
     const Maps in{size[0], size[1], size[2], size[3], size[4]};
     const Maps out{size[0], height, width, outputs, size[4]};
     const Tiles tiles(out);
@@ -238,16 +246,16 @@ extern "C" void winograd_float32(const float *x, const float *u, const float *bi
                 transform_inputs(x, in, tiles, group, padding, first, count, v, 0);
                 for (int64_t p = 0; p < POINTS; ++p)
                     product<false>({v.at(p), in.channels, 1}, weights + p * in.channels * outputs,
-                                   m.at(p), count, outputs, in.channels);
+                                   m.at(p), count, outputs, outputs, in.channels);
                 transform_results(m, bias, out, tiles, group, first, count, y);
             }
     }
 }
 
 // dU, which is zero before, from x and dY (N, h, w, groups outputs)
-extern "C" void winograd_weights_float32(const float *x, const float *dy, float *du,
-                                         const int64_t *size, int64_t height, int64_t width,
-                                         int64_t outputs, int64_t padding, int64_t threads) {
+template <class T>
+void winograd_weights(const T *x, const T *dy, float *du, const int64_t *size, int64_t height,
+                      int64_t width, int64_t outputs, int64_t padding, int64_t threads) {
     constexpr int64_t room = 96, part = 8;
     const Maps in{size[0], size[1], size[2], size[3], size[4]};
     const Maps out{size[0], height, width, outputs, size[4]};
@@ -267,6 +275,44 @@ extern "C" void winograd_weights_float32(const float *x, const float *dy, float 
 #pragma omp for
             for (int64_t p = 0; p < POINTS; ++p)
                 product<true>({v.at(p), 1, in.channels}, m.at(p), sums + p * in.channels * outputs,
-                              in.channels, outputs, count);
+                              in.channels, outputs, outputs, count);
         }
 }
+
+}  // namespace
+
+// whether it takes as many threads as it is told
+extern "C" int64_t threaded() {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+// combined (groups, rows, n) = matrix (rows, depth) times values (groups, depth, n), n a multiple of 16
+extern "C" void combined_float32(const float *matrix, const float *values, float *result,
+                                 int64_t groups, int64_t rows, int64_t depth, int64_t n,
+                                 int64_t threads) {
+    constexpr int64_t part = 2 * LANES;
+#pragma omp parallel for collapse(2) num_threads(threads)
+    for (int64_t group = 0; group < groups; ++group)
+        for (int64_t first = 0; first < n; first += part)
+            product<false>({matrix, depth, 1}, values + group * depth * n + first,
+                           result + group * rows * n + first, rows, std::min(part, n - first), n,
+                           depth);
+}
+
+#define CONVOLUTIONS(T, name) \
+    extern "C" void winograd_##name(const T *x, const float *u, const float *bias, T *y, \
+                                    const int64_t *size, int64_t height, int64_t width, \
+                                    int64_t outputs, int64_t padding, int64_t threads) { \
+        winograd<T>(x, u, bias, y, size, height, width, outputs, padding, threads); \
+    } \
+    extern "C" void winograd_weights_##name(const T *x, const T *dy, float *du, \
+                                            const int64_t *size, int64_t height, int64_t width, \
+                                            int64_t outputs, int64_t padding, int64_t threads) { \
+        winograd_weights<T>(x, dy, du, size, height, width, outputs, padding, threads); \
+    }
+CONVOLUTIONS(float, float32)
+CONVOLUTIONS(bfloat16, bfloat16)
