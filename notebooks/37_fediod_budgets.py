@@ -202,6 +202,26 @@ differences = {
 filled(pd.DataFrame(differences).T, "{:+.2f}")
 
 # %% [markdown]
+# Does accuracy rise with the budget where there is no noise? From the smallest budget to the largest:
+
+# %% tags=["hide-input"]
+quiet = [row for row in frame["row"].unique() if row.endswith("without DP")]
+ends = {
+    (row, kind): [of[row].dropna().iloc[at] for at in (0, -1)]
+    for row in quiet
+    for kind, of in wide.items()
+    if of[row].count() > 1
+}
+Markdown(
+    "; ".join(
+        f"*{row}*, {kind}, {first:.1f} to {last:.1f}%"
+        for (row, kind), (first, last) in ends.items()
+    )
+    + ". A budget that ends the training early, or buys fewer answers, takes "
+    "its price without any noise."
+)
+
+# %% [markdown]
 # CIFAR-10 has ten classes: where a method is near 10% without noise, its price says nothing, and neither does a lead of
 # one such row over another.
 

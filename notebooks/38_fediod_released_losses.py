@@ -224,7 +224,8 @@ pulls[["weight", "pull"]].round(2)
 # so the best $D_k$ says *generated* wherever $P_g > \pi_k P_k$. With 20 clients of one size $\pi_k = 1/20$: an image
 # passes as real only where real images are more than twenty times as dense as generated ones. Once the generator comes
 # nearer than that, $D_k = 1$ everywhere is the best answer, and a sigmoid that is sure has no slope left for the
-# generator. With $\pi_k$ before the generator's loss the bound is $P_g > P_k$.
+# generator. With $\pi_k$ before the generator's loss the linear form's bound is $P_g > P_k$. Cross-entropy has no such
+# edge: its best $D_k$ is a ratio of the densities, in print's place $P_g / (\pi_k P_k + P_g)$, and never sure.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show gan_losses in core"}
 source(distillation.gan_losses)

@@ -141,7 +141,8 @@ crossing.groupby(list(crossing), sort=False).size().rename(
 #
 # ### Realism
 #
-# The paper prints (Eq. 2), with $\pi_k = n_k / N$,
+# Client $k$ has $n_k$ of all $N$ images, $\pi_k = n_k / N$; $x'_k$ is one of them, $D_k$ its discriminator. The paper
+# prints (Eq. 2)
 #
 # $$
 # \max_G \min_{D_k} L_\text{gan}^k = \mathbb{E}_{x'_k}\bigl[\pi_k D_k(x'_k)\bigr]
@@ -184,9 +185,10 @@ pd.DataFrame(
 #
 # ### Sure, each and apart
 #
-# A teacher that cannot decide teaches little. With $q_k = p_1(z_k)$ by {eq}`eq:kd-temperature` (Eq. 1), the generator
-# makes the teachers' entropy small (Eq. 3, at the default temperature 1). But where all agree, the student learns nothing
-# that a single client could not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
+# A teacher that cannot decide teaches little. Teacher $T_k$ answers an image with logits $z_k$. With $q_k = p_1(z_k)$
+# by {eq}`eq:kd-temperature` (Eq. 1), the generator makes the teachers' entropy small (Eq. 3, at the default temperature
+# 1). But where all agree, the student learns nothing that a single client could not teach, so they shall differ, in the
+# Jensen-Shannon divergence (Eq. 4 and 5):
 #
 # $$
 # L_\text{conf} = \mathbb{E}_{\xi} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .

@@ -78,7 +78,7 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 # |---|---|---|
 # | `input_ratio` | `generated`, `real` | what $D_k(x)$ of Eq. 8 is the probability of |
 # | `class_ratio` | `count`, `share` | images of a class (text), or their share at the client (symbol of Eq. 8) |
-# | `epoch_of` | `largest`, `smallest` | whose data an epoch of stage two passes once |
+# | `epoch_of` | `largest`, `smallest` | whose data an epoch of stage two passes once; with `smallest` no $D_k$ rests |
 #
 # Some differences are no settings. The released training of teachers is incomplete, and takes the epoch that is best
 # on the *test* set; the student, too, is reported at its best test epoch. The released
@@ -282,14 +282,17 @@ tested = [
     ]
     for one in records().values()
 ]
-tested = [scores for scores in tested if len(scores) > 1]
-gain = [max(scores) - scores[-1] for scores in tested]
-count = [len(scores) for scores in tested]
-Markdown(
-    f"{len(gain)} records with {min(count)} to {max(count)} tests each: the "
-    f"best test lies {sum(gain) / len(gain):.1f} points above the last one in "
-    f"the mean, and {max(gain):.1f} at most."
+gained = pd.DataFrame(
+    {"tests": len(scores), "gain": max(scores) - scores[-1]}
+    for scores in tested
+    if len(scores) > 1
 )
+gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
+    ["records", "best above last, mean (points)", "at most (points)"], axis=1
+).round(1)
+
+# %% [markdown]
+# With more tests there is more to choose from.
 
 # %% [markdown]
 # ## Take away
