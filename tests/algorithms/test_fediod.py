@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
+from core.algorithms.fediod.scores import ensemble_accuracy
 from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
@@ -493,6 +494,21 @@ def test_measures_say_how_the_last_step_stood(task):
     assert 1 <= last.metrics["synthetic_classes"] <= CLASSES
     assert 1 <= last.metrics["adapted_inception_score"] <= CLASSES
     assert 0 < last.metrics["synthetic_spread"] <= 0.5 and last.metrics["student_gap"] > 0
+
+
+def test_the_ensemble_is_tested_on_real_images(task, clients):
+    centre, locals_ = play(task, clients, fediod(), 0)
+    test = task.dataset.test
+    n = np.array([client.class_counts.numpy() for client in clients], dtype=float)
+    weights = n / n.mean(0) / (n / n.mean(0)).sum(0)
+    z = np.array(
+        [task.outputs(one, test.images).detach().numpy() for one in locals_.teachers.networks]
+    )
+    said = np.einsum("kc,kmc->mc", weights, z).argmax(1)
+    expected = (said == test.labels.numpy()).mean()
+    assert ensemble_accuracy(locals_, centre, test) == pytest.approx(expected, abs=1e-9)
+    *_, last = rounds(TINY, task=task)
+    assert 0 <= last.metrics["ensemble_accuracy"] <= 1
 
 
 def test_measures_say_what_the_discriminators_said(task, clients):

@@ -139,4 +139,4 @@ def test_a_private_client_answers_no_test(task, clients):
     algorithm = algorithms.create("fediod", PRIVATE)
     message = Message({"images": torch.zeros(2, 1, 8, 8)})
     with pytest.raises(InputError, match="to nobody"):
-        algorithm.probabilities(clients, {client.id: message for client in clients}, Rng(0))
+        algorithm.logits(clients, {client.id: message for client in clients}, Rng(0))

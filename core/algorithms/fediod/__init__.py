@@ -55,6 +55,7 @@ from torch import nn
 
 from core.algorithms.fediod.clients import Answers, Locals, Pull
 from core.algorithms.fediod.conversation import Conversation, Distant, Side
+from core.algorithms.fediod.scores import ensemble_accuracy, inception_scores
 from core.algorithms.fediod.server import Centre, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
@@ -73,12 +74,6 @@ from core.federation import (
     pack,
 )
 from core.federation.tensors import take
-from core.metrics.image_quality import (
-    adapted_inception_score,
-    inception_file,
-    inception_probabilities,
-    inception_score,
-)
 from core.privacy.differential import affordable_steps, spent_epsilon
 from core.rng import Rng
 
@@ -218,7 +213,11 @@ class FedIOD(Conversation):
         closed = settings.private and self.elsewhere
         scored = settings.scored_images and state.task.learns == "classification" and not closed
         if until == state.meta["last"] and scored:
-            measures |= self._scores(state, centre, locals_, root)
+            current = State(state.task, centre.tensors())
+            made = self.synthetic(current, settings.scored_images, root.at("scored"))
+            measures |= inception_scores(locals_, centre, made)
+            split = getattr(state.task.dataset, self.schedule.evaluate_on)
+            measures["ensemble_accuracy"] = ensemble_accuracy(locals_, centre, split)
         locals_.remember()
         return _sound(state.tensors | centre.tensors(), until), measures
 
@@ -245,22 +244,6 @@ class FedIOD(Conversation):
                 f"{ledger.rounds[-1]['refused'][str(missing[0])]}; a step of the distillation needs "
                 "all clients of its round"
             )
-
-    def _scores(self, state: State, centre: Centre, locals_: Side, root: Rng) -> dict[str, float]:
-        """Inception scores of synthetic images: by the teachers, and by Inception where its weights
-        are on disk.
-
-        This is a test, not a part of the method, and like every test it does not count as traffic.
-        """
-        current = State(state.task, centre.tensors())
-        images = self.synthetic(current, self.settings.scored_images, root.at("scored"))
-        scores = {"adapted_inception_score": adapted_inception_score(locals_.probabilities(images))}
-        if not inception_file().is_file():
-            return scores
-        judge = inception_probabilities(state.task.runtime.device)
-        with torch.no_grad():
-            found = torch.cat([judge(part) for part in images.split(100)])
-        return scores | {"inception_score": inception_score(found)}
 
     def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Side]:
         """What the server has, and what the clients have, when stage two begins or goes on."""

@@ -356,15 +356,14 @@ class Locals:
         )
 
     @torch.no_grad()
-    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """q_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """z_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all
         teachers.
         """
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
             return torch.cat(
-                [self.teachers(part).float().softmax(-1) for part in inputs.split(at_once(inputs))],
-                1,
+                [self.teachers(part).float() for part in inputs.split(at_once(inputs))], 1
             )
 
     def set_rate(self, rate: float) -> None:

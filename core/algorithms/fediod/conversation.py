@@ -35,7 +35,7 @@ def part_of(root: Rng, step: int, part: int = 0) -> Rng:
 class Conversation(Algorithm):
     """The questions of FedIOD. The address of a question says which step it belongs to."""
 
-    questions = ("introduce", "hear", "answer", "pull_back", "answer_only", "probabilities")
+    questions = ("introduce", "hear", "answer", "pull_back", "answer_only", "logits")
 
     def introduce(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
@@ -108,16 +108,14 @@ class Conversation(Algorithm):
         answers = locals_.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
-    def probabilities(
+    def logits(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """q_k of any images, for tests. Raises InputError for private clients, whom nobody tests."""
+        """z_k of any images, for tests. Raises InputError for private clients, whom nobody tests."""
         if self.settings.private:
             raise InputError("a private client shows what its teacher says to nobody")
-        found = self._recalled(clients, rng)[0].probabilities(
-            messages[clients[0].id].tensors["images"]
-        )
-        return {client.id: Message({"probabilities": found[k]}) for k, client in enumerate(clients)}
+        found = self._recalled(clients, rng)[0].logits(messages[clients[0].id].tensors["images"])
+        return {client.id: Message({"logits": found[k]}) for k, client in enumerate(clients)}
 
     def _recalled(self, clients: Sequence[Client], rng: Rng) -> tuple[Locals, int, int]:
         """The clients' side as it was left, and the step and part that a question belongs to."""
@@ -166,8 +164,8 @@ class Side(Protocol):
     def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; D_k's step is taken when this returns."""
 
-    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """q_k of any images, (K, M, classes), for tests."""
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """z_k of any images, (K, M, classes), for tests."""
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of every D_k in its next step."""
@@ -248,12 +246,12 @@ class Distant:
         )
         return found.get(name)
 
-    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
-        """q_k of any images, (K, M, classes), for tests."""
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """z_k of any images, (K, M, classes), for tests."""
         shape = (len(images), self.form["logits"].shape[1])
-        form = {"probabilities": Field(shape, torch.float32, low=0, high=1.001)}
+        form = {"logits": Field(shape, torch.float32)}
         rng = part_of(self.rng, -1)
-        return self._ask("probabilities", lambda _: {"images": images}, form, rng)["probabilities"]
+        return self._ask("logits", lambda _: {"images": images}, form, rng)["logits"]
 
     def set_rate(self, rate: float) -> None:
         """Clients know their rate by the step."""

@@ -1,0 +1,51 @@
+"""What FedIOD's generated images are worth, and what the teachers know: tests, not parts of the method.
+
+Like every test they do not count as traffic.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from core import distillation
+from core.algorithms.fediod.conversation import Side
+from core.algorithms.fediod.server import Centre
+from core.data import Split
+from core.metrics.image_quality import (
+    adapted_inception_score,
+    inception_file,
+    inception_probabilities,
+    inception_score,
+)
+
+#: real images that teachers are asked about at once
+PART = 1000
+
+
+def inception_scores(side: Side, centre: Centre, images: torch.Tensor) -> dict[str, float]:
+    """Inception scores of synthetic images (M, C, S, S) in [0, 1]: by the teachers, and by Inception
+    where its weights are on disk.
+    """
+    q = side.logits(images).softmax(-1)
+    scores = {"adapted_inception_score": adapted_inception_score(q)}
+    if not inception_file().is_file():
+        return scores
+    judge = inception_probabilities(centre.task.runtime.device)
+    with torch.no_grad():
+        found = torch.cat([judge(part) for part in images.split(100)])
+    return scores | {"inception_score": inception_score(found)}
+
+
+def ensemble_accuracy(side: Side, centre: Centre, split: Split) -> float:
+    """Share of a split's images on which the ensemble of the teachers (Eq. 9) is right, weighted by
+    the class ratio alone (Eq. 8 without D_k): what a student could learn from perfect questions.
+    """
+    weights = distillation.class_input_importance(
+        centre.counts, class_ratio=centre.settings.class_ratio
+    )
+    device, right = centre.task.runtime.device, 0
+    for images, labels in zip(split.images.split(PART), split.labels.split(PART), strict=True):
+        z = side.logits(images.to(device).float() / 255)
+        said = distillation.ensemble_logits(z, weights).argmax(1)
+        right += int((said == labels.to(device)).sum())
+    return right / len(split.labels)
