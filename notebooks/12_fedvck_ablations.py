@@ -27,7 +27,7 @@ import pandas as pd
 from core.report import curves, lines, show, table, table_frame
 from core.report.frames import table_runs
 from core.report.lesson import SMALL, Lesson
-from core.report.results import column_curves, filled, gains
+from core.report.results import by_seed, column_curves, filled, gains
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -51,6 +51,36 @@ table("fedvck", 14, best)
 measured = table_runs("fedvck", 14).drop_duplicates("id")
 for figure in column_curves(measured):
     show(figure)
+
+# %% [markdown]
+# ### Where the method works
+#
+# As printed and at the laptop's budget the method stays far from print. The same arms with the reading that comes
+# [nearest to it](04_fedvck_budgets): the released code's, whose images are moved by Adam.
+
+# %%
+table("fedvck", "parts", best)
+
+# %% tags=["hide-input"]
+arms = by_seed(table_runs("fedvck", "parts", best and [best]))
+steps = arms.diff().iloc[1:].dropna(how="all")
+in_print = table_frame("fedvck", 14, best)
+in_print = in_print[in_print["column"] == "cifar10-10-rounds"].set_index("row")
+Markdown(
+    "What each part adds, seed by seed in points: "
+    + "; ".join(
+        f"*{after}* over *{before}* {of.mean():+.1f} ("
+        + ", ".join(f"{one:+.1f}" for one in of.dropna())
+        + "), in print "
+        + f"{in_print['printed'][after] - in_print['printed'][before]:+.1f}"
+        for before, (after, of) in zip(
+            arms.index[:-1], steps.iterrows(), strict=True
+        )
+    )
+    + "."
+    if len(arms) > 1 and len(steps) == len(arms) - 1
+    else "Not measured at this profile."
+)
 
 # %% [markdown]
 # ### Without all parts: FedDM?

@@ -317,10 +317,14 @@ Markdown(
 )
 
 # %% [markdown]
+# FedKD's own students are weak too, and both gain from better teachers: [how good must teachers
+# be?](53_fediod_teachers) parts what is lost in stage one from what is lost in stage two.
+
+# %% [markdown]
 # ## Take away
 #
 # - A student can fail because its questions are poor, and its loss need not tell: it can be small on images that nobody
-#   meets.
+#   meets. It can fail because its teachers are poor, too.
 # - Beside an unbounded $L_\text{mimic}$ the printed adversarial loss has little to say. Look at its arm of Table 6 alone.
 # - The data of several tables cannot be had here. Stand-ins are measured in their place, with a dagger; the T2 columns of
 #   Table 9 stay pending.

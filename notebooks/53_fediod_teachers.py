@@ -1,0 +1,238 @@
+# %% [markdown]
+# # FedIOD: how good must teachers be?
+#
+# *Question:* a student of FedIOD {cite:p}`fediod` is weak. Did it ask poor questions, or did its teachers not know?\
+# *Time:* about half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the table.
+#
+# [FedIOD](41_fediod) has two stages, and an accuracy can be lost in each. Stage one decides what the teachers know.
+# Stage two decides how much of it generated images bring to light. One number parts the two: the accuracy of the
+# teachers' ensemble on *real* test images, which no student sees. The server cannot know it; a test can.
+
+# %% tags=["parameters"]
+dataset = "digits"
+alpha = 0.3
+clients = 4
+rounds = 6
+steps = 60
+student_steps = 5
+seed = 0
+profile = "quick"
+shown = "best"
+
+# %% tags=["hide-input"]
+import pandas as pd
+
+from core import distillation
+from core.algorithms import find
+from core.algorithms.fediod.scores import ensemble_accuracy
+from core.experiments import TableSpec
+from core.report import lines, metrics_frame, show, source, table
+from core.report.lesson import answers, share_right
+from core.report.results import filled
+from core.report.taught import ADVERSARIAL, small_lesson
+from core.report.texts import Markdown
+
+best = None if shown == "best" else shown
+
+# %% [markdown]
+# ## Teachers that learn for longer
+#
+# The same clients, the same steps of stage two, and teachers that learn for a few steps or for many. Each teacher knows
+# the classes of its own client only, so the ensemble mixes their logits by class ($A$ of {eq}`eq:iod-ensemble`, with the
+# class ratio of {eq}`eq:iod-importance` alone):
+
+# %%
+taught = (3, 10, 30, 100, 300)
+rows = []
+for local_steps in taught:
+    lesson = small_lesson(
+        profile,
+        {
+            **ADVERSARIAL,
+            "local_steps": local_steps,
+            "distill_steps": steps,
+            "student_steps": student_steps,
+        },
+        dataset=dataset,
+        alpha=alpha,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        evaluate_every=rounds,
+    )
+    task, test = lesson.task, lesson.task.dataset.test
+    run = lesson.run()
+    z = answers(lesson.teachers, task.inputs(test.images))  # (K, M, C)
+    weights = distillation.class_input_importance(lesson.counts)
+    A = distillation.ensemble_logits(z, weights)
+    student = task.outputs(lesson.method.model(run.state), test.images)
+    rows.append(
+        {
+            "steps of a teacher": local_steps,
+            "best teacher": max(share_right(one, test.labels) for one in z),
+            "ensemble": share_right(A, test.labels),
+            "student": share_right(student, test.labels),
+            "student says what the ensemble says": share_right(
+                student, A.argmax(1)
+            ),
+        }
+    )
+known = pd.DataFrame(rows).set_index("steps of a teacher")
+known.round(1)
+
+# %% tags=["hide-input"]
+curves = ["best teacher", "ensemble", "student"]
+show(
+    lines(
+        known[curves]
+        .rename_axis(columns="label")
+        .stack()
+        .rename("accuracy")
+        .reset_index(),
+        "steps of a teacher",
+        "accuracy",
+        ylabel="accuracy on test images (%)",
+        log="x",
+        title="What teachers know, and what the student learns of it",
+    )
+)
+
+# %% [markdown]
+# The ensemble is no strict bound: a student may be right where the ensemble is wrong. But it is trained to agree with
+# it, and with perfect questions it would agree everywhere. So the distance from the ensemble to 100% is stage one's, the
+# distance from the student to the ensemble is stage two's.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test of the ensemble in core"}
+source(ensemble_accuracy)
+
+# %% [markdown]
+# ## In the records
+#
+# In print a teacher learns for 500 epochs. The profile `laptop` has cut this most of all:
+
+# %% tags=["hide-input"]
+cell = next(
+    cell
+    for cell in TableSpec.find("fediod", 1).cells("laptop")
+    if cell.row == "FedIOD" and cell.column == "cifar10-0.1"
+)
+cut, whole = cell.experiments[0], find("fediod").Settings()
+size = 50_000 // cut.clients  # CIFAR-10 has 50,000 training images
+batches = -(-size // whole.batch_size)
+pd.DataFrame(
+    {
+        "laptop": [cut.settings["local_steps"], cut.settings["distill_steps"]],
+        "paper, a client of mean size": [
+            whole.local_epochs * batches,
+            whole.all_steps([size]),
+        ],
+    },
+    ["steps of a teacher", "steps of stage two"],
+).assign(share=lambda of: of.iloc[:, 0] / of.iloc[:, 1]).style.format(
+    {"share": "{:.2%}"}, thousands=",", precision=0
+)
+
+# %% [markdown]
+# With ten times the teachers' steps, and all else as in Table 1:
+
+# %% tags=["hide-input"]
+table("fediod", "ladder", best)
+
+# %% tags=["hide-input"]
+runs = metrics_frame("fediod", "ladder", best).reindex(
+    columns=["column", "row", "seed", "accuracy", "ensemble_accuracy"]
+)
+runs[["way", "taught"]] = runs["row"].str.extract("^(.*?),? ([0-9,]+) steps$")
+scores = runs.pivot_table(
+    index=["column", "way", "seed"], columns="taught", values="accuracy"
+).mul(100)
+few, many = "100", "1,000"
+gained = (
+    (scores[many] - scores[few]).dropna()
+    if {few, many} <= set(scores)
+    else pd.Series(dtype=float)
+)
+Markdown(
+    f"From {few} to {many} steps of the teachers, in points, over the seeds "
+    "that both have: "
+    + "; ".join(
+        f"*{way}*, {column}: {of.mean():+.1f} ({len(of)})"
+        for (column, way), of in gained.groupby(level=[0, 1], sort=False)
+    )
+    + "."
+    if len(gained)
+    else "Longer training of the teachers is not measured at this profile."
+)
+
+# %% [markdown]
+# Newer records of FedIOD hold the ensemble's accuracy on the test images, so what is lost in which stage can be read
+# off, in percent:
+
+# %% tags=["hide-input"]
+parted = runs.dropna(subset="ensemble_accuracy")
+parts = (
+    100
+    * parted.groupby(["column", "row"], sort=False)[
+        ["ensemble_accuracy", "accuracy"]
+    ].mean()
+).rename(columns={"ensemble_accuracy": "ensemble", "accuracy": "student"})
+(
+    filled(
+        parts.assign(
+            **{
+                "lost in stage one": 100 - parts["ensemble"],
+                "lost in stage two": parts["ensemble"] - parts["student"],
+            }
+        ),
+        "{:.1f}",
+    )
+    if len(parts)
+    else Markdown("No record has it yet.")
+)
+
+# %% [markdown]
+# ## Take away
+#
+# - No question brings to light what no teacher knows. Test the ensemble before you blame the student.
+# - A budget has two stages. Where it is small, steps of the teachers can be worth more than steps of the game.
+#
+# ## Exercise
+#
+# ```{exercise} How far can a student be from its ensemble?
+# :label: ex-iot-bounds
+#
+# *Medium, 20 minutes.*
+#
+# The ensemble is right on a share $a$ of the test images, and the student says what the ensemble says on a share $g$.
+# Between which bounds does the student's accuracy lie? Check the table above.
+# ```
+#
+# ````{solution} ex-iot-bounds
+# :class: dropdown
+#
+# Where both agree, the student is right if the ensemble is: on $\max(0, a + g - 1)$ to $\min(a, g)$ of all images. Where
+# they differ, it can be right only if the ensemble is wrong: on at most $\min(1 - a, 1 - g)$. Together
+#
+# $$
+# \max(0, a + g - 1) \le \text{accuracy} \le \min(a, g) + \min(1 - a, 1 - g) = 1 - |a - g| .
+# $$ (eq:iot-bounds)
+#
+# ```python
+# a, g, s = (known[key] / 100 for key in ("ensemble", "student says what the ensemble says", "student"))
+# pd.DataFrame({"at least": (a + g - 1).clip(lower=0), "student": s, "at most": 1 - (a - g).abs()})
+# ```
+#
+# A student that hardly agrees with a good ensemble is weak for sure; one that agrees with a weak ensemble is, too.
+# ````
+
+# %% tags=["solution", "remove-cell"]
+a, g, s = (
+    known[key] / 100
+    for key in ("ensemble", "student says what the ensemble says", "student")
+)
+at_least, at_most = (a + g - 1).clip(lower=0), 1 - (a - g).abs()
+
+# %% tags=["check", "remove-cell"] name="ex-iot-bounds"
+assert ((at_least - 1e-6 <= s) & (s <= at_most + 1e-6)).all(), (
+    "where both agree, and where they differ"
+)
