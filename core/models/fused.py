@@ -173,32 +173,17 @@ def _standardise(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`standardise` by PyTorch."""
     wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
-    mean, variance, _ = _of_groups(
-        wide.sum((2, 3)), wide.square().sum((2, 3)), wide.new_zeros(()), group, groups, maps
+    values = _values(maps, group, groups)[:, None].clamp_min(1)
+    mean, square = (
+        _summed(rows, group, groups) / values
+        for rows in (wide.sum((2, 3)), wide.square().sum((2, 3)))
     )
+    variance = (square - mean.square()).clamp_min(0).to(wide.dtype)
+    mean = mean.to(wide.dtype)
     scale = (variance + eps).rsqrt() * weight
     shift = bias - mean * scale
     result = _affine(maps, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
     return result, mean, variance
-
-
-def _of_groups(
-    plain: torch.Tensor,
-    square: torch.Tensor,
-    pivot: torch.Tensor,
-    group: torch.Tensor | None,
-    groups: int,
-    maps: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and variance (G, C), and the number of values (G, 1) float64, from sums (N, C) about a pivot
-    (C,).
-    """
-    both = _summed(torch.cat([plain, square], 1), group, groups)
-    values = _summed(torch.ones_like(plain[:, :1]), group, groups) * maps[0, 0].numel()
-    first, second = (both / values.clamp_min(1)).chunk(2, 1)
-    variance = (second - first.square()).clamp_min(0)
-    mean = torch.where(values > 0, pivot + first, 0)
-    return mean.to(plain.dtype), variance.to(plain.dtype), values
 
 
 def _summed(rows: torch.Tensor, group: torch.Tensor | None, groups: int) -> torch.Tensor:
@@ -263,12 +248,12 @@ class _Standardise(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         given = x, weight, bias, shortcut
         x, shortcut = _last(x), _last(shortcut)
-        pivot = x[0, :, 0, 0].float()
-        mean, variance, values = _of_groups(*kernels.moments(x, pivot), pivot, group, groups, x)
-        rate = (variance + eps).rsqrt()
-        scale = rate * weight
-        shift = bias - mean * scale
-        ctx.save_for_backward(*given, group, mean, rate, values)
+        pivot, own = x[0, :, 0, 0].float(), (_plain(weight), _plain(bias))
+        values = _values(x, group, groups)
+        mean, variance, rate, scale, shift = kernels.statistics(
+            *kernels.moments(x, pivot), pivot, *own, group, values, eps
+        )
+        ctx.save_for_backward(*given, group, mean, rate, scale, shift, values)
         ctx.rest = groups, eps, slope, pool
         ctx.set_materialize_grads(False)
         result = kernels.forward(x, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
@@ -278,7 +263,7 @@ class _Standardise(torch.autograd.Function):
     def backward(
         ctx: Any, dy: torch.Tensor | None, d_mean: torch.Tensor | None, d_var: torch.Tensor | None
     ) -> Grads:  # type: ignore[override]
-        x, weight, bias, shortcut, group, mean, rate, values = ctx.saved_tensors
+        x, weight, bias, shortcut, group, mean, rate, scale, shift, values = ctx.saved_tensors
         groups, eps, slope, pool = ctx.rest
         if torch.is_grad_enabled():
             found = _again(
@@ -289,29 +274,28 @@ class _Standardise(torch.autograd.Function):
                 (dy, d_mean, d_var),
             )
             return (*found, None, None, None, None, None)
-        scale = rate * weight
-        shift = bias - mean * scale
         a, b = _rows(scale, group), _rows(shift, group)
         x, rest = _last(x), (_last(shortcut), slope, pool)
         if dy is None:
             dy = x.new_zeros(*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
         dy = _last(dy.to(x.dtype))
-        plain, centred = (
-            _summed(each, group, groups)
-            for each in kernels.sums(x, dy, a, b, _rows(mean, group), *rest)
+        both = kernels.sums(x, dy, a, b, _rows(mean, group), *rest)
+        incoming = (None if each is None else _plain(each) for each in (d_mean, d_var))
+        slant, offset, d_weight, d_bias = kernels.slopes(
+            *both, _plain(weight), group, values, mean, rate, *incoming
         )
-        # dv = -1/2 w r^3 sum dz (x - m), dm = -w r sum dz
-        d_variance = -0.5 * weight * rate.pow(3) * centred
-        d_variance = d_variance if d_var is None else d_variance + d_var
-        d_mean = -scale * plain if d_mean is None else d_mean - scale * plain
-        # dx = a dz + 2 dv / n (x - m) + dm / n
-        slant = 2 * d_variance / values.clamp_min(1)
-        offset = d_mean / values.clamp_min(1) - slant * mean
-        line = _rows(slant.float(), group), _rows(offset.float(), group)
+        line = _rows(slant, group), _rows(offset, group)
         dx, dz = kernels.backward(x, dy, a, b, line, *rest)
-        # dw = r sum dz (x - m), dbias = sum dz
-        d_weight, d_bias = (rate * centred).sum(0).float(), plain.sum(0).float()
         return dx, d_weight, d_bias, dz, None, None, None, None, None
+
+
+def _values(maps: torch.Tensor, group: torch.Tensor | None, groups: int) -> torch.Tensor:
+    """How many values of a channel each group has, (G,) float64."""
+    pixels = maps.shape[2] * maps.shape[3]
+    if group is None:
+        return torch.full((1,), len(maps) * pixels, dtype=torch.float64, device=maps.device)
+    each = torch.zeros(groups, dtype=torch.float64, device=maps.device)
+    return each.index_add_(0, group, each.new_full((len(group),), pixels))
 
 
 def _again(function: Any, ctx: Any, inputs: Any, between: Any, gradients: Any) -> Grads:

@@ -162,6 +162,55 @@ def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.T
     return plain, square
 
 
+def statistics(
+    plain: torch.Tensor,
+    square: torch.Tensor,
+    pivot: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    group: torch.Tensor | None,
+    values: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """Mean m, variance v, r = (v + eps)^-1/2, w r and bias - m w r, (G, C) each, from what `moments` gives:
+    sums (N, C) about a pivot (C,).
+
+    Args:
+        weight, bias: (C,) float32. group: (N,) int64, the group of each image; None: all are one.
+        values: (G,) float64, the values of a channel in each group.
+    """
+    assert group is None or (group.dtype == torch.int64 and group.is_contiguous())
+    found = [torch.empty(len(values), plain.shape[1]) for _ in range(5)]
+    size = (*_sized(plain, values), float(eps))
+    _call("statistics", plain, square, pivot, weight, bias, group, values, *found, *size)
+    return tuple(found)
+
+
+def slopes(
+    plain: torch.Tensor,
+    centred: torch.Tensor,
+    weight: torch.Tensor,
+    group: torch.Tensor | None,
+    values: torch.Tensor,
+    mean: torch.Tensor,
+    rate: torch.Tensor,
+    d_mean: torch.Tensor | None,
+    d_variance: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """`line` of `backward`, two times (G, C), and the gradients of weight and bias, (C,), from what `sums`
+    gives and what comes in for m and v themselves, (G, C) or None.
+    """
+    line = [torch.empty_like(mean) for _ in range(2)]
+    own = [torch.zeros_like(weight) for _ in range(2)]
+    given = (weight, group, values, mean, rate, d_mean, d_variance)
+    _call("slopes", plain, centred, *given, *line, *own, *_sized(plain, values))
+    return (*line, *own)
+
+
+def _sized(rows: torch.Tensor, values: torch.Tensor) -> tuple[int, int, int]:
+    return len(rows), len(values), rows.shape[1]
+
+
 def forward(
     x: torch.Tensor,
     scale: torch.Tensor,

@@ -4,6 +4,7 @@
 // average 2x2 cells. Channels are the inner loop, of which the compiler makes vectors (`omp simd`), and
 // sums are kept per image and channel, so that they do not depend on the number of threads.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -200,7 +201,63 @@ void gather(const T *taps, float *images, Shape out, int64_t height, int64_t wid
             }
 }
 
+// sums (groups, C) of rows (images, C) over the images of each group, or over all
+std::vector<double> grouped(const float *rows, const int64_t *group, int64_t images, int64_t groups,
+                            int64_t C) {
+    std::vector<double> total(groups * C);
+    for (int64_t n = 0; n < images; ++n) {
+        double *to = total.data() + (group ? group[n] * C : 0);
+        for (int64_t c = 0; c < C; ++c) to[c] += rows[n * C + c];
+    }
+    return total;
+}
+
 }  // namespace
+
+// What a normalisation needs of the sums that `moments` gives, per group and channel: mean m, variance
+// v, r = (v + eps)^-1/2, scale a = w r and shift b = bias - m a. `values` is how many pixels a group
+// has, m and v are 0 where there are none.
+extern "C" void statistics_float32(const float *plain, const float *square, const float *pivot,
+                                   const float *weight, const float *bias, const int64_t *group,
+                                   const double *values, float *mean, float *variance, float *rate,
+                                   float *scale, float *shift, int64_t images, int64_t groups,
+                                   int64_t C, float eps, int64_t) {
+    const auto first = grouped(plain, group, images, groups, C);
+    const auto second = grouped(square, group, images, groups, C);
+    for (int64_t k = 0; k < groups * C; ++k) {
+        const int64_t g = k / C, c = k % C;
+        const double n = std::max(values[g], 1.), m = first[k] / n;
+        mean[k] = float(values[g] > 0 ? pivot[c] + m : 0.);
+        variance[k] = float(std::max(second[k] / n - m * m, 0.));
+        rate[k] = 1 / std::sqrt(variance[k] + eps);
+        scale[k] = weight[c] * rate[k];
+        shift[k] = bias[c] - mean[k] * scale[k];
+    }
+}
+
+// From the sums of dz and of dz (x - m), and what comes in for m and v themselves (or null): `slant` and
+// `offset` with which dx = a dz + slant x + offset, per group and channel; dw and dbias, zero before.
+extern "C" void slopes_float32(const float *plain, const float *centred, const float *weight,
+                               const int64_t *group, const double *values, const float *mean,
+                               const float *rate, const float *d_mean, const float *d_variance,
+                               float *slant, float *offset, float *d_weight, float *d_bias,
+                               int64_t images, int64_t groups, int64_t C, int64_t) {
+    const auto p = grouped(plain, group, images, groups, C);
+    const auto q = grouped(centred, group, images, groups, C);
+    for (int64_t k = 0; k < groups * C; ++k) {
+        const int64_t g = k / C, c = k % C;
+        const double n = std::max(values[g], 1.), w = weight[c], r = rate[k];
+        // dv = -1/2 w r^3 sum dz (x - m), dm = -w r sum dz
+        const double dv = -0.5 * w * r * r * r * q[k] + (d_variance ? d_variance[k] : 0.f);
+        const double dm = -w * r * p[k] + (d_mean ? d_mean[k] : 0.f);
+        // dx = a dz + 2 dv / n (x - m) + dm / n
+        slant[k] = float(2 * dv / n);
+        offset[k] = float(dm / n - 2 * dv / n * mean[k]);
+        // dw = r sum dz (x - m), dbias = sum dz
+        d_weight[c] += float(r * q[k]);
+        d_bias[c] += float(p[k]);
+    }
+}
 
 // the passes for a type, without and with pooling, without and with a shortcut
 #define CHOOSE(pass, T) \
