@@ -8,7 +8,7 @@ A 3x3 convolution of many channels by minimal filtering (Lavin and Gray, CVPR 20
 of the multiplications, forward and in both gradients. With float32 that is half of the time; the
 results round by some 1e-6, a few times as much as sums of products. With bfloat16 maps it is three
 quarters of the time on processors that multiply such numbers in vectors (AVX-512 BF16); it
-multiplies in float32, so only its results are rounded. AMX is faster than it.
+multiplies in float32, so only the maps are rounded. AMX is faster than it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
     )
     shape = layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
     return (
-        layer.stride == layer.dilation == (1, 1)
+        (images.dtype == layer.weight.dtype or torch.is_autocast_enabled("cpu"))
+        and layer.stride == layer.dilation == (1, 1)
         and layer.kernel_size[0] == layer.kernel_size[1]
         and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
         and layer.padding_mode == "zeros"

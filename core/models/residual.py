@@ -42,28 +42,28 @@ class BasicBlock(nn.Module):
         shortcut = maps
         if self.downsample is not None:
             conv, norm = self.downsample
-            maps, thinned = _Thinned.apply(maps, self.stride)
+            maps, thinned = _thinned(maps, self.stride)
             shortcut = activate(conv(thinned), norm, slope=1.0)
         maps = activate(convolve(self.conv1, maps), self.bn1)
         return activate(convolve(self.conv2, maps), self.bn2, shortcut=shortcut)
 
 
-class _Thinned(torch.autograd.Function):
-    """The maps, and beside them every so many-th of their rows and columns.
+def _thinned(maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The maps, and beside them every so many-th of their rows and columns."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return maps, maps[..., ::stride, ::stride]
+    return _Thinned.apply(maps, stride)
 
-    PyTorch's gradient of such a choice is a new map of zeros with channels first, to which all that
+
+class _Thinned(torch.autograd.Function):
+    """PyTorch's gradient of such a choice is a new map of zeros with channels first, to which all that
     comes after is added slowly; here it is added to that of the maps where they lie.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.stride = stride
         return maps.view_as(maps), maps[..., ::stride, ::stride]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, int], output: Any) -> None:
-        _, ctx.stride = inputs
 
     @staticmethod
     def backward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from core.models.residual import BasicBlock
@@ -50,6 +50,12 @@ def test_blocks_of_many_networks_run_as_one():
         name: torch.stack([block.state_dict()[name] for block in blocks])
         for name in blocks[0].state_dict()
     }
-    found = vmap(lambda state: functional_call(blocks[0], state, (maps,)))(stacked)
+
+    def loss(state: dict[str, torch.Tensor], one: torch.Tensor) -> torch.Tensor:
+        return functional_call(blocks[0], state, (one,)).square().sum()
+
+    found = vmap(grad(loss, argnums=1), in_dims=(0, None))(stacked, maps)
     for ours, block in zip(found, blocks, strict=True):
-        torch.testing.assert_close(ours, block(maps))
+        leaf = maps.clone().requires_grad_()
+        (theirs,) = torch.autograd.grad(block(leaf).square().sum(), leaf)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

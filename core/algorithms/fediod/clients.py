@@ -356,14 +356,14 @@ class Locals:
         )
 
     @torch.no_grad()
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
+    def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
         """z_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all
         teachers.
         """
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
             return torch.cat(
-                [self.teachers(part).float() for part in inputs.split(at_once(inputs))], 1
+                [self.teachers(some).float() for some in inputs.split(at_once(inputs))], 1
             )
 
     def set_rate(self, rate: float) -> None:

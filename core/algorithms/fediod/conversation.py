@@ -164,8 +164,8 @@ class Side(Protocol):
     def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; D_k's step is taken when this returns."""
 
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """z_k of any images, (K, M, classes), for tests."""
+    def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
+        """z_k of any images, (K, M, classes), for tests; `part` numbers the questions of a test."""
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of every D_k in its next step."""
@@ -246,11 +246,11 @@ class Distant:
         )
         return found.get(name)
 
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """z_k of any images, (K, M, classes), for tests."""
+    def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
+        """z_k of any images, (K, M, classes), for tests; `part` numbers the questions of a test."""
         shape = (len(images), self.form["logits"].shape[1])
         form = {"logits": Field(shape, torch.float32)}
-        rng = part_of(self.rng, -1)
+        rng = part_of(self.rng, -1, part)
         return self._ask("logits", lambda _: {"images": images}, form, rng)["logits"]
 
     def set_rate(self, rate: float) -> None:

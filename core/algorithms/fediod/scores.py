@@ -38,14 +38,15 @@ def inception_scores(side: Side, centre: Centre, images: torch.Tensor) -> dict[s
 
 def ensemble_accuracy(side: Side, centre: Centre, split: Split) -> float:
     """Share of a split's images on which the ensemble of the teachers (Eq. 9) is right, weighted by
-    the class ratio alone (Eq. 8 without D_k): what a student could learn from perfect questions.
+    the class ratio alone (Eq. 8 without D_k): how much the teachers know together.
     """
     weights = distillation.class_input_importance(
         centre.counts, class_ratio=centre.settings.class_ratio
     )
     device, right = centre.task.runtime.device, 0
-    for images, labels in zip(split.images.split(PART), split.labels.split(PART), strict=True):
-        z = side.logits(images.to(device).float() / 255)
+    parts = zip(split.images.split(PART), split.labels.split(PART), strict=True)
+    for number, (images, labels) in enumerate(parts, 1):
+        z = side.logits(images.to(device).float() / 255, number)
         said = distillation.ensemble_logits(z, weights).argmax(1)
         right += int((said == labels.to(device)).sum())
     return right / len(split.labels)

@@ -180,7 +180,7 @@ def statistics(
         values: (G,) float64, the values of a channel in each group.
     """
     assert group is None or (group.dtype == torch.int64 and group.is_contiguous())
-    found = [torch.empty(len(values), plain.shape[1]) for _ in range(5)]
+    found = [plain.new_empty(len(values), plain.shape[1]) for _ in range(5)]
     size = (*_sized(plain, values), float(eps))
     _call("statistics", plain, square, pivot, weight, bias, group, values, *found, *size)
     return tuple(found)
@@ -335,7 +335,7 @@ def winograd_weights(x: torch.Tensor, dy: torch.Tensor, groups: int, padding: in
     assert all(each.permute(0, 2, 3, 1).is_contiguous() for each in (x, dy))
     assert x.dtype == dy.dtype and 0 <= padding <= 2
     assert x.shape[1] % (16 * groups) == dy.shape[1] % (16 * groups) == 0
-    points = torch.zeros(groups, 36, x.shape[1] // groups, outputs, device=x.device)
+    points = x.new_zeros(groups, 36, x.shape[1] // groups, outputs, dtype=torch.float32)
     shape = _grouped(x, groups)
     _call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
     return points
@@ -346,7 +346,7 @@ def combined(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     a group's b is a multiple of 16 numbers. Each sum goes from 0 to b, for any number of threads.
     """
     assert _float32(matrix, values) and values.shape[1] == matrix.shape[1]
-    result = torch.empty(len(values), len(matrix), *values.shape[2:], device=values.device)
+    result = values.new_empty(len(values), len(matrix), *values.shape[2:])
     inside = values[0, 0].numel()
     assert inside % 16 == 0
     _call("combined", matrix, values, result, len(values), *matrix.shape, inside)
