@@ -53,10 +53,11 @@ for figure in column_curves(measured):
     show(figure)
 
 # %% [markdown]
-# ### Where the method works
+# ### The parts in the reading nearest to print
 #
 # As printed and at the laptop's budget the method stays far from print. The same arms with the reading that comes
-# [nearest to it](04_fedvck_budgets): the released code's, whose images are moved by Adam.
+# [nearest to it](04_fedvck_budgets): the released code's, whose images are moved by Adam. Five rounds and half of the
+# network's width, while print has ten rounds and the whole width.
 
 # %%
 table("fedvck", "parts", best)
@@ -79,7 +80,7 @@ Markdown(
     )
     + "."
     if len(arms) > 1 and len(steps) == len(arms) - 1
-    else "Not measured at this profile."
+    else "Not all arms are measured at this profile."
 )
 
 # %% [markdown]
@@ -199,8 +200,7 @@ show(
 )
 
 # %% [markdown]
-# One seed, and a tiny run: the order of the arms here is no evidence. What is measured in the tables above has three
-# seeds.
+# One seed, and a tiny run: the order of the arms here is no evidence. The tables above say how many seeds they have.
 #
 # ## Condensation to convergence
 #

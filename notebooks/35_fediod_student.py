@@ -64,7 +64,8 @@ on_real = lesson.judged(judges)  # E D_k(x'_k), (K,)
 # ## The loss of the student
 #
 # Distillation compares probabilities at a temperature (Eq. 6, {eq}`eq:kd-loss`). FedIOD goes to $\tau \to \infty$,
-# where this becomes regression on logits ({eq}`eq:kd-limit`), with the ensemble $A$ as the target (Eq. 10):
+# where this becomes regression on logits ({eq}`eq:kd-limit`): the student $S$ learns what the ensemble $A$ of the
+# teachers $T_k$ says (Eq. 10):
 #
 # $$
 # \begin{aligned}
@@ -75,7 +76,8 @@ on_real = lesson.judged(judges)  # E D_k(x'_k), (K,)
 #
 # ## Whom to believe
 #
-# The weight of a teacher on class $c$ and image $x$ shall stand for the ratio (Eq. 7)
+# Let $P_k$ be the distribution of client $k$'s data and $P$ that of all. The weight of a teacher on class $c$ and image
+# $x$ shall stand for the ratio (Eq. 7)
 #
 # $$
 # \frac{P_k(y \mid x)}{P(y \mid x)} \approx \frac{P_k(y)}{P(y)} \cdot \frac{P(x)}{P_k(x)} .

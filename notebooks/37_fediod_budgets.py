@@ -217,8 +217,10 @@ Markdown(
         f"*{row}*, {kind}, {first:.1f} to {last:.1f}%"
         for (row, kind), (first, last) in ends.items()
     )
-    + ". A budget that ends the training early, or buys fewer answers, takes "
-    "its price without any noise."
+    + ". As we read Table 5, a smaller budget ends the training earlier, or "
+    "buys fewer answers; that has a price without any noise."
+    if ends
+    else "Not known at this profile."
 )
 
 # %% [markdown]

@@ -215,7 +215,8 @@ pulls[["weight", "pull"]].round(2)
 # where the discriminator is sure, and $\pi_k$ stands before the generator's loss: a client with little data has little
 # say in what the images look like.
 #
-# The place matters. As printed $D_k$ minimises
+# The place matters. Let $P_k$ be the density of client $k$'s images and $P_g$ that of generated ones. As printed $D_k$
+# minimises
 #
 # $$
 # \pi_k \, E_{P_k}[D_k(x)] + E_{P_g}[1 - D_k(x)] = 1 + \int D_k(x) \, (\pi_k P_k(x) - P_g(x)) \, dx ,
@@ -225,7 +226,8 @@ pulls[["weight", "pull"]].round(2)
 # passes as real only where real images are more than twenty times as dense as generated ones. Once the generator comes
 # nearer than that, $D_k = 1$ everywhere is the best answer, and a sigmoid that is sure has no slope left for the
 # generator. With $\pi_k$ before the generator's loss the linear form's bound is $P_g > P_k$. Cross-entropy has no such
-# edge: its best $D_k$ is a ratio of the densities, in print's place $P_g / (\pi_k P_k + P_g)$, and never sure.
+# edge: with $\pi_k$ where print has it the best $D_k$ is $P_g / (\pi_k P_k + P_g)$, as released $P_g / (P_k + P_g)$. It
+# is sure only where one density vanishes.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show gan_losses in core"}
 source(distillation.gan_losses)

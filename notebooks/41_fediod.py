@@ -141,8 +141,8 @@ crossing.groupby(list(crossing), sort=False).size().rename(
 #
 # ### Realism
 #
-# Client $k$ has $n_k$ of all $N$ images, $\pi_k = n_k / N$; $x'_k$ is one of them, $D_k$ its discriminator. The paper
-# prints (Eq. 2)
+# Client $k$ has $n_k$ images and the share $\pi_k = n_k / \sum_j n_j$ of all; $x'_k$ is one of its images, $D_k$ its
+# discriminator. The paper prints (Eq. 2)
 #
 # $$
 # \max_G \min_{D_k} L_\text{gan}^k = \mathbb{E}_{x'_k}\bigl[\pi_k D_k(x'_k)\bigr]
@@ -262,7 +262,7 @@ pd.DataFrame(
 # %% [markdown]
 # ### What the student does not know
 #
-# The generator also climbs the student's own loss, $\max_G \min_S L_\text{mimic}$ (Eq. 10, {eq}`eq:iod-mimic`): it
+# The generator also climbs the loss of the student $S$, $\max_G \min_S L_\text{mimic}$ (Eq. 10, {eq}`eq:iod-mimic`): it
 # looks for images on which the student lags behind. Together (Eq. 11 and Algorithm 1)
 #
 # $$
@@ -339,8 +339,8 @@ show(
 #
 # *Hard, 25 minutes.*
 #
-# Let $P_g$ be the density of generated images and $0 \le D_k \le 1$. Which $D_k$ makes {eq}`eq:iod-gan` smallest? What
-# does a client with a small $\pi_k$ say of its own images?
+# Let $P_k$ be the density of client $k$'s images, $P_g$ that of generated ones, and $0 \le D_k \le 1$. Which $D_k$ makes
+# {eq}`eq:iod-gan` smallest? What does a client with a small $\pi_k$ say of its own images?
 # ```
 #
 # ```{solution} ex-iod-best

@@ -310,15 +310,16 @@ Markdown(
             f"{kd:.1f}% where FedIOD's has {iod:.1f}% ({column})"
             for column, (kd, iod) in pairs.items()
         )
-        + ". What is missing beside it is lost at the questions."
+        + ". So teachers alone do not explain the difference: losses, weights "
+        "and steps of the student are others, too."
         if pairs and all(kd > iod for kd, iod in pairs.values())
         else ""
     )
 )
 
 # %% [markdown]
-# FedKD's own students are weak too, and both gain from better teachers: [how good must teachers
-# be?](53_fediod_teachers) parts what is lost in stage one from what is lost in stage two.
+# What longer training of the teachers gives, and how good their ensemble is: [how good must teachers
+# be?](53_fediod_teachers)
 
 # %% [markdown]
 # ## Take away
