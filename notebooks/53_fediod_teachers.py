@@ -105,13 +105,14 @@ show(
 
 # %% tags=["hide-input"]
 top = known["student"].idxmax()
-last = known.iloc[-1]
+best_of, last = known.loc[top], known.iloc[-1]
+agreed = "agreement with the ensemble"
 Markdown(
-    f"The student is best with teachers of {top} steps ({known['student'][top]:.1f}%; "
-    f"their ensemble has {known['ensemble'][top]:.1f}%). With {known.index[-1]} "
-    f"steps the ensemble has {last['ensemble']:.1f}%, the student "
-    f"{last['student']:.1f}%, and they agree on "
-    f"{last['agreement with the ensemble']:.0f}% of the test images."
+    f"The student is best with teachers of {top} steps: "
+    f"{best_of['student']:.1f}%, where their ensemble has "
+    f"{best_of['ensemble']:.1f}%. With {known.index[-1]} steps the ensemble "
+    f"has {last['ensemble']:.1f}%, the student {last['student']:.1f}%, and "
+    f"they agree on {last[agreed]:.0f}% of the test images."
 )
 
 # %% [markdown]
