@@ -150,7 +150,7 @@ pd.DataFrame(
     ["steps of a teacher, mean client", "steps of stage two"],
 ).assign(share=lambda of: of.iloc[:, 0] / of.iloc[:, 1]).style.format(
     {"share": "{:.2%}"}, thousands=",", precision=0
-)
+).set_table_attributes('class="dataframe"')
 
 # %% [markdown]
 # With ten times the teachers' steps, and all else as in Table 1:
