@@ -295,7 +295,7 @@ def _values(maps: torch.Tensor, group: torch.Tensor | None, groups: int) -> torc
     if group is None:
         return torch.full((1,), len(maps) * pixels, dtype=torch.float64, device=maps.device)
     each = torch.zeros(groups, dtype=torch.float64, device=maps.device)
-    return each.index_add_(0, group, each.new_full((len(group),), pixels))
+    return each.index_add(0, group, each.new_full((len(group),), pixels))
 
 
 def _again(function: Any, ctx: Any, inputs: Any, between: Any, gradients: Any) -> Grads:
