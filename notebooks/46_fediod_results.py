@@ -319,7 +319,7 @@ Markdown(
 
 # %% [markdown]
 # What longer training of the teachers gives, and how good their ensemble is: [how good must teachers
-# be?](53_fediod_teachers)
+# be?](53_fediod_teachers).
 
 # %% [markdown]
 # ## Take away

@@ -127,8 +127,7 @@ source(ensemble_accuracy)
 # %% [markdown]
 # ## In the records
 #
-# In print a teacher learns for 500 epochs at a rate of 0.0025; the profile `laptop` takes a rate of 0.01 and cuts the
-# steps of both stages:
+# What the profile `laptop` makes of both stages:
 
 # %% tags=["hide-input"]
 cell = next(
@@ -142,15 +141,21 @@ batches = -(-size // whole.batch_size)
 pd.DataFrame(
     {
         "laptop": [cut.settings["local_steps"], cut.settings["distill_steps"]],
-        "paper, at least": [
-            whole.local_epochs * batches,
-            whole.all_steps([size]),
-        ],
+        "paper": [whole.local_epochs * batches, whole.all_steps([size])],
     },
-    ["steps of a teacher, mean client", "steps of stage two"],
+    [
+        "steps of a teacher, client of mean size",
+        "steps of stage two, in print at least",
+    ],
 ).assign(share=lambda of: of.iloc[:, 0] / of.iloc[:, 1]).style.format(
     {"share": "{:.2%}"}, thousands=",", precision=0
 ).set_table_attributes('class="dataframe"')
+
+# %% tags=["hide-input"]
+Markdown(
+    f"In print a teacher learns for {whole.local_epochs} epochs at a rate of "
+    f"{whole.lr:g}, at `laptop` at {cut.settings['lr']:g}."
+)
 
 # %% [markdown]
 # With ten times the teachers' steps, and all else as in Table 1:

@@ -22,10 +22,13 @@ _KEYS = ("page", "text", "profile", "cells", "falling")
 
 @attrs.frozen
 class Measured:
-    """A cell in a sentence: its mean over seeds with the deviation, in the unit of print."""
+    """A cell in a sentence: its mean over seeds with the deviation, in the unit of print; fewer than
+    three seeds are said.
+    """
 
     mean: float
     std: float | None
+    seeds: int
     unit: str
     #: what the paper prints, as text
     printed: str
@@ -34,7 +37,8 @@ class Measured:
         digits, sign = (2, "") if self.unit == "auc" else (1, "%")
         if self.std is None:
             return f"{self.mean:.{digits}f}{sign} (one run)"
-        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}{sign}"
+        few = " (two seeds)" if self.seeds == 2 else ""
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}{sign}{few}"
 
 
 def findings() -> str:
@@ -70,6 +74,5 @@ def _of(name: str, profile: str, known: Mapping[str, Record]) -> Measured:
     if not found:
         raise InputError(f"book/findings.yaml: no record of {name} at the profile {profile}")
     std = statistics.stdev(found) if len(found) > 1 else None
-    return Measured(
-        statistics.fmean(found), std, cell.unit, cell.published.text if cell.published else "–"
-    )
+    printed = cell.published.text if cell.published else "–"
+    return Measured(statistics.fmean(found), std, len(found), cell.unit, printed)

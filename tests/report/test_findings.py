@@ -33,6 +33,15 @@ def test_numbers_are_those_of_the_files():
     assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in findings()
 
 
+@pytest.mark.parametrize("seeds, said", [(1, "(one run)"), (2, "% (two seeds)"), (3, "%")])
+def test_fewer_than_three_seeds_are_said(seeds, said):
+    name = "fedvck/budget/FedAvg-4-times/cifar10-0.05"
+    runs = TableSpec.find_cell(name, "laptop").experiments
+    known = {run.id: records()[run.id] for run in runs[:seeds]}
+    entry = {"page": "x", "text": "{avg}.", "falling": [], "profile": "laptop"}
+    assert f"{said}. [More]" in stated("x", entry | {"cells": {"avg": name}}, known)
+
+
 def test_a_cell_may_have_a_profile_of_its_own():
     name = "fedmk/1/FedMK/mnist-0.5"
     entry = {"page": "22_fedmk_results", "text": "{mk}", "falling": []}
