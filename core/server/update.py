@@ -18,6 +18,9 @@ from core.rng import Rng
 from core.server.contrastive import Projector, relational_contrastive_loss
 from core.training import sgd, train
 
+#: a weight of the contrastive term below which it moves no float32 weight beside the cross-entropy
+NEGLIGIBLE = 2.0**-24
+
 #: a function of a batch of images (N, C, H, W)
 Transform = Callable[[torch.Tensor], torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -161,12 +164,17 @@ def update_model(
             group["lr"] *= settings.decay
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        term = contrast if weight > NEGLIGIBLE else None
         with autocast():
             logits, projected = outputs_of(
-                model, images if prepare is None else prepare(images), augment, contrast, plain_pass
+                model,
+                images if prepare is None else prepare(images),
+                augment,
+                term,
+                plain_pass or contrast is not None,
             )
         total = loss(logits, labels)
-        return total if contrast is None else total + weight * contrast.loss(projected, labels)
+        return total if term is None else total + weight * term.loss(projected, labels)
 
     train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
 

@@ -21,6 +21,7 @@ from core.server import (
     feature_prototypes,
     hard_negatives,
     relational_contrastive_loss,
+    update,
     update_model,
 )
 from core.training import batches, train
@@ -415,3 +416,42 @@ def test_no_images_at_all():
             ServerTraining(),
             Rng(0),
         )
+
+
+def faded(weight: float | None, monkeypatch: pytest.MonkeyPatch, negligible: float) -> dict:
+    """What a small network holds after a round with a contrastive term of this weight, or without."""
+    monkeypatch.setattr(update, "NEGLIGIBLE", negligible)
+    draw = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(9, 1, 8, 8, generator=draw), torch.arange(9) % 3
+    model = models.build("convnet", 1, 8, 3, Rng(0), width=4)
+    contrast = Contrast(
+        projector=Projector(model.feature_size, Rng(1)),
+        prototypes=torch.randn(3, model.feature_size, generator=draw),
+        negatives=torch.tensor([[1, 2], [0, 2], [0, 1]]),
+        temperature=0.1,
+        weight=weight or 0.0,
+        form="released",
+    )
+    update_model(
+        model,
+        images,
+        labels,
+        ServerTraining(lr=0.05, batch_size=5, steps=12),
+        Rng(2),
+        augment=lambda x: x.flip(3),
+        contrast=None if weight is None else contrast,
+        plain_pass=weight is None,
+    )
+    return {name: value.double() for name, value in model.state_dict().items()}
+
+
+def test_a_faded_contrastive_term_is_left_out_and_nothing_moves(monkeypatch):
+    in_full = faded(2e-8, monkeypatch, negligible=0)
+    left_out = faded(2e-8, monkeypatch, negligible=2.0**-24)
+    without = faded(None, monkeypatch, negligible=0)
+    counted = faded(0.1, monkeypatch, negligible=2.0**-24)
+    for name, value in in_full.items():
+        torch.testing.assert_close(left_out[name], value, rtol=1e-5, atol=1e-6)
+        assert left_out[name].equal(without[name])  # the plain pass is still made
+    weight = "classifier.weight"
+    assert not torch.allclose(counted[weight], without[weight], rtol=1e-3, atol=1e-4)
