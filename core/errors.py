@@ -21,8 +21,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     Returns (does not raise) the error: `raise unknown("data set", "cifar", names)`.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(brief(name), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    small = {each.casefold(): each for each in names}
+    near = difflib.get_close_matches(brief(name).casefold(), small, n=1, cutoff=0.5)
+    hint = f"did you mean {small[near[0]]!r}? " if near else ""
     return InputError(f"there is no {kind} named {brief(name)}; {hint}known: {listed(names)}")
 
 

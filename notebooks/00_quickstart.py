@@ -113,7 +113,8 @@ sent.rename_axis("bytes of the whole run")
 #
 # - A federated run is a loop of rounds: send, train, send back, combine.
 # - Unequal clients (small `alpha`) make it slow and rough; the next chapter measures why.
-# - The ledger counts what travels. The methods of this book send something smaller than models.
+# - The ledger counts what travels. The methods of this book send images or answers in place of models, which can be less
+#   or far more.
 #
 # ```{exercise} Equal and unequal clients
 # :label: ex-quick-alpha

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A paper's tables at one budget
+# # Your own view of the tables
 #
 # *Question:* which numbers are there at a profile, and which are missing?\
 # *Time:* seconds to a minute: this page only reads records. *Data:* none.

@@ -28,7 +28,8 @@ Profile = Annotated[
     str,
     typer.Option(
         help="How much is computed: quick (seconds), laptop (some minutes), "
-        "converged (hours; what decides), paper (the paper's own budget)."
+        "converged (hours; the paper's network and rounds, less condensation), paper (the paper's "
+        "own budget)."
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from core.cli.app import Device, Precision, Profile, app, known_profile
+from core.errors import InputError
 
 #: columns of a table in the terminal
 SHOWN = [
@@ -68,6 +69,12 @@ def table(
     if profile is not None:
         known_profile(profile)
     paper, _, number = (name or "").partition("/")
+    if "/" in number:
+        table_of = "/".join([paper, *number.split("/")[:1]])
+        raise InputError(
+            f"{name!r} is a cell; `python -m core table {table_of}` shows its table, "
+            f"`python -m core explain` where its values come from"
+        )
     if not number:
         papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})
         for one in itertools.chain.from_iterable(map(TableSpec.of_paper, papers)):
@@ -107,17 +114,22 @@ def _first_of(waiting: Any, cells: Iterable[Any]) -> str:
 def pending(
     profile: Profile = "laptop",
     limit: Annotated[int, typer.Option(min=0, help="Show so many runs.")] = 20,
+    only: Annotated[
+        str | None,
+        typer.Option(help="A paper, a table (fedvck/11), a cell or an algorithm, that alone."),
+    ] = None,
 ) -> None:
     """List the runs that the tables still need, most urgent first, with the time that the same run
-    took one core with another seed.
+    took one core with another seed. Cells that are complete with a larger budget come last.
 
     \b
-    Example:
+    Examples:
       python -m core pending --profile paper --limit 50
+      python -m core pending --only fedvck/ladder --profile converged
     """
     from core.experiments import queue
 
-    items = queue.pending(profile)
+    items = queue.pending(profile, only=only)
     for item in items[:limit]:
         more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
         print(

@@ -67,13 +67,19 @@ GpusPerRun = Annotated[
     float | None, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
 ]
 Shard = Annotated[str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        help="With --pending: a paper, a table (fedvck/11), a cell or an algorithm, that alone."
+    ),
+]
 
 #: the options of one experiment, and those of the queue
 SINGLE = (
     *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
     *("set_", "model_set", "variant"),
 )
-QUEUE = ("minutes", "on", "gpus_per_run", "shard")
+QUEUE = ("minutes", "on", "gpus_per_run", "shard", "only")
 
 
 def _option(name: str) -> str:
@@ -180,6 +186,7 @@ def run(
     on: On = None,
     gpus_per_run: GpusPerRun = None,
     shard: Shard = None,
+    only: Only = None,
     profile: Profile = "laptop",
     out: Out = None,
     device: Device = "auto",
@@ -194,6 +201,7 @@ def run(
       python -m core run --algorithm fedprox --dataset digits --alpha 0.1 --set mu=0.1 --seed 0 --seed 1
       python -m core run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
       python -m core run --pending --profile paper --minutes 9 --out runs
+      python -m core run --pending --only fedvck/11 --profile laptop
       python -m core run --pending --profile paper --on local:2
       python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
     """
@@ -231,7 +239,20 @@ def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> li
     for name in ("alpha", "set_", "model_set"):
         del stated[name]
     given = {key: value for key, value in stated.items() if value not in (None, {})}
+    _say_same(single["algorithm"], single["variant"])
     return [apply(profile, given | {"seed": seed}) for seed in seeds or [0]]
+
+
+def _say_same(algorithm: str, variant: str | None) -> None:
+    """Say where the authors' code has no values of its own."""
+    from core.algorithms import find
+
+    settings: Any = find(algorithm).Settings
+    if variant == "released" and settings.released() == settings():
+        print(
+            f"{algorithm} has no released values that differ: this runs the printed ones",
+            file=sys.stderr,
+        )
 
 
 def _measure(
@@ -278,6 +299,7 @@ def _queue(
     on: str | None,
     gpus_per_run: float | None,
     shard: str | None,
+    only: str | None,
 ) -> None:
     """Run what is pending, here or on workers."""
     from core.federation import Runtime
@@ -289,20 +311,20 @@ def _queue(
         raise InputError("--gpus-per-run belongs to --on ray")
     if out is not None:
         _usable(out)
-    items = _runnable(profile, shard, out)
+    items = _runnable(profile, shard, only, out)
     if on is None:
         _run_pending(items, minutes, out, Runtime.choose(**how))
     else:
         _sweep(items, on, gpus_per_run or 0.0, minutes, out, **how)
 
 
-def _runnable(profile: str, shard: str | None, out: Path | None) -> list[Any]:
+def _runnable(profile: str, shard: str | None, only: str | None, out: Path | None) -> list[Any]:
     """The pending runs, or a part of them, that this machine can begin and that are not done; says
     how many cannot run here.
     """
     from core.experiments import queue
 
-    items = queue.pending(profile)
+    items = queue.pending(profile, only=only)
     if shard:
         items = [item for item in items if queue.in_shard(item.experiment, shard)]
     away = [item for item in items if item.missing]

@@ -28,8 +28,8 @@ def notebook(
         Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")
     ] = None,
 ) -> None:
-    """Execute a notebook with your own parameters; unknown names and bad values are refused before
-    anything runs.
+    """Execute a notebook with your own parameters; unknown names, types, data sets and profiles are
+    refused before anything runs.
 
     \b
     Example:

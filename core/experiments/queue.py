@@ -8,7 +8,7 @@ import contextlib
 import re
 import statistics
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -17,6 +17,7 @@ from core import data
 from core.data.partition import written
 from core.errors import InputError, one_line
 from core.experiments import schema
+from core.experiments.cell import Cell
 from core.experiments.experiment import Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.record import (
@@ -36,7 +37,8 @@ from core.files import alone
 class Pending:
     """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
     them; `missing` says why it cannot run here, if so. `core_seconds` of one core is what the same
-    run took with other seeds, their median; None where there is none.
+    run took with other seeds, their median; None where there is none. `answered` says that all its
+    cells are complete with a larger budget.
     """
 
     experiment: Experiment
@@ -45,19 +47,35 @@ class Pending:
     priority: int
     missing: str | None = None
     core_seconds: float | None = None
+    answered: bool = False
 
 
-def pending(profile: str, root: Path | None = None) -> list[Pending]:
-    """Runs without a complete record, most urgent first: by seed, then by the priority of their table.
+#: profiles from the smallest budget to the largest
+BUDGETS = ("quick", "laptop", "converged", "paper")
+
+
+def pending(profile: str, root: Path | None = None, only: str | None = None) -> list[Pending]:
+    """Runs without a complete record, most urgent first: those that can run here, that no larger
+    budget has answered, by seed, then by the priority of their table.
+
+    Args:
+        only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
 
     Left out are cells that cannot be tested here, algorithms that are not written yet and runs that
-    would stop before the rounds of their heading. A run that fills several cells stands once.
+    would stop before the rounds of their heading. A run that fills several cells stands once. Raises
+    InputError where `only` names nothing.
     """
     done = records(root)
     here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
+    named = only is None
     for spec in TableSpec.all():
-        for cell in spec.cells(profile):
+        cells_of_table = spec.cells(profile)
+        answered = _answered(spec, profile, done)
+        for cell in cells_of_table:
+            if only is not None and not _named(cell, only):
+                continue
+            named = True
             if cell.not_testable or not cell.implemented or cell.cut:
                 continue
             for experiment in cell.experiments:
@@ -66,8 +84,9 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                 before = found.get(experiment.id)
                 cells = (*(before.cells if before else ()), cell.address)
                 missing = _missing(experiment, here)
+                more = cell.address in answered
                 found[experiment.id] = (
-                    attrs.evolve(before, cells=cells)
+                    attrs.evolve(before, cells=cells, answered=before.answered and more)
                     if before
                     else Pending(
                         experiment,
@@ -76,11 +95,39 @@ def pending(profile: str, root: Path | None = None) -> list[Pending]:
                         cell.priority,
                         missing,
                         took.get(_but_for_seed(experiment)),
+                        more,
                     )
                 )
-    return sorted(
-        found.values(), key=lambda one: (one.experiment.seed, one.priority, one.experiment.id)
-    )
+    if not named:
+        raise InputError(
+            f"{only!r} is no paper, table, cell or algorithm of the tables; `python -m core table` "
+            "lists them"
+        )
+
+    def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
+        seed, away = one.experiment.seed, one.missing is not None
+        return away, one.answered, seed, one.priority, one.experiment.id
+
+    return sorted(found.values(), key=urgency)
+
+
+def _named(cell: Cell, only: str) -> bool:
+    """Whether a cell belongs to a paper, a table or an algorithm, or is the one that is named."""
+    name, address = only.strip("/").casefold(), cell.address.casefold()
+    return f"{address}/".startswith(f"{name}/") or name in {
+        experiment.algorithm for experiment in cell.experiments
+    }
+
+
+def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[str]:
+    """Addresses of a table's cells of which every run is complete with a larger budget."""
+    larger = BUDGETS[BUDGETS.index(profile) + 1 :]
+    return {
+        cell.address
+        for budget in larger
+        for cell in spec.cells(budget)
+        if cell.experiments and all(run.id in done for run in cell.experiments)
+    }
 
 
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:

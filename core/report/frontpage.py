@@ -29,7 +29,7 @@ def headline(counted: pd.DataFrame | None = None) -> str:
     full, less = (results[results["budget"] == budget] for budget in (FULL, REDUCED))
     costs = rows[(rows["kind"] == "costs") & (rows["budget"] == FULL)]
     text = f"The four papers print {sum(map(printed, PAPERS)):,} numbers. "
-    text += "At a paper's own budget, or one that has converged, and on its data "
+    text += "At a paper's own budget, or the profile converged, and on its data "
     text += f"{_counts(full, OUTCOMES, 'accuracies and scores')}. "
     text += f"Of {len(costs):,} costs {(costs['verdict'] == 'equivalent').sum():,} are equivalent. "
     text += f"With less computing, or on other data, {_counts(less, DIRECTIONS, 'results')}."

@@ -152,6 +152,11 @@ CASES = {
     "no time": (["run", "--pending", "--minutes", "0"], "minutes"),
     "unknown paper": (["table", "fedvock/3"], "fedvck"),
     "unknown table": (["table", "fedvck/99"], "99"),
+    "a cell for a table": (["table", "fedmk/1/FedAvg/mnist-0.5"], "core table fedmk/1` shows"),
+    "capitals": (["algorithms", "FedIOD"], "did you mean 'fediod'"),
+    "a data set in capitals": (["run", "--algorithm", "fedavg", "--dataset", "MNIST"], "'mnist'"),
+    "the queue of nothing": (["pending", "--only", "fedmk/99"], "fedmk/99"),
+    "a part of the queue without it": (run_with("--only", "fedmk"), "--pending"),
     "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
     "a negative number of runs": (["pending", "--limit", "-1"], "--limit"),
@@ -530,3 +535,10 @@ def test_a_record_of_another_precision_is_no_answer(capsys, tmp_path):
     capsys.readouterr()
     line = refused(capsys, run_with("--out", str(tmp_path), "--precision", "bfloat16"))
     assert "precision float32, not bfloat16" in line
+
+
+def test_who_asks_for_released_values_is_told_where_there_are_none(capsys):
+    assert main([*QUICK, "--variant", "released"]) == 0
+    assert "fedavg has no released values that differ" in capsys.readouterr().err
+    assert main(QUICK) == 0
+    assert "released" not in capsys.readouterr().err

@@ -158,6 +158,34 @@ def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
     assert all(value == cost * record.environment["threads"] for value in told.values())
 
 
+@pytest.mark.parametrize("only", ["fedmk/1", "FedMK/1/", "fedmk/1/FedAvg/mnist-0.5", "feddm"])
+def test_the_queue_of_a_table_a_cell_or_an_algorithm(only, tmp_path):
+    some = queue.pending("quick", tmp_path, only)
+    assert 0 < len(some) < len(queue.pending("quick", tmp_path))
+    name = only.strip("/").lower()
+    for item in some:
+        assert item.experiment.algorithm == name or all(
+            f"{cell.lower()}/".startswith(f"{name}/") for cell in item.cells
+        )
+
+
+def test_the_queue_of_what_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match="'fedmk/99' is no paper, table, cell or algorithm"):
+        queue.pending("quick", tmp_path, "fedmk/99")
+
+
+def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch):
+    cells = TableSpec.find("fedmk", 1).cells("laptop")
+    record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    for known, last in ((cells[0].experiments, True), (cells[0].experiments[:1], False)):
+        monkeypatch.setattr(queue, "records", lambda root, runs=known: {r.id: record for r in runs})
+        waiting = queue.pending("quick", tmp_path, "fedmk/1")
+        answered = [item.answered for item in waiting]
+        assert answered == sorted(answered) and any(answered) == last
+        for item in waiting:
+            assert item.answered == (last and item.cells == (cells[0].address,))
+
+
 def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):
     diverging = attrs.evolve(small(), settings={"local_steps": 20, "lr": 1e30})
     assert not queue.failed_before(diverging, "adhoc", tmp_path)

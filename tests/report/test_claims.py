@@ -14,7 +14,17 @@ from core.experiments import TableSpec, records
 from core.experiments.record import REPOSITORY
 from core.experiments.spec import TABLES
 from core.report.claim_views import claims_figure, claims_table
-from core.report.claims import VERDICTS, Claim, claims, claims_count, judge, papers
+from core.report.claims import (
+    PAPERS,
+    VERDICTS,
+    Claim,
+    claims,
+    claims_count,
+    claims_frame,
+    judge,
+    main_claims,
+    papers,
+)
 from core.report.frames import runs_frame
 
 ALL = [claim for paper in papers() for claim in claims(paper)]
@@ -261,3 +271,15 @@ def test_runs_of_a_column():
     ).all()
     with pytest.raises(InputError, match="column of the table"):
         runs_frame("reference", 1, "mnist")
+
+
+def test_main_claims_count_each_claim_at_most_once():
+    counted = main_claims()
+    parts = ["hold", "do not", "hold with less", "do not with less", "unclear or open"]
+    assert (counted[parts].sum(axis=1) <= counted["main claims"]).all()
+    for paper, line in zip(PAPERS, counted.itertuples(index=False), strict=True):
+        main = claims_frame(paper, main=True)
+        assert line[1] == len(main)
+        less = main[main["effect"].str.contains(r"laptop\)$")]
+        assert line[4] == (less["verdict"] == "holds").sum()
+        assert line[5] == (less["verdict"] == "does not hold").sum()
