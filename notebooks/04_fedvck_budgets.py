@@ -164,6 +164,28 @@ Markdown(
     else "What more work of the server gives is not measured yet."
 )
 
+# %% [markdown]
+# In rounds two to five the authors' run is ahead by more than at the end. Is this the server's work, or the clients'?
+# The first three rounds of one seed, with the server at ten times its rate and more of one or the other:
+
+# %% tags=["hide-input"]
+fast = f"{start}, ten times the server's rate"
+early = table_runs("fedvck", "early", ["converged"])
+named = {start: "400 batches at 0.005", fast: "400 batches at 0.05"}
+named |= {row: f"{row}, 0.05" for row in early["row"]}
+first_three = {
+    named[run.row]: curve_frame(run.record).set_index("round")["value"]
+    for run in pd.concat([wide, early]).itertuples()
+    if run.row in named and run.seed == 0
+}
+whole = log[log["epoch"] == 1000].set_index("round")["accuracy"]
+(
+    pd.DataFrame({**first_three, "authors: 1,000 epochs at 0.005": whole})
+    .T[[1, 2, 3]]
+    .rename_axis(columns="round")
+    .round(1)
+)
+
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all rungs"}
 table("fedvck", "ladder", "converged")
 

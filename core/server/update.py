@@ -143,7 +143,8 @@ def update_model(
         augment: applied, as in the released code, to the prepared input of `loss` only. The
             contrastive term then embeds the images a second time, without augmentation; else both
             terms share one pass.
-        contrast: the contrastive term; without it this is FedDM's update.
+        contrast: the contrastive term; without it this is FedDM's update. Where its weight has faded
+            below what float32 holds beside 1 it is left out.
         plain_pass: with `augment`, embed the images without augmentation also where no contrastive
             term needs it. The released code does: such a pass moves the running statistics of batch
             normalisation, and nothing else.
