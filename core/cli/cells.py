@@ -70,10 +70,9 @@ def table(
         known_profile(profile)
     paper, _, number = (name or "").partition("/")
     if "/" in number:
-        table_of = "/".join([paper, *number.split("/")[:1]])
         raise InputError(
-            f"{name!r} is a cell; `python -m core table {table_of}` shows its table, "
-            f"`python -m core explain` where its values come from"
+            f"{name!r} is a cell; `python -m core table {paper}/{number.split('/')[0]}` shows its "
+            "table, `python -m core explain` where its values come from"
         )
     if not number:
         papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})

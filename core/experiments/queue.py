@@ -18,7 +18,7 @@ from core.data.partition import written
 from core.errors import InputError, one_line
 from core.experiments import schema
 from core.experiments.cell import Cell
-from core.experiments.experiment import Experiment
+from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.record import (
     REPOSITORY,
@@ -50,10 +50,6 @@ class Pending:
     answered: bool = False
 
 
-#: profiles from the smallest budget to the largest
-BUDGETS = ("quick", "laptop", "converged", "paper")
-
-
 def pending(profile: str, root: Path | None = None, only: str | None = None) -> list[Pending]:
     """Runs without a complete record, most urgent first: those that can run here, that no larger
     budget has answered, by seed, then by the priority of their table.
@@ -68,47 +64,45 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     done = records(root)
     here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
-    named = only is None
-    for spec in TableSpec.all():
-        cells_of_table = spec.cells(profile)
-        answered = _answered(spec, profile, done)
-        for cell in cells_of_table:
-            if only is not None and not _named(cell, only):
+    for cell, answered in _wanted(profile, only, done):
+        for run in cell.experiments:
+            if run.id in done:
                 continue
-            named = True
-            if cell.not_testable or not cell.implemented or cell.cut:
+            if before := found.get(run.id):
+                cells, both = (*before.cells, cell.address), before.answered and answered
+                found[run.id] = attrs.evolve(before, cells=cells, answered=both)
                 continue
-            for experiment in cell.experiments:
-                if experiment.id in done:
-                    continue
-                before = found.get(experiment.id)
-                cells = (*(before.cells if before else ()), cell.address)
-                missing = _missing(experiment, here)
-                more = cell.address in answered
-                found[experiment.id] = (
-                    attrs.evolve(before, cells=cells, answered=before.answered and more)
-                    if before
-                    else Pending(
-                        experiment,
-                        cell.paper,
-                        cells,
-                        cell.priority,
-                        missing,
-                        took.get(_but_for_seed(experiment)),
-                        more,
-                    )
-                )
-    if not named:
-        raise InputError(
-            f"{only!r} is no paper, table, cell or algorithm of the tables; `python -m core table` "
-            "lists them"
-        )
+            missing, cost = _missing(run, here), took.get(_but_for_seed(run))
+            found[run.id] = Pending(
+                run, cell.paper, (cell.address,), cell.priority, missing, cost, answered
+            )
 
     def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
         seed, away = one.experiment.seed, one.missing is not None
         return away, one.answered, seed, one.priority, one.experiment.id
 
     return sorted(found.values(), key=urgency)
+
+
+def _wanted(
+    profile: str, only: str | None, done: Mapping[str, Record]
+) -> Iterator[tuple[Cell, bool]]:
+    """The cells of all tables, or of what `only` names, that a run can fill, each with whether a
+    larger budget has answered it.
+    """
+    named = only is None
+    for spec in TableSpec.all():
+        cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
+        named = named or bool(cells)
+        answered = _answered(spec, profile, done) if cells else set()
+        for cell in cells:
+            if not cell.not_testable and cell.implemented and not cell.cut:
+                yield cell, cell.address in answered
+    if not named:
+        raise InputError(
+            f"{only!r} is no paper, table, cell or algorithm of the tables; `python -m core table` "
+            "lists them"
+        )
 
 
 def _named(cell: Cell, only: str) -> bool:
@@ -121,7 +115,7 @@ def _named(cell: Cell, only: str) -> bool:
 
 def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[str]:
     """Addresses of a table's cells of which every run is complete with a larger budget."""
-    larger = BUDGETS[BUDGETS.index(profile) + 1 :]
+    larger = PROFILES[PROFILES.index(profile) + 1 :]
     return {
         cell.address
         for budget in larger
