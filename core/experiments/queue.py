@@ -65,16 +65,16 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
-        for run in cell.experiments:
-            if run.id in done:
+        for one in cell.experiments:
+            if one.id in done:
                 continue
-            if before := found.get(run.id):
+            if before := found.get(one.id):
                 cells, both = (*before.cells, cell.address), before.answered and answered
-                found[run.id] = attrs.evolve(before, cells=cells, answered=both)
+                found[one.id] = attrs.evolve(before, cells=cells, answered=both)
                 continue
-            missing, cost = _missing(run, here), took.get(_but_for_seed(run))
-            found[run.id] = Pending(
-                run, cell.paper, (cell.address,), cell.priority, missing, cost, answered
+            missing, cost = _missing(one, here), took.get(_but_for_seed(one))
+            found[one.id] = Pending(
+                one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
             )
 
     def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
