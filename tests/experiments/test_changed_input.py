@@ -130,7 +130,7 @@ def test_an_impossible_partition_leaves_no_record(tmp_path):
 def test_the_queue_counts_what_its_folder_holds(tmp_path, monkeypatch, capsys):
     """The same command again says that nothing is left."""
     items = [queue.Pending(of(seed=seed), "adhoc", (f"cell {seed}",), 0) for seed in (0, 1)]
-    monkeypatch.setattr(queue, "pending", lambda profile: items)
+    monkeypatch.setattr(queue, "pending", lambda profile, only=None: items)
     asked = ["run", "--pending", "--profile", "quick", "--out", str(tmp_path)]
     for line in (
         "2 runs completed, 0 still pending here",

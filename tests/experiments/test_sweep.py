@@ -219,7 +219,7 @@ if __name__ == "__main__":
     # tests that a shell runs in the background ignore the signal, and so would this
     signal.signal(signal.SIGINT, signal.default_int_handler)
     long = Experiment(algorithm="fedavg", dataset="digits", rounds=10**6, evaluate_every=10**6)
-    queue.pending = lambda profile: [queue.Pending(long, "adhoc", ("cell",), 0)]
+    queue.pending = lambda profile, only=None: [queue.Pending(long, "adhoc", ("cell",), 0)]
     sys.exit(main(sys.argv[1:]))
 """
 
