@@ -117,7 +117,10 @@ grown = [
 ]
 show(
     lines(
-        pd.concat(grown),
+        pd.concat(grown).replace(
+            {"label": {" as released, Adam": " by Adam", "the server's ": ""}},
+            regex=True,
+        ),
         "round",
         "value",
         xlabel="communication round",

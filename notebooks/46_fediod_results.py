@@ -200,8 +200,8 @@ Markdown(
     f"With the script's own rates the student has {own:.1f}%, with ten times "
     f"both {both:.1f}%, where its teachers' ensemble has "
     f"{tried['ensemble of teachers (%)']['both ten times']:.1f}%. In the "
-    "steps of this profile the larger rates do more. This is one seed; on the "
-    "test images [others](53_fediod_teachers) have less."
+    "steps of this profile the larger rates do more. This is one seed; on "
+    "test images others have less."
     if pd.notna(both) and pd.notna(own)
     else "Not measured at this profile."
 )
