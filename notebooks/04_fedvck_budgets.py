@@ -118,7 +118,12 @@ grown = [
 show(
     lines(
         pd.concat(grown).replace(
-            {"label": {" as released, Adam": " by Adam", "the server's ": ""}},
+            {
+                "label": {
+                    " as released, Adam": " by Adam",
+                    "the server's": "the",
+                }
+            },
             regex=True,
         ),
         "round",
