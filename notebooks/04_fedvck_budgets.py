@@ -90,7 +90,7 @@ beside.assign(hours=pd.Series(took)).round(1)
 # %% [markdown]
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all knowledge that it has, and with the knowledge an epoch
-# grows: some 200 batches in the first round, 2,000 in the tenth. "Ten times the server's rate" has 0.05 in place of
+# grows: some 250 batches in the first round, 2,200 in the tenth. "Ten times the server's rate" has 0.05 in place of
 # the code's 0.005; [below](#sec-vckb-server) it is chosen on validation data. *FedAvg, a quarter* trains for 3 local epochs in place
 # of 10, so it is expected below print. *FedDM as released* starts from real images: [the next page](03_fedvck_starts).
 #
@@ -231,10 +231,11 @@ Markdown(
 # %% [markdown]
 # Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the number
 # of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and 15 for
-# 1,000 epochs of three batches at 0.005. With too large a rate it no longer settles.
+# 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all three.)
+# With too large a rate it no longer settles.
 #
-# At the paper's own size the authors' product is larger: 20 in round one, and 200 in round ten, where an epoch has some
-# 40 batches; 400 batches have 2 at 0.005 and 20 at 0.05. Does what was chosen after two rounds hold there, and after ten?
+# At the paper's own size the authors' product is larger: 25 in round one, and 220 in round ten, where an epoch has 44
+# batches; 400 batches have 2 at 0.005 and 20 at 0.05. Does what was chosen after two rounds hold there, and after ten?
 
 # %% tags=["hide-input"]
 fast = f"{start}, ten times the server's rate"
