@@ -286,7 +286,7 @@ cost.to_frame(f"bytes of {many} images")
 #
 # - Two of the paper's ideas are weak in the code: the selection is close to uniform, and the contrast fades out.
 # - With its dot product Eq. 15 can fall without end. The large image rates of the code need its bound on the gradient.
-# - Differences that change what a figure measures (a warm start) matter more than their effect on accuracy.
+# - A warm start changes what Figures 1b and 3 measure, whatever it does to [accuracy](13_fedvck_paper_vs_released).
 #
 # ## Exercise
 #

@@ -57,7 +57,8 @@ for figure in column_curves(measured):
 #
 # As printed and at the laptop's budget the method stays far from print. The same arms with the reading that comes
 # [nearest to it](04_fedvck_budgets): the released code's, whose images are moved by Adam. Five rounds and half of the
-# network's width, while print has ten rounds and the whole width.
+# network's width, while print has ten rounds and the whole width. In this reading the contrastive loss has at most a
+# hundredth of the weight of the cross-entropy and the selection is close to uniform, so little can be expected of both.
 
 # %%
 table("fedvck", "parts", best)
@@ -136,7 +137,8 @@ table("fedvck", 13, best)
 # ## Three ways to compute the real side
 #
 # Not in the paper: the real side of condensation may be a fresh batch, a batch of stored features, or their exact
-# mean. The last two are [much faster](90_status). Do they cost accuracy?
+# mean; at the profile `laptop` all of the same 64 images of a class in a round. The last two are [much
+# faster](90_status). Do they cost accuracy?
 
 # %%
 table("fedvck", "estimators", best)

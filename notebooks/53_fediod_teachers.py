@@ -221,12 +221,15 @@ parts = (
 # ## A student that can follow
 #
 # The script's rates, 0.0001 for the game and 0.005 for the student, had no tries of their own; [with ten times
-# both](46_fediod_results) a student does much better on validation data. Where does it stand beside its ensemble? On the
+# both](46_fediod_results) a student does much better on validation data (one seed). Where does it stand beside its ensemble? On the
 # test images, seed by seed:
 
 # %% tags=["hide-input"]
 fast = "FedIOD, script, ten times the rates"
-beside = parted[parted["way"] == fast].sort_values(["column", "taught", "seed"])
+beside = parted[parted["way"] == fast].sort_values(["column", "seed"])
+beside = beside.sort_values(
+    "taught", key=lambda of: of.str.len(), kind="stable"
+)
 Markdown(
     "; ".join(
         f"{run.column}, teachers of {run.taught} steps, seed {run.seed}: "
@@ -238,7 +241,7 @@ Markdown(
     + "; ".join(
         f"{100 * (of['ensemble_accuracy'] - of['accuracy']).mean():.1f} with "
         f"teachers of {steps_of} steps"
-        for steps_of, of in beside.groupby("taught")
+        for steps_of, of in beside.groupby("taught", sort=False)
     )
     + "."
     if len(beside)
@@ -247,9 +250,9 @@ Markdown(
 
 # %% [markdown]
 # With teachers of 100 steps the student has nearly all that its ensemble has, and at the script's own rates it has about
-# as much (table above; a seed draws the same teachers for both). With some seeds such an ensemble is not far above a
-# guess, and no student can make up for this. Good teachers have larger logits. In as many steps the student comes nearer
-# to them with the larger rates, but not all the way; few seeds are measured.
+# as much (table above). With one of these seeds such an ensemble is not far above a guess, and no student can make up
+# for this. Teachers that learned for longer have larger logits. In as many steps the student comes nearer to them with
+# the larger rates, but not all the way; few seeds are measured.
 #
 # ## Take away
 #

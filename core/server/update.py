@@ -18,7 +18,7 @@ from core.rng import Rng
 from core.server.contrastive import Projector, relational_contrastive_loss
 from core.training import sgd, train
 
-#: a weight of the contrastive term below which it moves no float32 weight beside the cross-entropy
+#: a weight of the contrastive term below float32's rounding of the cross-entropy's weight, 1
 NEGLIGIBLE = 2.0**-24
 
 #: a function of a batch of images (N, C, H, W)
@@ -127,10 +127,9 @@ def update_model(
     """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce
     + L_rc (Eq. 16).
 
-    One copy of the paper's text has S^t in Eq. 15 and 16, the other S^{:t}. Below Eq. 14 both define
-    S^{t-1} (or S^{:t-1}) as the accumulated set, so most likely all images so far are meant. The
-    released code takes those of the last max(10, rounds / 2) rounds. Hand in these, or, as the
-    narrower reading, the images of this round.
+    Eq. 15 and 16 most likely mean the images of all rounds so far (page Errata); the released code
+    takes the last max(10, rounds / 2) rounds. Hand in these, or, as the narrower reading, this
+    round's.
 
     Args:
         model: a network of `core.models`.
@@ -166,14 +165,10 @@ def update_model(
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         term = contrast if weight > NEGLIGIBLE else None
+        plain = plain_pass or contrast is not None
         with autocast():
-            logits, projected = outputs_of(
-                model,
-                images if prepare is None else prepare(images),
-                augment,
-                term,
-                plain_pass or contrast is not None,
-            )
+            inputs = images if prepare is None else prepare(images)
+            logits, projected = outputs_of(model, inputs, augment, term, plain)
         total = loss(logits, labels)
         return total if term is None else total + weight * term.loss(projected, labels)
 

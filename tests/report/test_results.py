@@ -18,6 +18,7 @@ from core.report.results import (
     ended,
     filled,
     gains,
+    gains_by_round,
     leads,
     megabytes_to,
     readings_beside,
@@ -118,6 +119,26 @@ def test_a_gain_is_over_the_seeds_that_both_have():
     assert found.pop("gain") == pytest.approx(7.5)
     assert found == {"column": cells[0].column, "row": "Dynamic weights", "seeds": 2}
     assert gains("fedmk", 6, "accuracy", "Class-balanced weights", "paper", {}).empty
+
+
+def test_a_gain_after_each_round_is_over_the_seeds_that_both_have():
+    cells = [cell for cell in TableSpec.find("fedmk", 6).cells("paper") if cell.published]
+    one, other = (cell for cell in cells if cell.column == cells[0].column)
+    runs = []
+    for cell, scores in (
+        (one, [(0.2, 0.5), (0.3, 0.6), (0.1, 0.1)]),
+        (other, [(0.1, 0.7), (0.2, 0.2)]),
+    ):
+        for run, (first, last) in zip(cell.experiments, scores, strict=False):
+            measured = record(run)
+            for row, score in zip(measured.rounds, (first, last), strict=True):
+                row["metrics"] = {"accuracy": score}
+            runs.append({"row": cell.row, "record": measured})
+    found = gains_by_round(pd.DataFrame(runs), other.row, one.row)
+    # seed 2 has one side only; percent, by hand
+    expected = pd.DataFrame({0: [-10.0, 20.0], 1: [-10.0, -40.0]}, index=[1, 2])
+    pd.testing.assert_frame_equal(found, expected, check_names=False, check_index_type=False)
+    assert gains_by_round(pd.DataFrame(runs), other.row, "no such row").empty
 
 
 def test_hours_count_each_run_once_and_each_of_its_threads():

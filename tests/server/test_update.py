@@ -418,7 +418,9 @@ def test_no_images_at_all():
         )
 
 
-def faded(weight: float | None, monkeypatch: pytest.MonkeyPatch, negligible: float) -> dict:
+def faded(
+    weight: float | None, monkeypatch: pytest.MonkeyPatch, negligible: float, fade: float = 1.0
+) -> dict:
     """What a small network holds after a round with a contrastive term of this weight, or without."""
     monkeypatch.setattr(update, "NEGLIGIBLE", negligible)
     draw = torch.Generator().manual_seed(0)
@@ -430,6 +432,7 @@ def faded(weight: float | None, monkeypatch: pytest.MonkeyPatch, negligible: flo
         negatives=torch.tensor([[1, 2], [0, 2], [0, 1]]),
         temperature=0.1,
         weight=weight or 0.0,
+        fade=fade,
         form="released",
     )
     update_model(
@@ -453,5 +456,15 @@ def test_a_faded_contrastive_term_is_left_out_and_nothing_moves(monkeypatch):
     for name, value in in_full.items():
         torch.testing.assert_close(left_out[name], value, rtol=1e-5, atol=1e-6)
         assert left_out[name].equal(without[name])  # the plain pass is still made
-    weight = "classifier.weight"
+    weight = next(iter(without))
     assert not torch.allclose(counted[weight], without[weight], rtol=1e-3, atol=1e-4)
+
+
+def test_a_term_that_fades_half_way_counts_until_then(monkeypatch):
+    in_full = faded(0.1, monkeypatch, negligible=0, fade=1e-8)
+    left_out = faded(0.1, monkeypatch, negligible=2.0**-24, fade=1e-8)
+    without = faded(None, monkeypatch, negligible=0)
+    for name, value in in_full.items():
+        torch.testing.assert_close(left_out[name], value, rtol=1e-5, atol=1e-6)
+    weight = next(iter(without))
+    assert not torch.allclose(left_out[weight], without[weight], rtol=1e-3, atol=1e-4)
