@@ -318,8 +318,8 @@ Markdown(
     f"{printed['FedVCK']} for "
     "FedVCK with its own budget. As many random real images give "
     f"{reached(real)}: {at[real] - at[vck]:+.1f} points against the condensed "
-    "ones. But these are there from the start, seen as they are, at a rate that "
-    "does not fall: not the price of condensing alone."
+    "ones. But these are there from the start, without augmentation, at a "
+    "rate that does not fall: it is not the price of condensing alone."
     if {vck, avg, real} <= set(at.index)
     else "Not measured at this profile."
 )
