@@ -43,9 +43,10 @@ class Stacked:
             raise InputError("there is no network to apply")
         self.networks = list(networks)
         self.batched = batched
+        self._forms = [_form(network) for network in self.networks]
         groups: dict[Form, list[int]] = {}
-        for position, network in enumerate(self.networks):
-            groups.setdefault(_form(network), []).append(position)
+        for position, form in enumerate(self._forms):
+            groups.setdefault(form, []).append(position)
         #: positions of the networks of each architecture
         self.groups = list(groups.values())
         self._wide: dict[tuple[Form, int], nn.Module | None] = {}
@@ -101,7 +102,7 @@ class Stacked:
 
     def side_by_side(self, positions: Sequence[int]) -> nn.Module | None:
         """So many networks of one architecture side by side, None where they cannot."""
-        kind = _form(self.networks[positions[0]]), len(positions)
+        kind = self._forms[positions[0]], len(positions)
         if kind not in self._wide:
             self._wide[kind] = widened(self.networks[positions[0]], len(positions))
         return self._wide[kind]
