@@ -1,7 +1,54 @@
-"""Settings of all tests."""
+"""Settings of all tests, and what several of them need."""
 
+import ctypes
+import functools
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # a busy machine is slow, not wrong
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@functools.cache
+def _built_for(vectors: str, folder: Path) -> ctypes.CDLL:
+    """Kernels that GCC makes for processors of such a kind; each kind is made once."""
+    from core.models import kernels
+
+    made = folder / f"{vectors}.so"
+    told = (f"-march={vectors}", "-o", str(made), *map(str, kernels.SOURCES))
+    subprocess.run(["g++", *kernels.FLAGS, *told], check=True, capture_output=True)
+    return ctypes.CDLL(str(made))
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels for other processors are compiled."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def take_kernels_for(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Call it with a kind of processor ("x86-64-v3", or "native": as they are): networks run by its
+    kernels until the test ends.
+    """
+
+    def take(vectors: str) -> None:
+        if vectors == "native":
+            return
+        if shutil.which("g++") is None or platform.machine() != "x86_64" or sys.platform != "linux":
+            pytest.skip("needs GCC for x86-64")
+        from core.models import kernels
+
+        library = _built_for(vectors, compiled)
+        monkeypatch.setattr(kernels, "library", lambda: library)
+        monkeypatch.setattr(kernels, "threaded", lambda: True)
+
+    return take

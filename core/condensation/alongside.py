@@ -2,23 +2,19 @@
 
 In FedMK's networks of few channels, kernels of convolutions and of their second derivatives take
 most of the time, and take it badly: they want sixteen channels, and there are six. Here the memory
-of all maps has the images last, (C, H, W, N), so that a convolution is a product of its weights
-with what lies around each pixel, in rows as long as there are pixels and images. That one operation
-and its adjoint are each other's derivative; the rest are products.
+of all maps has the images last, (C, H, W, N); see `core.models.images_last`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import attrs
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from core.models import Classifier
 from core.models.batchnorm import standardised
+from core.models.images_last import Window, convolve
 from core.models.side_by_side import Linears, joined, parted, widened
 
 Weights = dict[str, torch.Tensor]
@@ -75,7 +71,8 @@ class Alongside(nn.Module):
 
     def _run(self, by: str, weights: Weights, images: torch.Tensor) -> torch.Tensor:
         self._turn.by = by
-        maps = images.transpose(0, 1).flatten(1, 2)
+        # (N, K C, H, W), with the images last in memory
+        maps = images.permute(0, 2, 3, 4, 1).flatten(0, 1).permute(3, 0, 1, 2)
         return parted(functional_call(self.wide, joined(weights), (maps,)), self.number)
 
 
@@ -88,45 +85,38 @@ def _simple(layer: nn.Conv2d) -> bool:
     return square and layer.groups == 1 and layer.out_channels <= NARROW and layer.bias is not None
 
 
-class _Product(nn.Module):
-    """G layers side by side, each of which is one product with what it looks at."""
+class _Linear(nn.Module):
+    """Linear layers: features (N, G * D) become (N, G * outputs)."""
 
-    weight: torch.Tensor
-    bias: torch.Tensor
-
-    def __init__(self, layer: nn.Module, groups: int) -> None:
+    def __init__(self, layer: Linears, groups: int) -> None:
         super().__init__()
         # named as in the layer: weights are given by name
-        self.weight, self.bias, self.groups = layer.weight, layer.bias, groups  # type: ignore[assignment]
-
-    def product(self, seen: torch.Tensor) -> torch.Tensor:
-        """(G, outputs, n) of what the layers look at, n columns (G * D, ..., n) in all."""
-        weight, bias = (
-            each.reshape(self.groups, len(each) // self.groups, -1)
-            for each in (self.weight, self.bias)
-        )
-        return torch.baddbmm(bias, weight, seen.reshape(self.groups, weight.shape[2], -1))
-
-
-class _Linear(_Product):
-    """Linear layers: features (N, G * D) become (N, G * outputs)."""
+        self.weight, self.bias, self.groups = layer.weight, layer.bias, groups
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """The outputs of all layers."""
-        return self.product(features.T).flatten(0, 1).T
+        weight, bias, seen = (
+            each.reshape(self.groups, len(each) // self.groups, -1)
+            for each in (self.weight, self.bias, features.T)
+        )
+        return torch.baddbmm(bias, weight, seen).flatten(0, 1).T
 
 
-class _Convolution(_Product):
+class _Convolution(nn.Module):
     """Convolutions: maps (N, G * inputs, H, W) become (N, G * outputs, h, w)."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
-        super().__init__(layer, layer.groups)
-        self.window = layer.kernel_size[0], layer.stride[0], int(layer.padding[0])
+        super().__init__()
+        # named as in the layer: weights are given by name
+        self.weight, self.bias = layer.weight, layer.bias
+        self.window = Window(
+            layer.kernel_size[0], layer.stride[0], int(layer.padding[0]), layer.groups
+        )
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The maps of all layers."""
-        around = _Unfold.apply(maps.permute(1, 2, 3, 0), *self.window)
-        return self.product(around).reshape(-1, *around.shape[-3:]).permute(3, 0, 1, 2)
+        rows = convolve(maps.permute(1, 2, 3, 0), self.weight, self.bias, self.window)
+        return rows.permute(3, 0, 1, 2)
 
 
 class _Norm(nn.Module):
@@ -151,43 +141,3 @@ class _Norm(nn.Module):
         assert self._kept is not None
         scale, shift = (each[:, None, None, None] for each in self._kept)
         return torch.addcmul(shift, rows, scale).permute(3, 0, 1, 2)
-
-
-class _Unfold(torch.autograd.Function):
-    """What lies around each pixel: (C, k, k, h, w, N) of maps (C, H, W, N)."""
-
-    @staticmethod
-    def forward(ctx: Any, maps: torch.Tensor, side: int, stride: int, padding: int) -> torch.Tensor:
-        ctx.shape, ctx.window = maps.shape, (side, stride, padding)
-        wide = F.pad(maps, (0, 0, *(padding,) * 4))
-        return (
-            wide.unfold(1, side, stride)
-            .unfold(2, side, stride)
-            .permute(0, 4, 5, 1, 2, 3)
-            .contiguous()
-        )
-
-    @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        return _Fold.apply(slope, ctx.shape, *ctx.window), None, None, None
-
-
-class _Fold(torch.autograd.Function):
-    """The adjoint of `_Unfold`: sums (C, H, W, N) over all that a pixel lies around."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, around: torch.Tensor, shape: torch.Size, side: int, stride: int, padding: int
-    ) -> torch.Tensor:
-        ctx.window = side, stride, padding
-        channels, height, width, images = shape
-        h, w = around.shape[3:5]
-        wide = around.new_zeros(channels, height + 2 * padding, width + 2 * padding, images)
-        for i in range(side):
-            for j in range(side):
-                wide[:, i : i + stride * h : stride, j : j + stride * w : stride] += around[:, i, j]
-        return wide[:, padding : height + padding, padding : width + padding]
-
-    @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        return _Unfold.apply(slope, *ctx.window), None, None, None, None

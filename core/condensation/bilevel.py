@@ -279,6 +279,7 @@ def extract(
         torch.cat([getattr(problem, name) for problem in problems])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
     )
+    images = prepare(images)
     losses = []
     for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
         if iteration % settings.horizon == 0:
@@ -287,7 +288,7 @@ def extract(
             "knowledge_labels": knowledge_labels[mine],
             "labels": labels[here],
             "weights": phi[here],
-            "images": prepare(images[here].flatten(0, 1)).unflatten(0, here.shape),
+            "images": images[here],
         }
         step = take_step(weights, knowledge[mine], data, shared=shared)
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
@@ -325,6 +326,8 @@ def step_of(
             )
             some = knowledge[rows]
             found.append(step_alongside(*each[len(some)], mine, some, seen, **how))
+        if len(found) == 1:
+            return found[0]
         return BilevelStep(
             torch.cat([one.gradient for one in found]),
             torch.cat([one.loss for one in found]),

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
-import platform
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,12 +14,6 @@ from core.models.convolution import convolve
 from core.rng import Rng
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels for other processors are compiled, each kind once."""
-    return tmp_path_factory.mktemp("kernels")
 
 
 def gradients(layer: nn.Conv2d, images: torch.Tensor, twice: bool) -> list[torch.Tensor]:
@@ -100,15 +87,14 @@ def autocast(precision: torch.dtype) -> torch.autocast:
     [(1, 1, "native"), (2, 0, "native"), (1, 2, "x86-64-v3"), (1, 1, "x86-64")],
 )
 def test_bfloat16_maps_are_nearer_than_pytorchs(
-    groups, padding, vectors, given, twice, folder, monkeypatch
+    groups, padding, vectors, given, twice, take_kernels_for, monkeypatch
 ):
     """They are multiplied in float32, so only the maps are rounded; second derivatives are
     PyTorch's.
     """
     monkeypatch.setattr(convolution, "_has_tiles", lambda: False)
     monkeypatch.setitem(convolution.WASTE, torch.bfloat16, 2)  # tiles that the maps do not fill
-    if vectors != "native":
-        take_kernels_for(vectors, folder, monkeypatch)
+    take_kernels_for(vectors)
     generator = Rng(7).generator()
     images = torch.randn(20, groups * 64, 12, 12, generator=generator).bfloat16()
     layer = nn.Conv2d(groups * 64, groups * 80, 3, 1, padding, 1, groups)
@@ -219,27 +205,9 @@ def test_a_network_by_minimal_filtering_is_the_network(name, monkeypatch):
         assert (ours - exact).norm() < bound * exact.norm()
 
 
-@functools.cache
-def built_for(vectors: str, folder: Path) -> ctypes.CDLL:
-    """Kernels that GCC makes for processors of such a kind."""
-    made = folder / f"{vectors}.so"
-    told = (f"-march={vectors}", "-o", str(made), *map(str, kernels.SOURCES))
-    subprocess.run(["g++", *kernels.FLAGS, *told], check=True, capture_output=True)
-    return ctypes.CDLL(str(made))
-
-
-def take_kernels_for(vectors: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks run by these kernels until the test ends."""
-    if shutil.which("g++") is None or platform.machine() != "x86_64" or sys.platform != "linux":
-        pytest.skip("needs GCC for x86-64")
-    library = built_for(vectors, folder)
-    monkeypatch.setattr(kernels, "library", lambda: library)
-    monkeypatch.setattr(kernels, "threaded", lambda: True)
-
-
 @pytest.mark.parametrize("vectors", ["x86-64", "x86-64-v3"])
-def test_minimal_filtering_on_processors_with_shorter_vectors(vectors, folder, monkeypatch):
-    take_kernels_for(vectors, folder, monkeypatch)
+def test_minimal_filtering_on_processors_with_shorter_vectors(vectors, take_kernels_for):
+    take_kernels_for(vectors)
     layer, found = nn.Conv2d(48, 32, 3, padding=1), []
     maps = torch.randn(37, 48, 8, 7, generator=Rng(3).generator())
     assert taken(layer, maps) == "MinimalFilter"

@@ -1,6 +1,6 @@
 """Compiled passes over maps, made on this machine when they are first needed.
 
-`fused.cpp` and `winograd.cpp` are compiled in a few seconds, once, into the user's cache folder
+The `.cpp` files beside this one are compiled in a few seconds, once, into the user's cache folder
 (`FEDCON_CACHE`, else `$XDG_CACHE_HOME`, else `~/.cache`). Without a C++ compiler, or with
 `FEDCON_KERNELS=eager`, networks run by PyTorch's own kernels: the same numbers within rounding, in
 more passes over memory and more multiplications.
@@ -24,7 +24,8 @@ from pathlib import Path
 
 import torch
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("fused.cpp", "winograd.cpp"))
+NAMES = ("fused.cpp", "winograd.cpp", "images_last.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
 #: what is tried, the fastest first. OpenMP is taken from PyTorch, so that both have one pool of
 #: threads; a compiler that does not know a choice fails, and the next one is tried
 _OPENMP = ("-fopenmp", "-nodefaultlibs", "-lstdc++", "-lc")
@@ -158,7 +159,7 @@ def _folder() -> Path:
 def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums (N, C) of x - k and of its square over the positions of maps (N, C, H, W), k (C,)."""
     plain, square = (torch.zeros(x.shape[:2]) for _ in range(2))
-    _call("moments", x, pivot, plain, square, _shape(x))
+    call("moments", x, pivot, plain, square, _shape(x))
     return plain, square
 
 
@@ -182,7 +183,7 @@ def statistics(
     assert group is None or (group.dtype == torch.int64 and group.is_contiguous())
     found = [plain.new_empty(len(values), plain.shape[1]) for _ in range(5)]
     size = (*_sized(plain, values), float(eps))
-    _call("statistics", plain, square, pivot, weight, bias, group, values, *found, *size)
+    call("statistics", plain, square, pivot, weight, bias, group, values, *found, *size)
     return tuple(found)
 
 
@@ -203,7 +204,7 @@ def slopes(
     line = [torch.empty_like(mean) for _ in range(2)]
     own = [torch.zeros_like(weight) for _ in range(2)]
     given = (weight, group, values, mean, rate, d_mean, d_variance)
-    _call("slopes", plain, centred, *given, *line, *own, *_sized(plain, values))
+    call("slopes", plain, centred, *given, *line, *own, *_sized(plain, values))
     return (*line, *own)
 
 
@@ -224,7 +225,7 @@ def forward(
     """
     size = (*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
     y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
-    _call("forward", x, shortcut, scale, shift, y, _shape(x), _stride(scale), float(slope), pool)
+    call("forward", x, shortcut, scale, shift, y, _shape(x), _stride(scale), float(slope), pool)
     return y
 
 
@@ -241,7 +242,7 @@ def sums(
     """Sums (N, C) of dz and of dz (x - mean), dz the gradient before f; mean is (N, C) or (1, C)."""
     plain, centred = (torch.zeros(x.shape[:2]) for _ in range(2))
     strides = _stride(scale), _stride(mean)
-    _call(
+    call(
         "sums",
         x,
         shortcut,
@@ -275,7 +276,7 @@ def backward(
     dx, dz = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
     a, b = (None, None) if line is None else line
     strides = _stride(scale), 0 if a is None else _stride(a)
-    _call(
+    call(
         "backward",
         x,
         shortcut,
@@ -301,7 +302,7 @@ def gather(taps: torch.Tensor, size: tuple[int, int], padding: int) -> torch.Ten
     n, h, w, side, _, c = taps.shape
     images = torch.zeros(n, *size, c)
     shape = (ctypes.c_int64 * 4)(n, h, w, c)
-    _call("gather", taps, images, shape, *size, side, padding)
+    call("gather", taps, images, shape, *size, side, padding)
     return images.permute(0, 3, 1, 2)
 
 
@@ -323,7 +324,7 @@ def winograd(
     assert c % (16 * groups) == outputs % 16 == 0
     size = n, groups * outputs, h + 2 * padding - 2, w + 2 * padding - 2
     y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    _call("winograd", x, points, bias, y, _grouped(x, groups), *size[2:], outputs, padding)
+    call("winograd", x, points, bias, y, _grouped(x, groups), *size[2:], outputs, padding)
     return y
 
 
@@ -337,7 +338,7 @@ def winograd_weights(x: torch.Tensor, dy: torch.Tensor, groups: int, padding: in
     assert x.shape[1] % (16 * groups) == dy.shape[1] % (16 * groups) == 0
     points = x.new_zeros(groups, 36, x.shape[1] // groups, outputs, dtype=torch.float32)
     shape = _grouped(x, groups)
-    _call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
+    call("winograd_weights", x, dy, points, shape, *dy.shape[2:], outputs, padding)
     return points
 
 
@@ -349,7 +350,7 @@ def combined(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     result = values.new_empty(len(values), len(matrix), *values.shape[2:])
     inside = values[0, 0].numel()
     assert inside % 16 == 0
-    _call("combined", matrix, values, result, len(values), *matrix.shape, inside)
+    call("combined", matrix, values, result, len(values), *matrix.shape, inside)
     return result
 
 
@@ -378,7 +379,7 @@ def _stride(values: torch.Tensor) -> int:
     return values.shape[1] if len(values) > 1 else 0
 
 
-def _call(name: str, x: torch.Tensor, *rest: torch.Tensor | ctypes.Array | float | None) -> None:
+def call(name: str, x: torch.Tensor, *rest: torch.Tensor | ctypes.Array | float | None) -> None:
     """Call a pass for the type of x, with the number of threads as its last argument."""
     found = library()
     assert found is not None

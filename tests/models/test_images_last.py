@@ -1,0 +1,114 @@
+"""Convolutions with the images last in memory beside PyTorch's, and their derivatives beside finite
+differences.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+
+from core.models import kernels
+from core.models.images_last import Window, convolve
+from core.rng import Rng
+
+#: groups, inputs and outputs of each, height, width, images; side, stride, padding
+SHAPES = [
+    ((2, 1, 6, 9, 8, 5), (3, 2, 1)),
+    ((1, 3, 2, 6, 7, 3), (3, 1, 0)),
+    ((3, 2, 3, 5, 5, 1), (5, 3, 2)),
+    ((1, 2, 1, 4, 6, 2), (1, 1, 0)),
+    # windows that lie outside on one side
+    ((1, 1, 2, 2, 2, 2), (3, 1, 2)),
+]
+
+
+def given(
+    shape: tuple[int, ...], seen: tuple[int, ...], dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Window]:
+    groups, inputs, outputs, height, width, images = shape
+    draws = Rng(sum(shape)).generator()
+    maps, weight, bias = (
+        torch.randn(size, generator=draws, dtype=torch.float64).to(dtype).requires_grad_()
+        for size in (
+            (groups * inputs, height, width, images),
+            (groups * outputs, inputs, seen[0], seen[0]),
+            (groups * outputs,),
+        )
+    )
+    return maps, weight, bias, Window(*seen, groups)
+
+
+def pytorchs(
+    maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, window: Window
+) -> torch.Tensor:
+    first = maps.permute(3, 0, 1, 2)
+    result = F.conv2d(first, weight, bias, window.stride, window.padding, groups=window.groups)
+    return result.permute(1, 2, 3, 0)
+
+
+@pytest.mark.parametrize("shape, seen", SHAPES)
+def test_values_and_both_derivatives_in_float64(shape, seen):
+    maps, weight, bias, window = given(shape, seen)
+    torch.testing.assert_close(
+        convolve(maps, weight, bias, window), pytorchs(maps, weight, bias, window)
+    )
+
+    def results(*tensors: torch.Tensor) -> torch.Tensor:
+        return convolve(*tensors, window)
+
+    assert gradcheck(results, (maps, weight, bias))
+    assert gradgradcheck(results, (maps, weight, bias))
+    assert gradgradcheck(lambda x, w: convolve(x, w, None, window), (maps, weight))
+
+
+def derivatives(way, maps, weight, bias, window) -> list[torch.Tensor]:
+    """Values, slopes, and the slopes of a function of these slopes."""
+    results = way(maps, weight, bias, window)
+    slopes = torch.autograd.grad(results.pow(3).sum(), [maps, weight, bias], create_graph=True)
+    twice = torch.autograd.grad(sum(one.square().sum() for one in slopes), [maps, weight, bias])
+    return [each.detach().double() for each in (results, *slopes, *twice)]
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("vectors", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    "shape, seen",
+    [
+        *SHAPES,
+        # LeNet's: vectors of images, and what is left over; channels of one block and of several
+        ((3, 3, 6, 12, 12, 64), (3, 2, 1)),
+        ((2, 6, 16, 7, 7, 37), (3, 2, 1)),
+        ((1, 9, 21, 5, 4, 24), (3, 1, 1)),
+    ],
+)
+def test_compiled_passes_give_the_same(shape, seen, vectors, take_kernels_for):
+    take_kernels_for(vectors)
+    exact = derivatives(pytorchs, *given(shape, seen))
+    ours = derivatives(convolve, *given(shape, seen, torch.float32))
+    for mine, theirs in zip(ours, exact, strict=True):
+        assert (mine - theirs).norm() <= 2e-5 * theirs.norm()
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+def test_the_number_of_threads_changes_no_bit():
+    tensors, found = given((5, 3, 6, 9, 9, 33), (3, 2, 1), torch.float32), []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(derivatives(convolve, *tensors))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+def test_maps_of_any_layout_are_taken():
+    maps, weight, bias, window = given((2, 2, 3, 6, 6, 18), (3, 2, 1), torch.float32)
+    elsewhere = maps.detach().permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
+    assert not elsewhere.is_contiguous()
+    plain = convolve(maps, weight, bias, window)
+    assert torch.equal(convolve(elsewhere, weight, bias, window), plain)
