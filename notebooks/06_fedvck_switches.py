@@ -248,8 +248,8 @@ falls.groupby("label", sort=False)["loss"].agg(["first", "last"]).rename(
 #
 # ### Eq. 16: a weight that fades
 #
-# `con_beta` is multiplied by 0.1 half way through every round and never restored. The weight of $L_{rc}$ in the first
-# half of each round:
+# `con_beta`, as the code calls the weight of $L_{rc}$, is multiplied by 0.1 half way through every round and never
+# restored. The weight of $L_{rc}$ in the first half of each round:
 
 # %%
 pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map(

@@ -227,8 +227,10 @@ show(
 # \bigl(\mathbb{E}_{P_w}[\psi_\theta(\mathcal{T})] - \mathbb{E}[\psi_\theta(S)]\bigr) .
 # $$ (eq:vck-expectation)
 #
-# Batches estimate this expectation. With a linear kernel it can also be computed exactly, once for a round, which is
-# what short runs do. The condensed images are normalised with the statistics of the real ones: Eq. 4,
+# Here $\mathcal{T}$ are the client's real images, $S$ the condensed ones, $\psi_\theta$ the network's features and
+# $\mathcal{H}$ the space of functions that belongs to the kernel. Batches estimate this expectation. With a linear
+# kernel it can also be computed exactly, once for a round, which is what short runs do; the statistics of batch
+# normalisation are then those of one batch. The condensed images are normalised with the statistics of the real ones: Eq. 4,
 # {eq}`eq:dc-latent`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}

@@ -153,8 +153,8 @@ Markdown(
         f"*{one.row}* {one.gain:+.1f} ({one.seeds} seeds)"
         for one in saved.itertuples()
     )
-    + ". One data set and few seeds: a difference of some points would not "
-    "show."
+    + ". One data set, few seeds and a server of 30 batches in a round: a "
+    "difference of some points would not show."
     if len(saved)
     else "Not measured at this profile."
 )

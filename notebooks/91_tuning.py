@@ -257,6 +257,8 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 #
 # - The budget of the profile (rounds, local batches, widths, iterations of condensation) was set by the time it takes,
 #   with the same server and client work for like methods. It stands in `book/tables/profiles.yaml`.
+# - At the profile `converged`, and in FedVCK's [ladders](04_fedvck_budgets), the rates that were chosen here stay, though
+#   they were chosen for a server of 30 batches in a round. A ladder tries ten times the rate of FedVCK's server.
 # - Momentum, weight decay, temperatures and sizes of generators are those of the papers.
 # - Other data sets than the two here use the same values, but for FedIOD's Table 1: its methods were tuned once more,
 #   [on MNIST](46_fediod_results).
