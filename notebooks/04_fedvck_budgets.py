@@ -1,8 +1,8 @@
 # %% [markdown]
 # # FedVCK: how much work it needs
 #
-# *Question:* at which budget does FedVCK {cite:p}`fedvck` come near its printed accuracy, and which part of the work
-# does it?\
+# *Question:* at which budget does FedVCK {cite:p}`fedvck` come near its printed accuracy? [Which part of the
+# work](54_fedvck_moves) does it is a page of its own.\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # A round of FedVCK has two parts: the clients condense their images, and [the server](08_fedvck_server) trains on what
@@ -21,13 +21,7 @@ from core.experiments import TableSpec
 from core.experiments.spec import TABLES
 from core.report import bars, curve_frame, lines, show, table, table_frame
 from core.report.frames import table_runs
-from core.report.results import (
-    by_seed,
-    core_hours,
-    gains,
-    gains_by_round,
-    readings_beside,
-)
+from core.report.results import core_hours, gains, readings_beside
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -92,9 +86,9 @@ beside.assign(hours=pd.Series(took)).round(1)
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all knowledge that it has, and with the knowledge an epoch
 # grows: some 250 batches in the first round, 2,200 in the tenth. "Ten times the server's rate" has 0.05 in place of
-# the code's 0.005; [below](#sec-vckb-server) it is tried on validation data. *FedAvg, a quarter* trains for 3 local
-# epochs in place of 10, so it is expected below print. *FedDM as released* starts from real images: [the next
-# page](03_fedvck_starts).
+# the code's 0.005; [another page](54_fedvck_moves) tries it on validation data. *FedAvg, a quarter* trains for 3 local
+# epochs in place of 10, so it is expected below print. *FedDM as released* starts from real images: [a page
+# on starts](03_fedvck_starts).
 #
 # ## Beside the authors' own run
 #
@@ -171,84 +165,6 @@ Markdown(
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all rungs"}
 table("fedvck", "ladder", "converged")
-
-# %% [markdown]
-# (sec-vckb-server)=
-# ## Is it the clients' work, or the server's?
-#
-# The authors move the images in 10,000 small steps of SGD, each against a batch of real images under a new augmentation;
-# *Adam* takes 160, against exact means. Are its images worse? And what do the server's 1,000 epochs give, and a larger
-# rate of the server? With half of the width, a quarter of the images and two rounds, on validation data:
-
-# %% tags=["hide-input"]
-scores = by_seed(table_runs("fedvck", "moves", best and [best]))
-if len(scores):
-    show(
-        bars(
-            {
-                row: (of.mean(), of.std() if of.count() > 1 else 0)
-                for row, of in scores.iterrows()
-            },
-            "validation accuracy after two rounds (%)",
-            "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
-        )
-    )
-
-# %% tags=["hide-input"]
-usual = "Adam at 0.1"
-own = scores.reindex([usual]).loc[usual]
-beyond = scores.sub(own).drop(usual, errors="ignore").dropna(how="all")
-served = beyond.index.str.contains("epochs|server")
-
-
-def changes(rows):
-    """By how many points each row differs, and over how many seeds."""
-    return "; ".join(
-        f"*{row}* {of.mean():+.1f} ({of.count()})"
-        for row, of in rows.iterrows()
-    )
-
-
-Markdown(
-    f"Against *{usual}*, the rate of the ladder, over the seeds that both "
-    f"have (in brackets how many): {changes(beyond[~served])}. The best of "
-    "these ways to move the images changes it by "
-    f"{beyond[~served].mean(axis=1).max():+.1f} points; one seed differs from "
-    f"another by {own.std():.1f} (standard deviation). "
-    + (
-        "The same images, and the server trained in another way: "
-        f"{changes(beyond[served])}."
-        if served.any()
-        else "Other trainings of the server are not measured yet."
-    )
-    if (~served).any()
-    else "Not measured at this profile."
-)
-
-# %% [markdown]
-# Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the number
-# of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and 15 for
-# 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all three.)
-# With too large a rate it no longer settles.
-#
-# At the paper's own size a round brings some 1,100 images, so an epoch has 5 batches in round one and 44 in round ten.
-# The authors' product is then 25 and 220, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best after two
-# rounds hold there, and after ten?
-
-# %% tags=["hide-input"]
-fast = f"{start}, ten times the server's rate"
-pairs = gains_by_round(wide, fast, start)
-Markdown(
-    "Ten times the server's rate against the code's, at the paper's own size, "
-    f"in points after each round (means over {pairs.shape[1]} seeds): "
-    + ", ".join(f"{gain:+.1f}" for gain in pairs.mean(axis=1))
-    + "."
-    if len(pairs)
-    else "Not measured at this profile."
-)
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
-table("fedvck", "moves", best)
 
 # %% [markdown]
 # ## Half of the width, and a control
@@ -357,7 +273,6 @@ table("fedvck", "budget", best)
 #
 # - A number belongs to a budget, and FedVCK's needs much. With more work and more images together it comes nearer to
 #   print; which of them does it is measured only in part.
-# - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, not in the end.
 # - Whether a part of a method is worth its price is a question of a ladder, one rung after the other, not of two ends.
 #
 # ```{exercise} Who works more?

@@ -1,0 +1,182 @@
+# %% [markdown]
+# # FedVCK: the clients' work, or the server's?
+#
+# *Question:* the nearest reading of FedVCK {cite:p}`fedvck` stays below print, and below the log of the authors' own
+# run. Are its images worse, or does its server train too little?\
+# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
+#
+# A round of FedVCK has two parts: clients move their condensed images, and [the server](08_fedvck_server) trains on all
+# that it has received. [The ladder of budgets](04_fedvck_budgets) says how far both together come on CIFAR-10 at a
+# Dirichlet concentration of 0.05. Here one part is changed while the other stays as it is.
+#
+# `shown` is the profile of the first table; "best" is the one at which most is measured.
+
+# %% tags=["parameters"]
+shown = "best"
+
+# %% tags=["hide-input"]
+import pandas as pd
+
+from core.experiments.spec import TABLES
+from core.report import bars, curve_frame, show, table
+from core.report.frames import table_runs
+from core.report.results import by_seed, gains_by_round
+from core.report.texts import Markdown
+
+best = None if shown == "best" else shown
+
+# %% [markdown]
+# ## At a small size, on validation data
+#
+# The authors move the images in 10,000 small steps of SGD, each against a batch of real images under a new augmentation;
+# *Adam* takes 160, against exact means. Are its images worse? And what do the server's 1,000 epochs give, and a larger
+# rate of the server? With half of the width, a quarter of the images and two rounds, on validation data:
+
+# %% tags=["hide-input"]
+scores = by_seed(table_runs("fedvck", "moves", best and [best]))
+if len(scores):
+    show(
+        bars(
+            {
+                row: (of.mean(), of.std() if of.count() > 1 else 0)
+                for row, of in scores.iterrows()
+            },
+            "validation accuracy after two rounds (%)",
+            "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
+        )
+    )
+
+# %% tags=["hide-input"]
+usual = "Adam at 0.1"
+own = scores.reindex([usual]).loc[usual]
+beyond = scores.sub(own).drop(usual, errors="ignore").dropna(how="all")
+served = beyond.index.str.contains("epochs|server")
+
+
+def changes(rows):
+    """By how many points each row differs, and over how many seeds."""
+    return "; ".join(
+        f"*{row}* {of.mean():+.1f} ({of.count()})"
+        for row, of in rows.iterrows()
+    )
+
+
+Markdown(
+    f"Against *{usual}*, the rate of the ladder, over the seeds that both "
+    f"have (in brackets how many): {changes(beyond[~served])}. The best of "
+    "these ways to move the images changes it by "
+    f"{beyond[~served].mean(axis=1).max():+.1f} points; one seed differs from "
+    f"another by {own.std():.1f} (standard deviation). "
+    + (
+        "The same images, and the server trained in another way: "
+        f"{changes(beyond[served])}."
+        if served.any()
+        else "Other trainings of the server are not measured yet."
+    )
+    if (~served).any()
+    else "Not measured at this profile."
+)
+
+# %% [markdown]
+# Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the number
+# of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and 15 for
+# 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all three.)
+# With too large a rate it no longer settles.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
+table("fedvck", "moves", best)
+
+# %% [markdown]
+# ## At the paper's size: ten rounds
+#
+# There a round brings some 1,100 images, so an epoch has 5 batches in round one and 44 in round ten. The authors' product
+# of rate and batches is then 25 and 220, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best after two
+# rounds hold there, and after ten?
+
+# %% tags=["hide-input"]
+wide = table_runs("fedvck", "ladder", ["converged"])
+start = "FedVCK as released, Adam"
+fast = f"{start}, ten times the server's rate"
+pairs = gains_by_round(wide, fast, start)
+Markdown(
+    "Ten times the server's rate against the code's, at the paper's own size, "
+    f"in points after each round (means over {pairs.shape[1]} seeds): "
+    + ", ".join(f"{gain:+.1f}" for gain in pairs.mean(axis=1))
+    + "."
+    if len(pairs)
+    else "Not measured at this profile."
+)
+
+# %% [markdown]
+# ## At the paper's size: the first two rounds
+#
+# A run with all of the server's 1,000 epochs would take a day of one core. Two rounds of it take an hour, and [the log of
+# the authors' own run](04_fedvck_budgets) has its first two rounds, too: 10,000 iterations of condensation, 1,000 epochs
+# of the server. Accuracy on the test images, in percent; one seed:
+
+# %% tags=["hide-input"]
+log = pd.read_csv(TABLES / "fedvck" / "authors_log.csv")
+log = log[(log["dataset"] == "cifar10") & (log["round"] <= 2)]
+theirs = log.pivot(index="epoch", columns="round", values="accuracy")
+theirs = theirs.loc[[100, 1000]].set_axis(
+    ["the authors, after 100 epochs", "the authors, after 1,000 epochs"]
+)
+ours = {
+    run.row: curve_frame(run.record).set_index("round")["value"]
+    for run in table_runs("fedvck", "early", ["converged"]).itertuples()
+}
+early = pd.concat([pd.DataFrame(ours).T, theirs]).rename_axis(None)
+early.rename(columns="round {}".format).round(1)
+
+# %% tags=["hide-input"]
+few, many = "400 batches", "1,000 epochs"
+goal = theirs.iloc[1]
+Markdown(
+    "From 400 batches to 1,000 epochs the accuracy changes by "
+    + " and ".join(f"{ours[many][r] - ours[few][r]:+.1f}" for r in (1, 2))
+    + " points after the first and the second round. To the authors' run "
+    + " and ".join(f"{goal[r] - ours[many][r]:+.1f}" for r in (1, 2))
+    + " are left."
+    if {few, many} <= set(ours)
+    else "Not measured yet."
+)
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rows as a table"}
+table("fedvck", "early", "converged")
+
+# %% [markdown]
+# ## Take away
+#
+# - Change one part and keep the other, or you will not know which of them did it.
+# - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, not in the end.
+#
+# ```{exercise} The same walk
+# :label: ex-vckm-walk
+#
+# *Easy, 10 minutes.*
+#
+# A server takes 400 batches in a round, the first half at 0.05 and the second at a tenth of it. Another one takes 1,000
+# epochs of 5 batches, and its rate falls to a tenth half way, too. With which first rate is the sum of its rates over
+# all batches the same?
+# ```
+#
+# ````{solution} ex-vckm-walk
+# :class: dropdown
+#
+# Both fall in the same way, so the rate goes with the inverse of the number of batches:
+#
+# ```python
+# same_rate = 0.05 * 400 / (1_000 * 5)
+# ```
+#
+# 0.004, a little below the authors' 0.005. The sum says how far a network can walk, not where to: with small steps it
+# follows the slope of the loss, with large ones it jumps across.
+# ````
+
+# %% tags=["solution", "remove-cell"]
+same_rate = 0.05 * 400 / (1_000 * 5)
+
+# %% tags=["check", "remove-cell"] name="ex-vckm-walk"
+fast_server = [0.05] * 200 + [0.005] * 200
+slow_server = [same_rate] * 2_500 + [same_rate / 10] * 2_500
+assert abs(sum(fast_server) - sum(slow_server)) < 1e-9, "add up all rates"
