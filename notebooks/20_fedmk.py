@@ -97,7 +97,7 @@ show(lesson.partition_plot())
 # \phi_i^c = \frac{1}{1 + \exp\bigl(-\kappa \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \kappa = 5 .
 # $$ (eq:mk-weights)
 #
-# $\ell$ is the cross-entropy of one sample. (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.)
+# $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$. (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.)
 # We take the largest client at the start of the first round, and 64 of its images.
 
 # %%
@@ -127,7 +127,7 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # $\phi_i^c$ in {eq}`eq:mk-weighted`.
 #
 # Nobody can solve the inner problem to the end in every step of the outer one, so $\mathbf{w}^*$ is one gradient step
-# away (Eq. 5; put into {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the weighted loss on real
+# with a rate $\eta$ away (Eq. 5; put into {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the weighted loss on real
 # data (Eq. 6 and 8):
 #
 # $$
@@ -219,9 +219,9 @@ Markdown(
 )
 
 # %% [markdown]
-# Eq. 8 as printed has the loss at $\mathbf{w}^c$. Its gradient with respect to the images would be zero, because
-# $\mathbf{w}^c$ came from the server and the images had no part in it. So the loss is taken at $\mathbf{w}^*$, as in Eq.
-# 6, and only the weights at $\mathbf{w}^c$.
+# Eq. 8 as printed has the loss at $\mathbf{w}^c$. If that is the *received* model, the gradient with respect to the images
+# is zero: they had no part in it. If it is the model that Eq. 5 has overwritten, it is $\mathbf{w}^*$. So the loss is
+# taken at $\mathbf{w}^*$, as in Eq. 6, and the weights, once a round, at the received model.
 #
 # ## A round of extraction
 #
@@ -303,6 +303,14 @@ worth = {
 worth = pd.DataFrame(worth).T
 worth.loc["mean"] = worth.mean()
 worth.round(1)
+
+# %% tags=["hide-input"]
+brought = worth.loc["mean"]
+Markdown(
+    f"In the mean the random start brings {brought['random start']:.0f}%, "
+    f"knowledge {brought['meta knowledge']:.0f}% and as many real images "
+    f"{brought['as many real images']:.0f}%."
+)
 
 # %% [markdown]
 # What becomes of these images, and how far the method comes, is on [the next page](25_fedmk_server).

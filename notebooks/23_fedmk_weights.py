@@ -56,7 +56,7 @@ full = lesson.run()
 #
 # $\phi = 1 / (1 + e^{-\kappa \ell})$, {eq}`eq:mk-weights`. A loss is never negative, so $\phi$ lies between one half and
 # one: the hardest sample counts at most *twice* as much as one that is perfectly known. $\kappa$ ($\tau$ in the paper)
-# says at which loss $\phi$ is full.
+# says how fast it rises: it is 0.99 at a loss of $4.6 / \kappa$.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the weights in core"}
 source(condensation.dynamic_weights)
@@ -162,7 +162,8 @@ Markdown(
 # %% [markdown]
 # At the start every loss is near $\log C$, and with $\kappa = 5$ every $\phi$ is near 1: no sample is told apart. Later,
 # samples that are well known fall towards one half. So the weights are a gentle tilt, never a selection, and the
-# extremes ($\kappa \to 0$ and $\kappa \to \infty$) are the same plain mean. This fits the size of the step in [Table 2](21_fedmk_ablations).
+# extremes ($\kappa \to 0$ and $\kappa \to \infty$) are the same plain mean. This fits the small difference in
+# [Table 2](21_fedmk_ablations).
 #
 # ## Table 5: the smoothing
 #
@@ -245,6 +246,12 @@ gain, here = (
     .dropna()
     for kind in ("printed", "measured")
 )
+arms = balance.pivot(index="column", columns="row", values="measured")
+rate = ", one rate in all rounds"
+steady = (
+    arms["Dynamic weights" + rate] - arms["Class-balanced weights" + rate]
+).dropna()
+own = balance.loc[~balance["row"].str.endswith(rate), "std"].dropna()
 spread = table_frame("fedmk", 1, best).query("row == 'FedMK'")
 spread = spread.set_index("column").loc[gain.index, "printed_std"]
 fewest = balance.loc[balance["measured"].notna(), "seeds"].min()
@@ -254,7 +261,9 @@ Markdown(
     f"{spread.min():.2f} to {spread.max():.2f}. "
     + (
         f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points "
-        f"(fewest seeds: {fewest})."
+        f"(fewest seeds: {fewest}; the seeds of an arm spread by "
+        f"{own.min():.2f} to {own.max():.2f}). With one rate in all rounds "
+        f"they are {steady.min():+.2f} to {steady.max():+.2f}."
         if len(here)
         else "None is measured."
     )

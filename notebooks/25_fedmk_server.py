@@ -72,7 +72,7 @@ run.per_round().T.round(2)
 # %% [markdown]
 # ## Sharing
 #
-# In the first round every pixel starts from $U[-1, 1]$. From the second on, client $c$ starts from what *another*
+# Rounds are counted by $t$. In the first one every pixel starts from $U[-1, 1]$. From the second on, client $c$ starts from what *another*
 # client extracted in the round before:
 #
 # $$
@@ -174,7 +174,8 @@ Markdown(
 # $$ (eq:mk-server)
 #
 # The model is a feature extractor with a classifier $\mathbf{W}_G^\mathcal{C}$ on top. A generator $\mathcal{G}$ maps a
-# label (and noise) to features, such that the classifier sees the label in them (Eq. 10):
+# label (and noise) to features $z$, such that the classifier sees the label in them (Eq. 10). $p(y)$ is the share of a
+# label among the uploads, $\mathbf{w}^\mathcal{G}$ are the generator's weights:
 #
 # $$
 # \mathcal{G}^* = \operatorname*{arg\,max}_{\mathcal{G}: y \to z} \;
@@ -288,7 +289,7 @@ bytes_by_kind(
 #
 # ## Take away
 #
-# - Knowledge is made for a limited number of steps on the server. For how many, and how many the server takes, the paper
+# - Knowledge is made for a limited number of steps on the server. Eq. 3 assumes one. How many the server takes the paper
 #   does not say.
 # - Single images look like noise; the mean of a class need not.
 # - The generator does not see the uploaded images, and its samples train the last layer only.
@@ -301,7 +302,7 @@ bytes_by_kind(
 #
 # *Medium, 20 minutes.*
 #
-# Keep the knowledge as it is and let the server take four times as many steps. Then do it with `horizon=1`, the literal
+# Leave the clients' settings as they are and let the server take four times as many steps. Then do it with `horizon=1`, the literal
 # Eq. 3.
 # ```
 #

@@ -6,8 +6,8 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # The [tables of FedMK](22_fedmk_results) take settings that were chosen on held-out images of MNIST. Do they suit
-# CIFAR-10? Here an image of the knowledge gets more work there, and step sizes are chosen again, for FedMK and for the
-# methods beside it, with as many tries for each. `shown` is the profile that the tables show.
+# CIFAR-10? On this page its images get more work, and step sizes are chosen again, for FedMK and for the methods beside
+# it, with as many tries for each. `shown` is the profile that the tables show.
 
 # %% tags=["parameters"]
 shown = "best"
@@ -26,8 +26,8 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## How often an image is moved
 #
-# An iteration of a client moves some images of its knowledge, by a gradient that is a mean over them. What was chosen
-# on MNIST need not suit sets of which more images are made. How often is an image moved in a round of Table 1?
+# An iteration of a client moves some images of its knowledge. The inner loss is a mean over them, so the gradient of each
+# has one over their number as a factor. What was chosen on MNIST need not suit sets of which more images are made. How often is an image moved in a round of Table 1?
 
 # %% tags=["hide-input"]
 classes = {"cifar100_coarse": 20}  # the other data sets have ten
@@ -50,8 +50,9 @@ Markdown(
 #
 # ## More work
 #
-# Four times as many images in an iteration. The gradient is that of a mean over them, so the step is four times as
-# large, and an image is moved as far as before, four times as often:
+# Four times as many images in an iteration. The loss is a mean over them, so the step is four times as large, and an
+# image is moved as far as before, four times as often. In another row it is sixteen times; there a batch holds all
+# images of a client, some of them twice:
 
 # %% tags=["hide-input"]
 table("fedmk", "work", best)
@@ -81,7 +82,7 @@ Markdown(
 )
 
 # %% [markdown]
-# Two things change at once: the gradient is a mean over more images, and an image goes farther in a round. In the third
+# Two things change at once: an inner step is taken on more images, and an image goes farther in a round. In the last
 # row the step stays as it is, so that an image goes as far as in Table 1, in four times as many steps:
 
 # %% tags=["hide-input"]
@@ -91,7 +92,7 @@ Markdown(
     f"Of the {gain:.1f} points that the work brings, {averaged:.1f} come with "
     f"the same step ({control.seeds:.0f} seeds)."
     if pd.notna(gain + averaged)
-    else "The third row is not measured at this profile."
+    else "The last row is not measured at this profile."
 )
 
 # %% [markdown]
@@ -159,7 +160,8 @@ filled(ahead[columns], "{:+.1f}").assign(seeds=tuned["seeds"])
 # %% tags=["hide-input"]
 rates = at_half["measured"][at_half.index.str.endswith(", tuned")].dropna()
 Markdown(
-    f"On CIFAR-10 at 0.5 the best tuned rival, {rates.idxmax()}, has "
+    "On CIFAR-10 at 0.5 the best tuned rival, "
+    f"{rates.idxmax().removesuffix(', tuned')}, has "
     f"{rates.max():.1f}%, FedMK {usual.measured:.1f}%, and FedMK with four "
     f"times the work {worked.measured:.1f}%."
     if measured and len(rates)

@@ -76,7 +76,7 @@ class Settings(condensing.ServerSide, Extraction):
 
     Knowledge is made for a stretch of `horizon` plain steps of `inner_lr` from the received model.
     The server's training is such a stretch: longer ones and larger steps overshoot what the
-    knowledge was made for.
+    knowledge was made for. With `round_decay` its steps are smaller from the second round on.
     """
 
     #: meta knowledge per class and client: 20 on MNIST, 100 on SVHN and CIFAR-10, 40 on CIFAR-100

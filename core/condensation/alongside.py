@@ -25,7 +25,7 @@ NARROW = 32
 @attrs.define
 class _Turn:
     """Whose statistics the normalisation of the images that run through a network takes: their
-    "own"; their own, which are kept; or those "kept".
+    "own"; "keep": their own, which are kept for the next pass; "kept": those of the pass before.
     """
 
     by: str = "own"
@@ -55,6 +55,8 @@ class Alongside(nn.Module):
         for layer in model.modules():
             if isinstance(layer, nn.Conv2d) and not _simple(layer):
                 return None
+            if isinstance(layer, nn.BatchNorm2d) and not layer.affine:
+                return None
         wide = widened(model, number)
         return None if wide is None else cls(wide, number)
 
@@ -81,6 +83,7 @@ def _simple(layer: nn.Conv2d) -> bool:
         len({*layer.kernel_size}) == len({*layer.stride}) == 1
         and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
         and layer.dilation == (1, 1)
+        and layer.padding_mode == "zeros"
     )
     return square and layer.groups == 1 and layer.out_channels <= NARROW and layer.bias is not None
 

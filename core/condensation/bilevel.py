@@ -264,6 +264,7 @@ def extract(
     again.
 
     A client's batches come from its own stream, so it gets the same knowledge alone as in company.
+    All real images are normalised once, which takes four bytes a number.
 
     Args:
         prepare: from uint8 images to network inputs.
