@@ -210,31 +210,47 @@ forgotten.groupby(["label", "clients"])["recall (%)"].agg(
 table("fedmk", "readings", best)
 
 # %% [markdown]
-# By how many points the other readings are better (+) or worse, beside the deviation of the first row over its seeds:
+# By how many points the other readings are better (+) or worse than FedMK with the same rates of the server, as the mean
+# and the deviation of the differences, seed by seed:
 
 # %% tags=["hide-input"]
-read = table_frame("fedmk", "readings", best)
-wide = read.pivot(index="row", columns="column", values="measured")
-wide = wide.loc[read["row"].unique()]
-deviation = read[read["row"] == "FedMK"].set_index("column")["std"]
-wide = (wide - wide.loc["FedMK"]).drop("FedMK")
-wide.loc["deviation of FedMK"] = deviation.astype(float)
-wide.rename_axis(None).round(1)
+read = table_runs("fedmk", "readings", best and [best])
+literal, falling = "every inner step from the received model", ", rate falling"
+against = {
+    "knowledge of all classes": "FedMK",
+    literal: "FedMK",
+    literal + falling: "FedMK" + falling,
+}
+gains = {
+    (row, column): scores.loc[row].sub(scores.loc[usual]).dropna()
+    for column in read["column"].unique()
+    for scores in [by_seed(read[read["column"] == column])]
+    for row, usual in against.items()
+    if {row, usual} <= set(scores.index)
+}
+pd.DataFrame(
+    [
+        {
+            "reading": row,
+            "column": column,
+            "points": gain.mean(),
+            "deviation": gain.std(),
+            "seeds": len(gain),
+        }
+        for (row, column), gain in gains.items()
+    ]
+).set_index(["reading", "column"]).round(1)
 
 # %% tags=["hide-input"]
-literal = "every inner step from the received model"
-hard = table_runs("fedmk", "readings", best and [best])
-hard = by_seed(hard[hard["column"] == "mnist-pathological"])
-hard = hard.reindex([literal, "FedMK"])
-gap = hard.loc[literal].sub(hard.loc["FedMK"]).dropna()
+hard = gains.get((literal + falling, "mnist-pathological"), pd.Series())
 Markdown(
-    "On the pathological split the literal Eq. 3 changes accuracy by "
-    + ", ".join(f"{points:+.1f}" for points in gap)
-    + " points, seed by seed. The horizon of 50 was chosen by less than a "
-    "point of one seed, at a concentration of 0.5. So FedMK in Table 3 may be "
-    "measured below what the paper means."
-    if len(gap) and gap.min() > 0
-    else ""
+    "On the pathological split, with the rate of Table 3, the literal Eq. 3 "
+    "changes accuracy by "
+    + ", ".join(f"{points:+.1f}" for points in hard)
+    + " points, seed by seed. The horizon of 50 in the tables was chosen by "
+    "less than a point of one seed, at a concentration of 0.5."
+    if len(hard)
+    else "With the falling rate of Table 3 this is not measured."
 )
 
 # %% [markdown]
