@@ -3,8 +3,8 @@
 What a LeNet's kernels take is mostly not arithmetic: convolutions of six channels and the
 element-wise passes of twice-differentiated normalisation are far from the machine's ceiling. By
 default clients stand alongside each other with the images last in memory
-(`core.condensation.alongside`), where convolutions have kernels of their own. One batch by vmap saves the starting of kernels only,
-which is what a GPU waits for.
+(`core.condensation.alongside`), where convolutions have kernels of their own. One batch by vmap
+saves the starting of kernels only, which is what a GPU waits for.
 """
 
 from __future__ import annotations
