@@ -126,11 +126,16 @@ ours = {
     run.row: curve_frame(run.record).set_index("round")["value"]
     for run in table_runs("fedvck", "early", ["converged"]).itertuples()
 }
+few = "400 batches"
+# the first two rounds of the ladder's run with the same seed are the same
+same = wide[(wide["row"] == start) & (wide["seed"] == 0)]["record"]
+if few not in ours and len(same):
+    scores = curve_frame(same.iloc[0]).set_index("round")["value"]
+    ours = {few: scores.loc[[1, 2]]} | ours
 early = pd.concat([pd.DataFrame(ours).T, theirs]).rename_axis(None)
 early.rename(columns="round {}".format).round(1)
 
 # %% tags=["hide-input"]
-few = "400 batches"
 goal = theirs.iloc[1]
 changed = {
     row: [of[r] - ours[few][r] for r in (1, 2)]
@@ -146,7 +151,14 @@ Markdown(
     )
     + ". To the authors' run "
     + " and ".join(f"{goal[r] - ours[few][r]:.1f}" for r in (1, 2))
-    + " points are missing to the row *400 batches*."
+    + " points are missing to the row *400 batches*. "
+    + (
+        "In the first round the server's epochs are not what is missing; "
+        "with the same epochs the authors' images teach more. One seed here, "
+        "one run there."
+        if "1,000 epochs" in changed and changed["1,000 epochs"][0] < 1
+        else ""
+    )
     if changed
     else "Not measured yet."
 )
