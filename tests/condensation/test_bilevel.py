@@ -340,3 +340,20 @@ def test_knowledge_teaches_the_real_labels(horizon):
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError):
         Extraction(**bad)
+
+
+def test_layers_that_it_does_not_know_are_not_run_alongside():
+    def mirrored(network):
+        network.conv1.padding_mode = "reflect"
+
+    def plain_norm(network):
+        network.norm1 = torch.nn.BatchNorm2d(6, affine=False)
+
+    def grouped(network):
+        network.conv2.groups = 2
+
+    assert Alongside.of(lenet(), 2) is not None
+    for change in (mirrored, plain_norm, grouped):
+        network = lenet()
+        change(network)
+        assert Alongside.of(network, 2) is None
