@@ -267,7 +267,8 @@ pd.DataFrame(
 # FedDM is the book's addition.
 #
 # An attacker trains on condensed images as the method's server does, and on a laptop that is 30 batches in a round. A
-# model that has hardly learned its images has little to tell, so these areas may flatter the methods that send images.
+# model that has hardly learned its images may have little to tell, which would flatter the methods that send images. The
+# last row of Table 12 gives FedVCK's server, and with it the attacker, ten times as many.
 #
 # The defence rate moves in steps of one client in ten. Where two methods are equally many clients apart in every seed,
 # the interval of their difference has no width; then *direction agrees* says little.
