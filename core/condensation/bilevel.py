@@ -264,7 +264,6 @@ def extract(
     again.
 
     A client's batches come from its own stream, so it gets the same knowledge alone as in company.
-    All real images are normalised once, which takes four bytes a number.
 
     Args:
         prepare: from uint8 images to network inputs.
@@ -280,7 +279,9 @@ def extract(
         torch.cat([getattr(problem, name) for problem in problems])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
     )
-    images = prepare(images)
+    # once where images are seen more than once, though it takes four bytes a number
+    once = settings.iterations * settings.real_batch * len(problems) > len(images)
+    images = prepare(images) if once else images
     losses = []
     for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
         if iteration % settings.horizon == 0:
@@ -289,7 +290,9 @@ def extract(
             "knowledge_labels": knowledge_labels[mine],
             "labels": labels[here],
             "weights": phi[here],
-            "images": images[here],
+            "images": images[here]
+            if once
+            else prepare(images[here].flatten(0, 1)).unflatten(0, here.shape),
         }
         step = take_step(weights, knowledge[mine], data, shared=shared)
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
