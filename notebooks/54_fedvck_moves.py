@@ -132,7 +132,8 @@ same = wide[(wide["row"] == start) & (wide["seed"] == 0)]["record"]
 if few not in ours and len(same):
     scores = curve_frame(same.iloc[0]).set_index("round")["value"]
     ours = {few: scores.loc[[1, 2]]} | ours
-early = pd.concat([pd.DataFrame(ours).T, theirs]).rename_axis(None)
+early = pd.concat([pd.DataFrame(ours).T, theirs])
+early = early.rename_axis(None).rename_axis(None, axis=1)
 early.rename(columns="round {}".format).round(1)
 
 # %% tags=["hide-input"]
