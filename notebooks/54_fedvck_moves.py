@@ -155,7 +155,7 @@ Markdown(
     + " points are missing to the row *400 batches*. "
     + (
         "In the first round the server's epochs are not what is missing; "
-        "with the same epochs the authors' images teach more. One seed here, "
+        "with the same epochs the images are left to differ. One seed here, "
         "one run there."
         if "1,000 epochs" in changed and changed["1,000 epochs"][0] < 1
         else ""
