@@ -230,8 +230,8 @@ show(
 # Here $\mathcal{T}$ are the client's real images, $S$ the condensed ones, $\psi_\theta$ the network's features and
 # $\mathcal{H}$ the space of functions that belongs to the kernel. Batches estimate this expectation. With a linear
 # kernel it can also be computed exactly, once for a round, which is what short runs do; the statistics of batch
-# normalisation are then those of one batch. The condensed images are normalised with the statistics of the real ones: Eq. 4,
-# {eq}`eq:dc-latent`.
+# normalisation are then those of one batch. The condensed images are normalised with the statistics of the real ones:
+# Eq. 4, {eq}`eq:dc-latent`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}
 source(engine.REAL_SIDES["minibatch"])

@@ -110,7 +110,7 @@ Markdown(
 # %% [markdown]
 # ## At the paper's size: the first two rounds
 #
-# A run with all of the server's 1,000 epochs would take a day of one core. Two rounds of it take an hour, and [the log of
+# A run with all of the server's 1,000 epochs would take a day of one core. Two rounds of it take more than an hour; [the log of
 # the authors' own run](04_fedvck_budgets) has its first two rounds, too: 10,000 iterations of condensation, 1,000 epochs
 # of the server. Other rows leave the server alone and give the images more work. Accuracy on the test images, in percent;
 # one seed:
