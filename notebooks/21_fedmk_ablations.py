@@ -11,8 +11,8 @@
 # 6) and [what is in the knowledge](24_fedmk_knowledge) (Figures 3 and 6, Table 7) have pages of their own. Tables come
 # from records. Figures of the paper have no numbers, so their claims are what can be tested.
 #
-# All arms of these tables have one learning rate of the server in all rounds, and so has the full method here. The
-# [results](22_fedmk_results) have a rate that falls from round to round, so their FedMK is another row than this one.
+# In Table 2 and in the figures the rate of the server falls from round to round, as in the [results](22_fedmk_results). The
+# small runs on this page, and the first rows of the table of readings, keep one rate in all rounds.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -256,9 +256,8 @@ Markdown(
 # %% [markdown]
 # ## Figures 4 and 5: active clients and rounds
 #
-# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. FedMK has one rate in all rounds
-# here, and at the profile laptop a quarter of its iterations, while the others keep their batches. So columns at a
-# laptop's budget do not decide the claim.
+# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. At the profile laptop FedMK has a
+# quarter of its iterations, while the others keep their batches. So columns at a laptop's budget do not decide the claim.
 
 # %% tags=["hide-input"]
 table("fedmk", "figure4", best)

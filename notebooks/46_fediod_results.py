@@ -181,8 +181,8 @@ Markdown(
 # ### Rates for the script
 #
 # The authors' script stood in Table 1 with its own rates, while every rival had four tries. Its four, with teachers that
-# learn for ten times as long ([why](53_fediod_teachers)), on the same held-out images, as far as they are measured;
-# beside the student the ensemble of its teachers:
+# learn for ten times as long ([why](53_fediod_teachers)), on the same held-out images; beside the student the ensemble
+# of its teachers:
 
 # %% tags=["hide-input"]
 tried = metrics_frame("fediod", "rates", best).reindex(
@@ -200,9 +200,9 @@ both, own = (
 Markdown(
     f"With the script's own rates the student has {own:.1f}%, with ten times "
     f"both {both:.1f}%, where its teachers' ensemble has "
-    f"{tried['ensemble of teachers (%)']['both ten times']:.1f}%. In the "
-    "steps of this profile the larger rates do more. This is one seed; on "
-    "test images others have less."
+    f"{tried['ensemble of teachers (%)']['both ten times']:.1f}%. Ten times "
+    "one of the two does part of it. In the steps of this profile larger "
+    "rates do more. This is one seed; on test images others have less."
     if pd.notna(both) and pd.notna(own)
     else "Not measured at this profile."
 )

@@ -13,8 +13,8 @@ from torch import nn
 from torch.func import functional_call
 
 from core.models import Classifier
-from core.models.batchnorm import standardised
-from core.models.images_last import Window, convolve
+from core.models.fused import finish
+from core.models.images_last import Window, affine, convolve, standardise
 from core.models.side_by_side import Linears, joined, parted, widened
 
 Weights = dict[str, torch.Tensor]
@@ -132,15 +132,27 @@ class _Norm(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
+        return self._normalised(maps, 1.0)
+
+    def activate(
+        self,
+        maps: torch.Tensor,
+        *,
+        shortcut: torch.Tensor | None = None,
+        slope: float = 0.0,
+        pool: int = 1,
+    ) -> torch.Tensor:
+        """What follows a convolution, as in `core.models.fused.activate`."""
+        if shortcut is None and pool == 1:
+            return self._normalised(maps, slope)
+        return finish(self(maps), shortcut, slope, pool)
+
+    def _normalised(self, maps: torch.Tensor, slope: float) -> torch.Tensor:
         rows = maps.permute(1, 2, 3, 0)
-        if self._turn.by == "own":
-            flat = standardised(rows.flatten(1, 2)[None], self.weight, self.bias, self.eps)
-            return flat.view(rows.shape).permute(3, 0, 1, 2)
-        if self._turn.by == "keep":
-            mean = rows.mean((1, 2, 3), keepdim=True)
-            variance = (rows - mean).square().mean((1, 2, 3))
-            scale = (variance + self.eps).rsqrt() * self.weight
-            self._kept = scale, self.bias - mean.flatten() * scale
-        assert self._kept is not None
-        scale, shift = (each[:, None, None, None] for each in self._kept)
-        return torch.addcmul(shift, rows, scale).permute(3, 0, 1, 2)
+        if self._turn.by == "kept":
+            assert self._kept is not None
+            rows = affine(rows, *self._kept, slope)
+        else:
+            rows, *values = standardise(rows, self.weight, self.bias, self.eps, slope)
+            self._kept = (values[0], values[1]) if self._turn.by == "keep" else None
+        return rows.permute(3, 0, 1, 2)

@@ -33,13 +33,6 @@ def quicken(model: nn.Module) -> nn.Module:
     return model
 
 
-def standardised(
-    maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
-) -> torch.Tensor:
-    """Maps (N, C, H, W) on a CPU, normalised by their own statistics, with a quick second derivative."""
-    return _Forward.apply(maps, weight, bias, None, None, 0.0, eps)
-
-
 class QuickBatchNorm2d(nn.BatchNorm2d):
     """`nn.BatchNorm2d` with scale, shift and a momentum; in evaluation mode and on a GPU it is just
     that.

@@ -45,7 +45,7 @@ def activate(
         pool: side of the windows that are averaged; what is left over at the edges is dropped.
     """
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks):
-        return _finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
+        return finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
     if hasattr(norm, "activate"):
         return norm.activate(maps, shortcut=shortcut, slope=slope, pool=pool)  # type: ignore[union-attr, operator]
     rest = (shortcut, slope, pool)
@@ -58,7 +58,7 @@ def activate(
         if _per_image(norm, maps):
             each = torch.arange(len(maps))
             return standardise(maps, norm.weight, norm.bias, each, len(maps), norm.eps, *rest)[0]  # type: ignore
-    return _finish(maps if norm is None else norm(maps), *rest)
+    return finish(maps if norm is None else norm(maps), *rest)
 
 
 def affine(
@@ -137,9 +137,7 @@ def _batch_norm(
     return result
 
 
-def _finish(
-    z: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
-) -> torch.Tensor:
+def finish(z: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int) -> torch.Tensor:
     """pool(f(z + shortcut)) by PyTorch."""
     z = z if shortcut is None else z + shortcut
     z = F.relu(z) if slope == 0 else z if slope == 1 else F.leaky_relu(z, slope)
@@ -157,7 +155,7 @@ def _affine(
     """`affine` by PyTorch."""
     scale, shift = (each[:, :, None, None] for each in (scale, shift))
     # in the precision of the statistics; only the result is rounded
-    return _finish(torch.addcmul(shift, maps, scale).to(maps.dtype), shortcut, slope, pool)
+    return finish(torch.addcmul(shift, maps, scale).to(maps.dtype), shortcut, slope, pool)
 
 
 def _standardise(

@@ -1,11 +1,15 @@
-"""Convolutions with the images last in memory, (C, H, W, N): fast for few channels, and for derivatives
-of derivatives.
+"""Convolutions and normalisation with the images last in memory, (C, H, W, N): fast for few channels,
+and for derivatives of derivatives.
 
 PyTorch's kernels on CPUs make vectors of channels. Six fill none, and the kernels of second
 derivatives are slow even where they are filled. Vectors of images need no channels. Of
     T(x, w, s) = sum over r of s[r] conv(x, w)[r]
 the three derivatives are the convolution itself, the gradient for its maps and that for its weights;
 T is linear in each, so any further derivative is one of the three again.
+
+A channel is one row in memory, short enough for the cache. So normalisation and the rectifier behind
+it are one pass to the statistics and one to the result, and their second derivative, one formula, is
+two as well; it stands above the compiled code. PyTorch needs some thirty.
 
 In float32 on a CPU they are compiled (`core.models.kernels`), else put together from PyTorch's
 operations.
@@ -18,6 +22,7 @@ from typing import Any
 
 import attrs
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from core.models import kernels
@@ -140,6 +145,130 @@ class _Weights(torch.autograd.Function):
             None,
             None,
         )
+
+
+def standardise(
+    maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, slope: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """f(scale x + shift) of maps (C, H, W, N) that are normalised by their own statistics, with the
+    scale and the shift (C,); f(z) is z above 0 and slope z below.
+
+    With weight and bias (C,), m and v the mean and the variance of a channel: scale = weight
+    (v + eps)^-1/2 and shift = bias - m scale. A derivative that goes through these two cannot be
+    differentiated again.
+    """
+    maps = maps.contiguous()
+    if _fits(maps):
+        return _Standard.apply(maps, weight.contiguous(), bias.contiguous(), eps, slope)
+    variance, mean = torch.var_mean(maps, (1, 2, 3), unbiased=False)
+    scale = (variance + eps).rsqrt() * weight
+    shift = bias - mean * scale
+    return affine(maps, scale, shift, slope), scale, shift
+
+
+def affine(
+    maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, slope: float
+) -> torch.Tensor:
+    """f(scale x + shift) of maps (C, H, W, N) by given values (C,)."""
+    maps = maps.contiguous()
+    if _fits(maps):
+        return _Affine.apply(maps, scale.contiguous(), shift.contiguous(), slope)
+    own = (each[:, None, None, None] for each in (shift, scale))
+    return F.leaky_relu(torch.addcmul(next(own), maps, next(own)), slope)
+
+
+class _Standard(torch.autograd.Function):
+    """y <- f(scale x + shift), scale and shift."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        maps: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        eps: float,
+        slope: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found, values = torch.empty_like(maps), [torch.empty_like(weight) for _ in range(4)]
+        size = len(maps), maps[0].numel()
+        kernels.call("last_standard", maps, weight, bias, found, *values, *size, eps, slope)
+        ctx.save_for_backward(maps, weight, *values)
+        ctx.slope = slope
+        ctx.set_materialize_grads(False)
+        return found, values[2], values[3]
+
+    @staticmethod
+    def backward(
+        ctx: Any,
+        given: torch.Tensor | None,
+        d_scale: torch.Tensor | None,
+        d_shift: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        given = torch.zeros_like(ctx.saved_tensors[0]) if given is None else given
+        aside = d_scale, d_shift
+        return (*_Slopes.apply(given, *ctx.saved_tensors, aside, ctx.slope), None, None)
+
+
+class _Slopes(torch.autograd.Function):
+    """dx, dweight and dbias."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        given: torch.Tensor,
+        maps: torch.Tensor,
+        weight: torch.Tensor,
+        mean: torch.Tensor,
+        rate: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+        aside: tuple[torch.Tensor | None, torch.Tensor | None],
+        slope: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        given, own = given.contiguous(), (weight, mean, rate, scale, shift)
+        ctx.save_for_backward(given, maps, *own)
+        ctx.aside, ctx.slope = any(each is not None for each in aside), slope
+        found = torch.empty_like(maps), torch.empty_like(weight), torch.empty_like(weight)
+        size = len(maps), maps[0].numel()
+        kernels.call("last_standard_once", maps, given, *aside, *own, *found, *size, slope)
+        return found
+
+    @staticmethod
+    def backward(
+        ctx: Any, g: torch.Tensor, g_weight: torch.Tensor, g_bias: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        if ctx.aside:
+            raise NotImplementedError("a derivative through scale and shift, differentiated again")
+        given, maps, *own = ctx.saved_tensors
+        over = [each.contiguous() for each in (g, g_weight, g_bias)]
+        found = torch.empty_like(maps), torch.empty_like(maps), torch.empty_like(own[0])
+        size = len(maps), maps[0].numel()
+        kernels.call("last_standard_twice", maps, given, *over, *own, *found, *size, ctx.slope)
+        return (*found, *(None,) * 6)
+
+
+class _Affine(torch.autograd.Function):
+    """y <- f(scale x + shift), differentiated once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, slope: float
+    ) -> torch.Tensor:
+        found, size = torch.empty_like(maps), (len(maps), maps[0].numel())
+        kernels.call("last_affine", maps, scale, shift, found, *size, slope)
+        ctx.save_for_backward(maps, scale, shift)
+        ctx.slope = slope
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        maps, scale, shift = ctx.saved_tensors
+        found = torch.empty_like(maps), torch.empty_like(scale), torch.empty_like(shift)
+        size = len(maps), maps[0].numel()
+        both = scale, shift
+        kernels.call("last_affine_once", maps, given.contiguous(), *both, *found, *size, ctx.slope)
+        return (*found, None)
 
 
 def _fits(*given: torch.Tensor) -> bool:

@@ -1,5 +1,5 @@
-"""Convolutions with the images last in memory beside PyTorch's, and their derivatives beside finite
-differences.
+"""Convolutions and normalisation with the images last in memory beside PyTorch's, and their
+derivatives beside finite differences.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
 from core.models import kernels
-from core.models.images_last import Window, convolve
+from core.models.images_last import Window, affine, convolve, standardise
 from core.rng import Rng
 
 #: groups, inputs and outputs of each, height, width, images; side, stride, padding
@@ -63,9 +63,9 @@ def test_values_and_both_derivatives_in_float64(shape, seen):
     assert gradgradcheck(lambda x, w: convolve(x, w, None, window), (maps, weight))
 
 
-def derivatives(way, maps, weight, bias, window) -> list[torch.Tensor]:
+def derivatives(way, maps, weight, bias, how) -> list[torch.Tensor]:
     """Values, slopes, and the slopes of a function of these slopes."""
-    results = way(maps, weight, bias, window)
+    results = way(maps, weight, bias, how)
     slopes = torch.autograd.grad(results.pow(3).sum(), [maps, weight, bias], create_graph=True)
     twice = torch.autograd.grad(sum(one.square().sum() for one in slopes), [maps, weight, bias])
     return [each.detach().double() for each in (results, *slopes, *twice)]
@@ -112,3 +112,105 @@ def test_maps_of_any_layout_are_taken():
     assert not elsewhere.is_contiguous()
     plain = convolve(maps, weight, bias, window)
     assert torch.equal(convolve(elsewhere, weight, bias, window), plain)
+
+
+#: channels, height, width, images
+ROWS = [(1, 2, 1, 3), (3, 4, 5, 7), (60, 8, 8, 64), (2, 33, 17, 29)]
+EPS = 1e-5
+
+
+def rows(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draws = Rng(sum(shape)).generator()
+    maps, weight, bias = (
+        torch.randn(size, generator=draws, dtype=torch.float64)
+        for size in (shape, shape[:1], shape[:1])
+    )
+    each = 3 * maps + 5, weight, bias
+    return tuple(one.to(dtype).requires_grad_() for one in each)  # type: ignore[return-value]
+
+
+def ours(maps, weight, bias, slope):
+    return standardise(maps, weight, bias, EPS, slope)[0]
+
+
+def pytorchs_norm(maps, weight, bias, slope):
+    first = maps.permute(3, 0, 1, 2)
+    z = F.batch_norm(first, None, None, weight, bias, training=True, eps=EPS)
+    return F.leaky_relu(z, slope).permute(1, 2, 3, 0)
+
+
+def of_second(maps, weight, bias, slope):
+    """Values of other maps, normalised by the statistics of these."""
+    _, scale, shift = standardise(maps, weight, bias, EPS, slope)
+    return affine(maps.flip(3).sin(), scale, shift, slope)
+
+
+def pytorchs_of_second(maps, weight, bias, slope):
+    flat = maps.flatten(1)
+    scale = weight / (flat.var(1, unbiased=False) + EPS).sqrt()
+    z = (maps.flip(3).sin() - flat.mean(1)[:, None, None, None]) * scale[:, None, None, None]
+    return F.leaky_relu(z + bias[:, None, None, None], slope)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
+def test_normalised_rows_and_both_derivatives_in_float64(slope):
+    given = rows((3, 2, 3, 4))
+    torch.testing.assert_close(ours(*given, slope), pytorchs_norm(*given, slope))
+    torch.testing.assert_close(of_second(*given, slope), pytorchs_of_second(*given, slope))
+    assert gradcheck(lambda *each: standardise(*each, EPS, slope), given)
+    assert gradgradcheck(lambda *each: ours(*each, slope), given)
+    assert gradcheck(lambda *each: of_second(*each, slope), given)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("vectors", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("shape", ROWS)
+def test_compiled_normalisation_gives_the_same(shape, slope, vectors, take_kernels_for):
+    take_kernels_for(vectors)
+    exact = derivatives(pytorchs_norm, *rows(shape), slope)
+    for mine, theirs in zip(
+        derivatives(ours, *rows(shape, torch.float32), slope), exact, strict=True
+    ):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm() + 1e-4
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("vectors", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("shape", ROWS)
+def test_compiled_normalisation_by_others_gives_the_same(shape, vectors, take_kernels_for):
+    take_kernels_for(vectors)
+
+    def once(way, given):
+        results = way(*given, 0.2)
+        both = torch.autograd.grad(results.pow(3).sum(), given)
+        return [each.detach().double() for each in (results, *both)]
+
+    exact = once(pytorchs_of_second, rows(shape))
+    for mine, theirs in zip(once(of_second, rows(shape, torch.float32)), exact, strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm() + 1e-4
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+def test_scale_and_shift_are_differentiated_once():
+    maps, weight, bias = rows((2, 3, 3, 4), torch.float32)
+    _, scale, _ = standardise(maps, weight, bias, EPS, 0.0)
+    (slope,) = torch.autograd.grad(scale.sum(), weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="again"):
+        slope.sum().backward()
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+def test_the_number_of_threads_changes_no_bit_of_a_normalised_row():
+    given, found = rows((7, 9, 9, 33), torch.float32), []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(derivatives(ours, *given, 0.0))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*found, strict=True):
+        assert torch.equal(one, two)

@@ -133,6 +133,23 @@ def test_the_tables_of_fediod_hold_what_was_chosen(table):
         assert {name: held[name] for name in best} == best, run.algorithm
 
 
+def test_the_script_of_fediod_has_the_rates_that_were_chosen():
+    """Its row with tries has the best of four on held-out images; its own rates are one of them."""
+    spec = TableSpec.find("fediod", "rates")
+    runs = table_runs("fediod", "rates", ["laptop"])
+    scores = {run.row: run.record.metrics["accuracy"] for run in runs.itertuples()}
+    assert len(scores) == len(spec.rows) == 4
+    best = next(row for row in spec.rows if row.name == max(scores, key=lambda name: scores[name]))
+    held = next(
+        row
+        for row in TableSpec.find("fediod", 1).rows
+        if row.name.endswith(", ten times the rates")
+    )
+    rates = ("gan_lr", "student_lr")
+    for name in rates:
+        assert held.fields["settings"][name] == best.fields["settings"][name]
+
+
 def test_the_choice_says_what_is_missing_and_what_the_profile_has():
     none = tuning_choice({})
     assert set(none["tries"]) == {4} and set(none["measured"]) == {0}
