@@ -213,8 +213,8 @@ for row in ("FedAvg", "FedAvg, 4 times the steps"):
         said.append(f"{row} {one.gain:+.1f} ({one.seeds} seeds)")
 Markdown(
     f"What they change, in points, seed by seed: {'; '.join(said)}. So few "
-    "steps end long before a network knows its images by heart, which is what "
-    "they are for."
+    "steps end long before a network knows its images by heart, and crops and "
+    "flips are there to prevent that."
     if said
     else "Not measured at this profile."
 )

@@ -110,7 +110,8 @@ Markdown(
     f"{readings['FedVCK'] - average['FedAvg']:+.1f} with the equations as "
     f"printed, and {readings.max() - average.max():+.1f} with that reading, "
     "which has more images and more work, and was the best of several on "
-    "the test set: no lead at equal work."
+    "the test set: so this is not a lead at equal work. At four times the "
+    "laptop's work for both, see the page on budgets."
     if {"FedVCK", "FedAvg"} <= set(several.index)
     and rungs["measured"][rungs["row"].str.startswith("FedVCK")].max()
     < printed["FedVCK"]

@@ -164,8 +164,9 @@ scores = schedules["mean of last five"]
 Markdown(
     f"The best is *{scores.index[0]}*. The schedule of Table 1 has "
     f"{scores[kept]:.1f}%, {scores.iloc[0] - scores[kept]:.1f} points less. "
-    f"On test images print is {column['printed']['FedMK'] - usual.measured:.1f} "
-    "points ahead of ours: these schedules do not explain it."
+    "On test images "
+    f"{column['printed']['FedMK'] - usual.measured:.1f} points are missing to "
+    "print: these schedules do not explain them."
     if kept in scores and measured
     else "That of Table 1 is not measured yet."
 )

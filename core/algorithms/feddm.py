@@ -4,7 +4,8 @@ Xiong, Wang, Cheng, Yu, Hsieh. FedDM: Iterative Distribution Matching for Commun
 Federated Learning. CVPR 2023. The values of `Settings` are those of the paper's image experiments;
 images start from noise, as in FedVCK, whose tables it stands in. There is no official code.
 `Settings.released()` follows a public program (anonymifish/fed-distribution-matching) that shares
-partition, seed and disturbance of weights with the code of FedVCK. It starts from real images.
+the partition, the seed and a function that disturbs weights with the code of FedVCK, which never
+calls it. It starts from real images.
 """
 
 from __future__ import annotations

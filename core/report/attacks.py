@@ -111,7 +111,8 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
     """
     if not len(frame):
         return f"None of the {wanted} methods is measured yet."
-    said = [f"{len(frame)} of {wanted} methods are measured."]
+    seeds = _between(frame["seeds"], "{:.0f}")
+    said = [f"{len(frame)} of {wanted} methods are measured (seeds: {seeds})."]
     chance = frame["by chance"].mean()
     for kind, of in frame.groupby("sends"):
         auc = of["AUC mean"]

@@ -125,7 +125,7 @@ def test_the_origin_of_every_value_ends_with_the_value_that_is_used(profile):
         assert {key: found[key] for key in found if key.startswith("settings.")} == used
         rest = {key: value for key, value in run.to_dict().items() if key != "settings"}
         stands = {key: found[key] for key in found if not key.startswith("settings.")}
-        assert stands == opened(rest) | {"seed": list(cell.spec.seeds)}
+        assert stands == opened(rest) | {"seed": [one.seed for one in cell.experiments]}
 
 
 def test_an_explanation_names_file_and_keys_and_what_was_replaced():
