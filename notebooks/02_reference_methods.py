@@ -5,8 +5,8 @@
 # *Time:* under half a minute on two CPU cores; what the runs shown took stands below them. *Data:* records of
 # PneumoniaMNIST, MNIST and CIFAR-10 that come with the book; digits for the quick run.
 #
-# Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone**
-# lets every client train alone and sends nothing: the floor. **FedAvg**, **FedProx**, **FedAvgM** and **SCAFFOLD** exchange
+# Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone** lets
+# every client train alone and sends nothing: the floor. **FedAvg**, **FedProx**, **FedAvgM** and **SCAFFOLD** exchange
 # models ([federated learning](01_federated_learning) explains them).
 
 # %% tags=["parameters"]

@@ -10,7 +10,8 @@
 # paper does not say. FedDM has no official code, but a public program
 # ([fed-distribution-matching](https://github.com/anonymifish/fed-distribution-matching)) shares the partition, the seed
 # and a function that disturbs weights with FedVCK's code, which never calls it. It starts from random *real* images of
-# the client, and its network has instance normalisation in the place of batch normalisation. Whether the printed numbers come from it is not known.
+# the client, and its network has instance normalisation in the place of batch normalisation. Whether the printed
+# numbers come from it is not known.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -194,11 +195,11 @@ columns = ["", "points", "std over seeds", "seeds"]
 pd.DataFrame(rows, columns=columns).set_index("").round(1)
 
 # %% [markdown]
-# Look at the two rows *moved, against not moved*. With batch normalisation FedDM normalises condensed images by their own
-# batch. The network that is trained on them keeps statistics that real images do not have, and moving the images makes
-# them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this. Instance normalisation keeps no
-# statistics, and moving pays. FedVCK's latent constraints ({eq}`eq:dc-latent`) are another way out of the same trap: its
-# images are normalised as real ones are.
+# Look at the two rows *moved, against not moved*. With batch normalisation FedDM normalises condensed images by their
+# own batch. The network that is trained on them keeps statistics that real images do not have, and moving the images
+# makes them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this. Instance normalisation keeps no
+# statistics, and moving pays. FedVCK's latent constraints ({eq}`eq:dc-latent`) are another way out of the same trap:
+# its images are normalised as real ones are.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
 table("fedvck", "starts", best)
@@ -207,13 +208,13 @@ table("fedvck", "starts", best)
 # ## At the paper's own network
 #
 # All ten rounds, with the ConvNet of 128 channels and the paper's share of images (profile `converged`). Both methods
-# move the images by Adam, with the same number of iterations, and their servers take as many batches. But FedDM's server
-# has a constant rate of 0.03, and that of FedVCK's code is 0.005, a tenth of it in the second half of a round. With ten
-# times this rate both add up to about as much, so this row stands here, too. Other differences stay, as they are in the two
-# programs. FedVCK's clients augment what they match and start from noise in the first round only, then go on with their
-# own images; FedDM's do not augment, and start from other real images in every round. FedVCK's server learns from the
-# images of the last ten rounds and augments them, FedDM's from those of the round as they are, with a weight decay of
-# 5e-4 in place of 1e-6. FedVCK's network has batch normalisation, FedDM's instance normalisation.
+# move the images by Adam, with the same number of iterations, and their servers take as many batches. But FedDM's
+# server has a constant rate of 0.03, and that of FedVCK's code is 0.005, a tenth of it in the second half of a round.
+# With ten times this rate both add up to about as much, so this row stands here, too. Other differences stay, as they
+# are in the two programs. FedVCK's clients augment what they match and start from noise in the first round only, then
+# go on with their own images; FedDM's do not augment, and start from other real images in every round. FedVCK's server
+# learns from the images of the last ten rounds and augments them, FedDM's from those of the round as they are, with a
+# weight decay of 5e-4 in place of 1e-6. FedVCK's network has batch normalisation, FedDM's instance normalisation.
 
 # %% tags=["hide-input"]
 printed = {

@@ -220,8 +220,8 @@ show(
 #
 # ## Does a network learn from them?
 #
-# Fresh networks, which have nothing to do with the encoder, learn from the condensed images only. Beside them: as
-# many real images, and all of them. Every network takes the same number of steps; three networks each.
+# Fresh networks of the encoder's kind, with random weights of their own, learn from the condensed images only. Beside
+# them: as many real images, and all of them. Every network takes the same number of steps; three networks each.
 
 # %% tags=["hide-input"]
 few = torch.cat(
@@ -275,7 +275,8 @@ Markdown(
 #
 # - Condensation moves pixels until the mean features of condensed and real images agree ({eq}`eq:dc-means`).
 # - The images carry what the encoder can see. What it does not see stays noise.
-# - Where they teach more than their noise did, a network learns from them although it has never met the encoder.
+# - Where they teach more than their noise did, a network learns from them although its weights have never met the
+#   encoder's; a network of another kind is not tried here.
 #
 # [The next page](07_condensed_images) asks what else decides: the inner layers of the encoder, the bytes that are sent,
 # and how much the encoder knows.

@@ -17,9 +17,10 @@
 # Who sends what to whom in a round of FedVCK. Grey goes down, green goes up, red stays.
 # ```
 #
-# This page is about the client. It runs FedVCK on digits, takes the two models that the clients had in the last round, and
-# computes errors and probabilities once more, in a few lines that are compared with `core`. [The next page](08_fedvck_server) does the same for the server.
-# Which of the paper's numbers hold stands among the [results](17_fedvck_results).
+# This page is about the client. It runs FedVCK on digits, takes the two models that the clients had in the last round,
+# and computes errors and probabilities once more, in a few lines that are compared with `core`. [The next
+# page](08_fedvck_server) does the same for the server. Which of the paper's numbers hold stands among the
+# [results](17_fedvck_results).
 #
 # Two parameters help the short run: it goes on with the images of the last round (`warm_start`) and sends 32-bit
 # numbers (`wire`), because noise that is still in the images would be cut off at black and white. `rounds` must be at

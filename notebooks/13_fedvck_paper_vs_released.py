@@ -5,10 +5,11 @@
 # difference worth?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the table.
 #
-# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](08_fedvck_server). Nearly every
-# difference in the method that we know of is one named setting, and `Settings.released()` turns these on. So each of
-# these gaps can be measured alone; what is left, and differences in data and networks, stand below the table. This page
-# lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at what they do. That code differs from a paper is common; it matters when a number depends on it.
+# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](08_fedvck_server). Nearly
+# every difference in the method that we know of is one named setting, and `Settings.released()` turns these on. So each
+# of these gaps can be measured alone; what is left, and differences in data and networks, stand below the table. This
+# page lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at what they do. That
+# code differs from a paper is common; it matters when a number depends on it.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -70,14 +71,15 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 #
 # The authors' program was run beside ours, from one network, on the same images and with the same draws. A client's
 # condensed images, its probabilities and its prototypes agree to rounding. On the server two things had been missed,
-# and both concern the augmentation. It is drawn without the seed that would make it siamese (one draw for all images
-# of a batch), so that every image has parameters of its own (`server_draws`); and the plain images pass through the network in the first round too, where no
-# contrastive term needs them (`plain_pass`). With both the server's weights agree to rounding too, up to its last pass: the
-# authors' loop makes 1,001, and for the last one their schedule lowers the rate a second time. Four small differences
-# have no switch: this pass, one iteration of condensation more, a variance divided by $n - 1$, and that in the first
-# round the clients blend their own network with the server's. Batch norm's running statistics, with
-# which the model is tested, are an average over the last ten or so passes: when one shift of brightness holds for a
-# whole batch, they move with it. The row "as released, first reading" is without the two.
+# and both concern the augmentation. It is drawn without the seed that would make it siamese (one draw for all images of
+# a batch), so that every image has parameters of its own (`server_draws`); and the plain images pass through the
+# network in the first round too, where no contrastive term needs them (`plain_pass`). With both the server's weights
+# agree to rounding too, up to its last pass: the authors' loop makes 1,001, and for the last one their schedule lowers
+# the rate a second time. Four small differences have no switch: this pass, one iteration of condensation more, a
+# variance divided by $n - 1$, and that in the first round the clients blend their own network with the server's. Batch
+# norm's running statistics, with which the model is tested, are an average over the last ten or so passes: when one
+# shift of brightness holds for a whole batch, they move with it. The row "as released, first reading" is without the
+# two.
 #
 # ## Measured on CIFAR-10
 #
@@ -94,9 +96,9 @@ table("fedvck", "released", best)
 
 # %% [markdown]
 # What is a switch worth? Its accuracy minus that of the row it is compared with, in points. All rows have seed 0, "as
-# printed" too, for runs of one seed share split and first networks. Its deviation between the seeds of Table 11 says what
-# chance does: two runs that had nothing in common would differ by $\sqrt 2$ times as much. It is known from few seeds
-# only, so differences follow Student's t: two of these are a reason to measure again, and no proof.
+# printed" too, for runs of one seed share split and first networks. Its deviation between the seeds of Table 11 says
+# what chance does: two runs that had nothing in common would differ by $\sqrt 2$ times as much. It is known from few
+# seeds only, so differences follow Student's t: two of these are a reason to measure again, and no proof.
 
 # %% tags=["hide-input"]
 found = table_frame("fedvck", "released", best)

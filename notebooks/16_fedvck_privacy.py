@@ -253,20 +253,21 @@ pd.DataFrame(
 
 # %% [markdown]
 # Two readings come to mind. *Few targets*: half of the clients are defended, and mean and maximum lie about where noise
-# puts them; then FedVCK's row of Table 6 is what an attack gives that finds nothing. FedAvg's row hardly is: its mean is
-# 0.015 higher, one and a half times what noise does to such a difference, and one defended client of ten or none comes
-# by chance once in a hundred times. *All images of a client as targets*: chance alone would give less than is printed, so
-# some clients would have a leak. But of those without one only every second is defended, so if five had a leak, a rate
-# of 50% would be luck of one in 32. The paper does not print the number of targets, so it does not say which. In both readings 50% is the highest defence rate to be expected of any method. All printed
-# rates are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition
-# stands. What is odd is that FedVCK's maximum and mean are the same on two data sets.
+# puts them; then FedVCK's row of Table 6 is what an attack gives that finds nothing. FedAvg's row hardly is: its mean
+# is 0.015 higher, one and a half times what noise does to such a difference, and one defended client of ten or none
+# comes by chance once in a hundred times. *All images of a client as targets*: chance alone would give less than is
+# printed, so some clients would have a leak. But of those without one only every second is defended, so if five had a
+# leak, a rate of 50% would be luck of one in 32. The paper does not print the number of targets, so it does not say
+# which. In both readings 50% is the highest defence rate to be expected of any method. All printed rates are multiples
+# of 10%, as ten clients ask for, and maxima, means and rates can belong together, so the definition stands. What is odd
+# is that FedVCK's maximum and mean are the same on two data sets.
 
 # %% [markdown]
 # ## The paper's tables
 #
-# Tables 6 and 12: LiRA with 64 shadow models at the paper's budget. On a laptop there are 16, on a tenth of the data, over
-# which FedAvg's clients pass ten times as printed; and there is one round only, so accuracies are those of one round.
-# FedDM is the book's addition.
+# Tables 6 and 12: LiRA with 64 shadow models at the paper's budget. On a laptop there are 16, on a tenth of the data,
+# over which FedAvg's clients pass ten times as printed; and there is one round only, so accuracies are those of one
+# round. FedDM is the book's addition.
 #
 # An attacker trains on condensed images as the method's server does, and on a laptop that is 30 batches in a round. A
 # model that has hardly learned its images may have little to tell, which would flatter the methods that send images. The
@@ -296,8 +297,9 @@ in_words(12)
 # ## All methods beside each other
 #
 # The book's own table: accuracy, what goes up, and what it gives away. One program attacks models, condensed images,
-# and images as they are. Data, split and number of shadow models are the same for all. On a laptop: a fifth of the data,
-# five rounds (GDD-FL and random selection have one), ten passes over the data in each for methods that train locally, 8 shadow models.
+# and images as they are. Data, split and number of shadow models are the same for all. On a laptop: a fifth of the
+# data, five rounds (GDD-FL and random selection have one), ten passes over the data in each for methods that train
+# locally, 8 shadow models.
 
 # %%
 table("fedvck", "privacy", best)

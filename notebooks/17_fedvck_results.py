@@ -88,10 +88,10 @@ Markdown(
 )
 
 # %% [markdown]
-# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg, a
-# quarter* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real images](03_fedvck_starts), *not
-# moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the log of the authors' own run of
-# this cell and with more readings, at half of the network's width:
+# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg,
+# a quarter* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real images](03_fedvck_starts),
+# *not moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the log of the authors' own run
+# of this cell and with more readings, at half of the network's width:
 
 # %% tags=["hide-input"]
 printed = {row: one.value for row, one in in_print.items()}
@@ -148,8 +148,8 @@ table("fedvck", 2, best)
 table("fedvck", 3, best)
 
 # %% [markdown]
-# Table 3's methods on medical images that are at hand, with the paper's network and local training; FedVCK and FedDM have
-# fewer iterations and batches of the server. Most cells wait:
+# Table 3's methods on medical images that are at hand, with the paper's network and local training; FedVCK and FedDM
+# have fewer iterations and batches of the server. Most cells wait:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "medical", "converged")

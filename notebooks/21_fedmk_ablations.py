@@ -11,8 +11,8 @@
 # 6) and [what is in the knowledge](24_fedmk_knowledge) (Figures 3 and 6, Table 7) have pages of their own. Tables come
 # from records. Figures of the paper have no numbers, so their claims are what can be tested.
 #
-# In Table 2 and in the figures the rate of the server falls from round to round, as in the [results](22_fedmk_results). The
-# small runs on this page, and the first rows of the table of readings, keep one rate in all rounds.
+# In Table 2 and in the figures the rate of the server falls from round to round, as in the [results](22_fedmk_results).
+# The small runs on this page, and the first rows of the table of readings, keep one rate in all rounds.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -116,8 +116,8 @@ Markdown(
 # The text also says that iterating lifts CIFAR-10 from 28.15 to 45.79. In the table 45.79 is the run without sharing;
 # the full method has 47.33.
 #
-# The same on digits, in runs so small that they only show how such arms are compared. The run without iteration needs no run
-# of its own: it is the first round of the full one.
+# The same on digits, in runs so small that they only show how such arms are compared. The run without iteration needs
+# no run of its own: it is the first round of the full one.
 
 # %% tags=["hide-input"]
 arms = {
@@ -256,8 +256,9 @@ Markdown(
 # %% [markdown]
 # ## Figures 4 and 5: active clients and rounds
 #
-# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. At the profile laptop FedMK has a
-# quarter of its iterations, while the others keep their batches. So columns at a laptop's budget do not decide the claim.
+# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. At the profile laptop FedMK
+# has a quarter of its iterations, while the others keep their batches. So columns at a laptop's budget do not decide
+# the claim.
 
 # %% tags=["hide-input"]
 table("fedmk", "figure4", best)
@@ -324,8 +325,8 @@ for name, claim in (
 # pairs.assign(difference=pairs["full"] - pairs["uniform"]).agg(["mean", "std"])
 # ```
 #
-# At the defaults of this page the differences spread more than the accuracies. For runs that have nothing to do with each
-# other they would, by a factor of $\sqrt{2}$; three seeds give such spreads only roughly. A likely reason: a small change
-# early in a run grows from round to round, until two runs with one seed are about as far apart as two with different
-# seeds. Then equal seeds do not help, and only more seeds do.
+# At the defaults of this page the differences spread more than the accuracies. For runs that have nothing to do with
+# each other they would, by a factor of $\sqrt{2}$; three seeds give such spreads only roughly. A likely reason: a small
+# change early in a run grows from round to round, until two runs with one seed are about as far apart as two with
+# different seeds. Then equal seeds do not help, and only more seeds do.
 # ````

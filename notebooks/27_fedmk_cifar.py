@@ -27,8 +27,9 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## How often an image is moved
 #
-# An iteration of a client moves some images of its knowledge. The inner loss is a mean over them, so the gradient of each
-# has one over their number as a factor. What was chosen on MNIST need not suit sets of which more images are made. How often is an image moved in a round of Table 1?
+# An iteration of a client moves some images of its knowledge. The inner loss is a mean over them, so the gradient of
+# each has one over their number as a factor. What was chosen on MNIST need not suit sets of which more images are made.
+# How often is an image moved in a round of Table 1?
 
 # %% tags=["hide-input"]
 classes = {"cifar100_coarse": 20}  # the other data sets have ten
@@ -149,8 +150,8 @@ Markdown(
 # %% [markdown]
 # ## The server's schedule
 #
-# How fast the server's rate falls was chosen on MNIST, too. Four schedules on the same held-out images, three seeds each;
-# the mean of the last five rounds counts (%):
+# How fast the server's rate falls was chosen on MNIST, too. Four schedules on the same held-out images, three seeds
+# each; the mean of the last five rounds counts (%):
 
 # %% tags=["hide-input"]
 tried = table_runs("fedmk", "schedule_cifar10", ["paper"])

@@ -113,7 +113,8 @@ Markdown(
 
 # %% [markdown]
 # DC and DSA take the derivative of a derivative, with networks of their own for each client once these have learned
-# something, so they cost the most. The table's columns have the step sizes of their own papers.
+# something, so they cost the most. At the paper's own budget the table's columns have the step sizes of their own
+# papers; the profile `laptop` gives DC and DSA that of DM, ten times theirs.
 #
 # ## One run of each
 #

@@ -10,7 +10,7 @@
 #
 # One idea is new. A client cannot see the scanners of the others. So its condensed images must match the real ones not
 # only as they are, but also with statistics that were shifted at random, as if they came from elsewhere. Take the shift
-# away and DM {cite:p}`dm` is left.
+# away and DM {cite:p}`dm` is left, with steps twice as long (below).
 #
 # ```{figure} ../book/_static/gddfl.svg
 # :alt: A server above, clients below. Nothing but settings goes down. Condensed images and labels go up once, one byte a pixel. In every iteration a client draws a random network, shifts brightness and contrast of real images at random, and moves noise until the network sees in it what it sees in both. Real images and their statistics stay. The server merges all condensed images and trains a new network on them.
@@ -94,6 +94,8 @@ show(lesson.partition_plot())
 # \end{aligned}
 # $$ (eq:gdd-uncertainty)
 #
+# where $\mathbb{E}$ is the mean over the batch, and
+#
 # $$
 # \begin{aligned}
 # \hat\mu(x) &= \mu(x) + \epsilon_\mu \Sigma_\mu(x), &
@@ -165,7 +167,8 @@ Markdown(
 # %% [markdown]
 # ## Algorithm 1
 #
-# In every iteration a random network $\psi_\theta$ is drawn, $\theta \sim P_\theta$; nothing is trained. For every
+# In every iteration a random network $\psi_\theta$ is drawn, $\theta \sim P_\theta$; nothing is trained. In `core` all
+# clients draw the same networks, from a seed that the server sends; in Algorithm 1 each client draws its own. For every
 # class $c$ the client draws real images $B_c^\mathcal{T}$ and an augmentation $\mathcal{A}_c$, and computes three mean
 # features (lines 6 to 8):
 #
@@ -239,7 +242,8 @@ source(shift.ShiftedProblem.block)
 #
 # ## What is sent, and what the server does
 #
-# One byte a pixel, and one a label. With $m$ images of each class and $C$ classes, $K$ clients upload at most
+# One byte a pixel, and one a label. With $m$ images of each class ($m$ is the number of clients in the paper), $C$
+# classes and images of $C_x$ channels and $H$ by $H$ pixels, $K$ clients upload at most
 #
 # $$
 # \text{bytes} = K \, C \, m \, (C_x H^2 + 1) ,

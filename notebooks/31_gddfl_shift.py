@@ -208,7 +208,8 @@ pd.DataFrame(
 #
 # So with this encoder the shift of a grey image works through the image's border, which is not what anybody had in
 # mind. With three channels, as the colours of ISIC 2020, or at an inner layer more of it gets through; how much, the
-# table says. The printed reading is noticed in any case, because an image and its negative differ after the ReLU.
+# table says. The printed reading is noticed in any case: on images because an image and its negative differ after the
+# ReLU, at the inner layer because it gives each channel another share in the next convolution.
 #
 # ## What condensation notices
 #

@@ -5,10 +5,10 @@
 # melanoma?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the paper's printed numbers.
 #
-# [The results](32_gddfl_results) have the paper's table. ISIC 2020 {cite:p}`isic2020` has very few malignant lesions, and
-# the paper prints a precision near 97% beside a recall near 78%, without a word on how they are averaged. Are they those
-# of *melanoma*? A model that finds 78% of the melanomas with hardly a false alarm has an AUC of hardly less than 78%, and
-# the printed ones are near 70%.
+# [The results](32_gddfl_results) have the paper's table. ISIC 2020 {cite:p}`isic2020` has very few malignant lesions,
+# and the paper prints a precision near 97% beside a recall near 78%, without a word on how they are averaged. Are they
+# those of *melanoma*? A model that finds 78% of the melanomas with hardly a false alarm has an AUC of hardly less than
+# 78%, and the printed ones are near 70%.
 #
 # `example_hits` and `example_alarms` are of the model in the small example: the shares of melanomas that it finds, and
 # of other lesions that it takes for melanomas.
@@ -198,17 +198,21 @@ Markdown(
 )
 
 # %% [markdown]
-# In the rows that do not fit, the printed precision is too low for any table with that accuracy. For many rows a mean
-# of both classes alike is possible too, but not for the upper bound. So no averaging fits all rows: they were not
-# averaged in one way, or not over one test set. F1 is another matter. The harmonic mean is concave, so the mean of
-# several runs' F1 lies below the harmonic mean of their mean precision and recall, or on it. A printed F1 that is
-# smaller is what a mean over runs gives. The book measures what fits most, the upper bound among them: weighted
-# precision and recall, and the harmonic mean of the two as F1 (`f1_of_weighted`, which is not the usual weighted F1).
+# In the rows that do not fit, the printed precision is too low for any table with that accuracy. A mean of both classes
+# alike is possible in all rows but the upper bound's, so it fits more rows than the weighted mean does. But no
+# averaging fits all: they were not averaged in one way, or not over one test set. What speaks for the weighted mean is
+# not the count. The upper bound allows nothing else, and as means of both classes alike the other rows need at most a
+# dozen false alarms among 3,256 benign lesions, most of them about two, beside AUCs near 70%. F1 is another matter. The
+# harmonic mean is concave, so the mean of several runs' F1 lies below the harmonic mean of their mean precision and
+# recall, or on it. A printed F1 that is smaller is what a mean over runs gives. The book measures what fits the upper
+# bound and 17 other rows: weighted precision and recall, and the harmonic mean of the two as F1 (`f1_of_weighted`,
+# which is not the usual weighted F1).
 #
 # ## Take away
 #
 # - Most printed precisions and recalls, the upper bound's among them, can be means weighted by class size; three rows
-#   cannot, so no averaging fits all. With 1.8% positives such means say little; AUC does.
+#   cannot. Plain means of both classes fit all rows but the upper bound's, so no averaging fits all. With 1.8%
+#   positives such means say little; AUC does.
 # - Printed measures belong to one table of hits and misses, so they can be tested against each other.
 #
 # ## Exercises
@@ -257,6 +261,7 @@ Markdown(
 # averaging.fit("macro", row["precision"], row["recall"], positives, negatives)
 # ```
 #
-# About a third of the melanomas with only a handful of false alarms, from 200 training images, where the other methods
-# raise hundreds. A test set with more melanomas could be behind these rows as well; the paper does not say.
+# About a third of the melanomas with only a handful of false alarms, from 200 training images. Read in the same way,
+# all other rows but the upper bound's need as few; read as weighted means, they raise hundreds. A test set with more
+# melanomas could be behind these rows as well; the paper does not say.
 # ````

@@ -30,11 +30,12 @@ show(claims_figure(counts))
 #
 # A claim that one method leads others is computed from records. Runs with the same seed share split and first network,
 # so the lead is taken seed by seed, with its 90% interval. The claim **holds** when the interval lies above zero in
-# every column that is measured, it **does not hold** when the interval lies below zero in one of them, and else it is
-# **unclear**. Where the paper claims a lead *by far*, the smallest lead that it prints takes the place of zero; where it
-# claims one in *most* cases, more than half of the columns decide. Of many comparisons one may lie below zero by chance;
-# "what it rests on" says how many do. Each verdict says with which budget: at a smaller one than the paper's, or on data
-# that stand in for the paper's, it is a verdict on the method at that budget and no more.
+# every comparison that is measured (a rival, a column, a measure), it **does not hold** when the interval lies below
+# zero in one of them, and else it is **unclear**. With one seed there is no interval, so such a comparison decides
+# nothing. Where the paper claims a lead *by far*, the smallest lead that it prints takes the place of zero; where it
+# claims one in *most* cases, more than half of the comparisons decide. Of many comparisons one may lie below zero by
+# chance; "what it rests on" says how many do. Each verdict says with which budget: at a smaller one than the paper's,
+# or on data that stand in for the paper's, it is a verdict on the method at that budget and no more.
 #
 # A claim about the method itself *holds in a test* when a test of this repository would fail otherwise. Some claims
 # can be held against the paper's own numbers: they *agree* or *contradict*; the [errata](../book/errata) has the

@@ -78,10 +78,10 @@ Markdown(
 )
 
 # %% [markdown]
-# Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the number
-# of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and 15 for
-# 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all three.)
-# With too large a rate it no longer settles.
+# Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the
+# number of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and
+# 15 for 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all
+# three.) With too large a rate it no longer settles.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
 table("fedvck", "moves", best)
@@ -89,9 +89,9 @@ table("fedvck", "moves", best)
 # %% [markdown]
 # ## At the paper's size: ten rounds
 #
-# There a round brings some 1,100 images, so an epoch has 5 batches in round one and 44 in round ten. The authors' product
-# of rate and batches is then 25 and 220, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best after two
-# rounds hold there, and after ten?
+# There a round brings some 1,100 images, so an epoch has 5 batches in round one and 44 in round ten. The authors'
+# product of rate and batches is then 25 and 220, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best
+# after two rounds hold there, and after ten?
 
 # %% tags=["hide-input"]
 wide = table_runs("fedvck", "ladder", ["converged"])

@@ -15,8 +15,9 @@
 #    count in it and not points: else the data set on which tries differ by more points would decide almost alone.
 #
 # This holds for the laptop profile. The paper profile has the values of the methods' own papers or their code; FedMK's
-# tables have a choice of their own. What FedVCK's {cite:p}`fedvck` appendix says of its own tuning: learning rates were tuned "from 0.001 to 0.01", all else "as
-# suggested in the original papers". It says neither how many tries a method had nor on which data they were judged.
+# tables have a choice of their own. What FedVCK's {cite:p}`fedvck` appendix says of its own tuning: learning rates were
+# tuned "from 0.001 to 0.01", all else "as suggested in the original papers". It says neither how many tries a method
+# had nor on which data they were judged.
 
 # %%
 import pandas as pd
@@ -117,8 +118,8 @@ pd.Series(
 
 # %% [markdown]
 # FedAvg and SCAFFOLD have one hyper-parameter worth trying, so their tries go to the learning rate. The others share
-# theirs between several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or none. A finer
-# grid for all would be better, a finer grid for a single method would be worse.
+# theirs between several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or
+# none. A finer grid for all would be better, a finer grid for a single method would be worse.
 #
 # ## Results
 #

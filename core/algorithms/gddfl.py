@@ -58,8 +58,9 @@ class Settings(dm.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code, but for two things. It keeps the epoch of the server's training that is
-        best on the last client's images, and does not train on these; its rate falls by a cosine.
+        """The authors' code, but for three things. Its two networks are ResNet-18s, here ConvNets. It
+        keeps the epoch of the server's training that is best on the last client's images, and does not
+        train on these. Its rate falls by a cosine.
         """
         return cls(
             iterations=100,

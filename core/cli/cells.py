@@ -119,7 +119,7 @@ def pending(
     ] = None,
 ) -> None:
     """List the runs that the tables still need, most urgent first, with the time that the same run
-    took one core with another seed. Cells that are complete with a larger budget come last.
+    took on one core with another seed. Cells that are complete with a larger budget come last.
 
     \b
     Examples:

@@ -104,10 +104,11 @@ def bench(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Measure speed beside a plain loop, in pairs in one run, and write a record.
+    """Measure speed beside a plain loop, in pairs in one run, and write the record into book/bench, in
+    the place of the one from this kind of processor.
 
     \b
-    Example:
+    Examples:
       python -m core bench condensation
       python -m core bench run
       python -m core bench run --against authors ../FedVCK_2024

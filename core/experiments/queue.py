@@ -340,7 +340,7 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
 
 def _checked(path: Path) -> tuple[Path, Record]:
     """A record that comes from elsewhere."""
-    record = Record.load(path)
+    record = Record.load(path, "import takes the folder that was given to run as --out")
     try:
         schema.check_settings(record)
     except InputError as error:

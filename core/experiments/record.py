@@ -72,21 +72,23 @@ class Record:
         write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
     @classmethod
-    def load(cls, path: Path) -> Record:
-        """Read a record. Raises InputError, naming the file, for one that is damaged, was changed
-        or cannot come from a run.
+    def load(cls, path: Path, advice: str = MEND) -> Record:
+        """Read a record. Raises InputError, naming the file and ending with the advice, for one that
+        is damaged, was changed or cannot come from a run.
         """
         try:
             data = read_json(path, LARGEST, "record")
         except InputError as error:
-            raise InputError(f"{error}; {MEND}") from None
+            raise InputError(f"{error}; {advice}") from None
+        if not (isinstance(data, dict) and isinstance(data.get("experiment"), dict)):
+            raise InputError(f"{path} is no record of a run; {advice}")
         try:
             experiment = Experiment.from_dict(data.pop("experiment"))
             identifier = data.pop("id")
             record = cls(experiment=experiment, **data)
             schema.check(record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"the record {path} is damaged: {error}; {MEND}") from None
+            raise InputError(f"the record {path} is damaged: {error}; {advice}") from None
         if identifier != experiment.id:
             raise InputError(
                 f"the record {path} says it is {brief(identifier)}, but its experiment is "

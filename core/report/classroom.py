@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import pandas as pd
 from core.errors import InputError
 from core.report import notebooks
 
+#: the figures of the book that are drawn by hand, and the folder beside a notebook that has those it shows
+FIGURES, SHOWN = notebooks.ROOT / "book" / "_static", "figures"
 LEVELS = ("Easy", "Medium", "Hard")
 _BLOCK = re.compile(
     r"^(?P<fence>`{3,})\{(?P<kind>exercise|solution)\} *(?P<title>[^\n]*)\n"
@@ -102,7 +105,7 @@ def student(source: str | Path) -> Any:
     cells: list[Any] = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+            cell.source = re.sub(r"\]\((\d\d_\w+)(?:#[^)]*)?\)", r"](\1.ipynb)", plain(cell.source))
         elif "solution" in _tags(cell):
             cell.source = unanswered(cell.source)
             cell.metadata["tags"] = ["answer"]
@@ -123,7 +126,15 @@ def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     for source in sources:
         written.append(folder / f"{source.stem}.ipynb")
         nbformat.write(student(source), written[-1])
+        copy_figures(written[-1])
     return written
+
+
+def copy_figures(written: Path) -> None:
+    """Put the figures that a file shows into the folder beside it."""
+    for name in re.findall(rf"\b{SHOWN}/([\w-]+\.svg)", written.read_text(encoding="utf-8")):
+        (written.parent / SHOWN).mkdir(exist_ok=True)
+        shutil.copyfile(FIGURES / name, written.parent / SHOWN / name)
 
 
 def _tags(cell: Any) -> list[str]:
@@ -132,14 +143,15 @@ def _tags(cell: Any) -> list[str]:
 
 def plain(text: str) -> str:
     """The Markdown of a page of the book as any notebook shows it: no solutions, exercises under
-    headings, equations with their labels as tags, no roles and directives.
+    headings, equations with their labels as tags, figures from the folder beside it, no roles and
+    directives, no links to the book's pages of prose.
     """
 
     def block(found: re.Match[str]) -> str:
         return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
 
     def figure(found: re.Match[str]) -> str:
-        return f"![{found['alt']}]({found['file']})\n\n{found['text']}"
+        return f"![{found['alt']}]({SHOWN}/{Path(found['file']).name})\n\n{found['text']}"
 
     text = _BLOCK.sub(block, text)
     text = re.sub(
@@ -148,6 +160,7 @@ def plain(text: str) -> str:
         text,
         flags=re.DOTALL,
     )
+    text = re.sub(r"\[([^\]]+)\]\(\.\./book/[^)]*\)", r"\1", text)
     text = re.sub(r"\n\$\$ \(eq:([\w-]+)\)", r"\\tag{\1}\n$$", text)
     text = re.sub(r"\{eq\}`eq:([\w-]+)`", r"(\1)", text)
     text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
     output = Path(output)
     if output.suffix != ".ipynb":
         raise InputError(f"the executed notebook ends in .ipynb, unlike {output}")
-    if output.resolve() == source.resolve():
+    if output.resolve() in (source.resolve(), source.resolve().with_suffix(".ipynb")):
         raise InputError(
             f"{output} is the notebook itself; name another file for the executed copy"
         )
@@ -135,18 +135,20 @@ def execute(
     papermill = needed("papermill")
     from nbclient.exceptions import DeadKernelError
 
-    _let_kernels_import_core()
+    from core.data.roots import data_root
+
     try:
-        papermill.execute_notebook(
-            notebook,
-            str(output),
-            parameters=dict(values),
-            kernel_name="python3",
-            cwd=str(source.resolve().parent),
-            progress_bar=sys.stderr.isatty(),
-            extra_arguments=["--log-level=CRITICAL"],
-            km=kernel,
-        )
+        with inherited({"PYTHONPATH": _path_of_core(), "FEDCON_DATA": str(data_root().resolve())}):
+            papermill.execute_notebook(
+                notebook,
+                str(output),
+                parameters=dict(values),
+                kernel_name="python3",
+                cwd=str(source.resolve().parent),
+                progress_bar=sys.stderr.isatty(),
+                extra_arguments=["--log-level=CRITICAL"],
+                km=kernel,
+            )
     except papermill.PapermillExecutionError as error:
         raise InputError(
             f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})"
@@ -157,13 +159,25 @@ def execute(
         ) from None
 
 
-def _let_kernels_import_core() -> None:
-    """Kernels inherit this process's environment: put the folder of `core` on their path, wherever
-    they start.
-    """
+@contextlib.contextmanager
+def inherited(given: Mapping[str, str]) -> Iterator[None]:
+    """Within it new processes find these variables in their environment."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _path_of_core() -> str:
+    """PYTHONPATH with the folder of `core`: kernels find it wherever they start."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(ROOT) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
+    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, paths)]))
 
 
 def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +239,7 @@ def _possible(name: str, value: Any) -> None:
 
     known: dict[str, Callable[[], Iterable[str]]] = {
         "profile": lambda: PROFILES,
+        "shown": lambda: ("best", *PROFILES),
         "algorithm": _algorithms,
         "algorithms": _algorithms,
         "model": _models,
@@ -234,7 +249,8 @@ def _possible(name: str, value: Any) -> None:
     if name in known:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if item not in (names := list(known[name]())):
-                raise unknown(name.removesuffix("s"), item, names)
+                kind = "profile" if name == "shown" else name.removesuffix("s")
+                raise unknown(kind, item, names)
             if known[name] is _datasets and item not in data.present_names():
                 data.load(item)  # raises, and says how to get it
     elif name in ("seeds", "seed"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InputError
-from core.report.site import browser
+from core.report.site import browser, checking
 from core.report.site.serving import serving
 
 _spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
@@ -90,9 +90,12 @@ def test_no_browser_is_one_clear_sentence(monkeypatch):
         pass
 
 
-def test_a_site_that_is_not_built_cannot_be_served(tmp_path):
+def test_a_site_that_is_not_built_is_neither_served_nor_checked(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="make book"), serving(tmp_path):
         pass
+    monkeypatch.setattr(checking, "HTML", tmp_path)
+    with pytest.raises(InputError, match="make book"):
+        checking.check()
 
 
 def test_a_reader_who_leaves_early_is_no_fault(tmp_path, capfd):

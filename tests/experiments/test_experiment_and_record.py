@@ -135,6 +135,10 @@ def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
     changed.save(there / "adhoc" / kept.name)
     assert queue.import_records(there, here) == queue.Imported(new=0, known=1, unfinished=1)
     assert kept.read_bytes() == before
+    # other files are not called damaged, and nobody is told to delete them
+    (there / "adhoc" / "manifest.json").write_text('{"a": 1}')
+    with pytest.raises(InputError, match=r"manifest\.json is no record of a run; import takes"):
+        queue.import_records(there, here)
 
 
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):

@@ -272,7 +272,9 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch):
 @pytest.fixture
 def cluster(monkeypatch):
     """Two real raylets on this machine, with one CPU each."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedcon-book[ray]'")
+    pytest.importorskip(
+        "ray", reason="Ray is not installed: make machines, or pip install -e '.[ray]'"
+    )
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine others would never run

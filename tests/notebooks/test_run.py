@@ -5,6 +5,7 @@ run.
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -25,6 +26,7 @@ name = "digits"
 fast = False
 seeds = [0, 1]
 profile = "quick"
+shown = "best"
 dataset = "digits"
 algorithm = "fedavg"
 anything = None
@@ -50,6 +52,7 @@ def test_the_defaults_are_read(tiny):
         "fast": False,
         "seeds": [0, 1],
         "profile": "quick",
+        "shown": "best",
         "dataset": "digits",
         "algorithm": "fedavg",
         "anything": None,
@@ -93,6 +96,7 @@ def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
         ("seeds", "3", "a list"),
         ("seeds", "[-1]", "at least 0"),
         ("profile", "fast", "no profile named 'fast'"),
+        ("shown", "fast", "no profile named 'fast'"),
         ("dataset", "digit", "did you mean 'digits'"),
         ("algorithm", "fedavgg", "did you mean 'fedavg'"),
     ],
@@ -107,7 +111,7 @@ def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, g
 def test_the_valid_names_are_listed(tiny):
     with pytest.raises(
         InputError,
-        match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds",
+        match="known: algorithm, alpha, anything, dataset, fast, name, profile, rounds, seeds, shown",
     ):
         notebooks.check_parameters(tiny, {"zzz": 1})
 
@@ -134,6 +138,22 @@ def test_bad_places_are_refused(tiny, tmp_path):
         pair = tmp_path / "tiny.ipynb"
         pair.write_text(notebooks.paired(tiny))
         notebooks.run_notebook(pair, {}, pair)
+    with pytest.raises(InputError, match="the notebook itself"):
+        notebooks.run_notebook(tiny, {}, pair)
+
+
+def test_the_data_of_the_folder_where_it_was_started_are_found(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "looks.py"
+    path.write_text("# %%\nfrom core.data.roots import data_root\nprint(data_root())\n")
+    monkeypatch.chdir(tmp_path)
+    for given, meant in ((None, "data"), ("mine", "mine")):
+        monkeypatch.delenv("FEDCON_DATA", raising=False)
+        if given:
+            monkeypatch.setenv("FEDCON_DATA", given)
+        out = notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
+        assert str(tmp_path.resolve() / meant) in out.read_text()
+        assert os.environ.get("FEDCON_DATA") == given
 
 
 def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):

@@ -173,6 +173,15 @@ def test_student_notebooks_are_written(tiny, tmp_path):
     assert written.name == "tiny.ipynb" and notebooks.read(written).cells
 
 
+def test_figures_and_other_chapters_of_a_student_notebook_are_beside_it(tmp_path):
+    (written,) = classroom.write_students([ROOT / "notebooks" / "11_fedvck.py"], tmp_path)
+    text = written.read_text(encoding="utf-8")
+    (figure,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert (tmp_path / figure).read_bytes().startswith(b"<svg") and "../book" not in text
+    links = re.findall(r"\]\((\d\d_[^)]*)\)", text)
+    assert links and all((ROOT / "notebooks" / link).is_file() for link in links)
+
+
 def test_chapters_come_in_the_order_of_the_contents():
     yaml = pytest.importorskip("yaml")
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))

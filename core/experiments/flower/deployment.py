@@ -119,7 +119,7 @@ class Deployment:
     def command(self, *arguments: str) -> str:
         """Run `flwr …`; what it printed. Raises InputError where it fails."""
         if shutil.which("flwr", path=self.environment["PATH"]) is None:
-            raise InputError("there is no flwr here: pip install 'fedcon-book[flower]'")
+            raise InputError("there is no flwr here: make machines, or pip install -e '.[flower]'")
         done = subprocess.run(
             ["flwr", *arguments],
             env=self.environment,

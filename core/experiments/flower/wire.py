@@ -16,7 +16,7 @@ from core.federation import Message, UploadError
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 except ImportError:
-    raise InputError("this needs Flower: pip install 'fedcon-book[flower]'") from None
+    raise InputError("this needs Flower: make machines, or pip install -e '.[flower]'") from None
 
 #: the records of a message
 TENSORS, META = "tensors", "meta"

@@ -22,7 +22,9 @@ class RayWorkers:
         try:
             import ray
         except ImportError:
-            raise InputError("--on ray needs Ray: pip install 'fedcon-book[ray]'") from None
+            raise InputError(
+                "--on ray needs Ray: make machines, or pip install -e '.[ray]'"
+            ) from None
         self._ray, self._gpus = ray, gpus
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from core.errors import InputError
 from core.report.site import browser, static
 from core.report.site.pipeline import BUILD, HTML, ROOT, STAGING, toc_pages
-from core.report.site.serving import serving
+from core.report.site.serving import built, serving
 
 #: fingerprints of the pages that the browser found sound
 SOUND = BUILD / "sound.json"
@@ -26,7 +26,7 @@ def check() -> None:
     """
     started = time.perf_counter()
     pages = toc_pages(ROOT / "_toc.yml")
-    found = static.problems(HTML, pages, STAGING)
+    found = static.problems(built(HTML), pages, STAGING)
     print(
         f"Checked the files of {len(pages)} pages: HTML, outputs, alt text, links, nothing from "
         "other servers."

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from core.report.notebooks import inherited
+
 #: copies of a process are safe on Linux; elsewhere a library's threads may be missing in them
 COPIED = sys.platform == "linux"
 PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
@@ -32,24 +34,22 @@ PRELOADED = [
 
 @contextlib.contextmanager
 def environment(threads: int) -> Iterator[None]:
-    """Within it new kernels find their number of threads, no progress bars, and figures in cells."""
+    """Within it new kernels find their number of threads, the data, no progress bars, and figures in
+    cells.
+    """
+    from core.data.roots import data_root
+
     given = {
+        "FEDCON_DATA": str(data_root().resolve()),
         "OMP_NUM_THREADS": str(threads),
         "TQDM_DISABLE": "1",
         # as every kernel has it; matplotlib reads it when it is imported
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
-    before = {name: os.environ.pop(name, None) for name in given}
-    os.environ |= given
     if COPIED:
         PROCESSES.set_forkserver_preload(PRELOADED)
-    try:
+    with inherited(given):
         yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

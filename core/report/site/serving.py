@@ -29,9 +29,15 @@ class _Server(http.server.ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
-def _server(folder: Path, port: int) -> _Server:
+def built(folder: Path) -> Path:
+    """The folder of a built site. Raises InputError, which says how to build one, where there is none."""
     if not (folder / "index.html").is_file():
         raise InputError(f"there is no site in {folder}; `make book` builds it")
+    return folder
+
+
+def _server(folder: Path, port: int) -> _Server:
+    built(folder)
     return _Server(("127.0.0.1", port), functools.partial(_Quiet, directory=str(folder)))
 
 

@@ -48,6 +48,7 @@ def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
     for path in execute_all(sources, EXECUTED):
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(_html(path), encoding="utf-8")
+        classroom.copy_figures(written[-1])
     _copy_scripts(folder)
     return written
 
@@ -64,7 +65,9 @@ def deck(notebook: Any) -> Any:
         if {"remove-cell", "setup", "parameters"} & set(tags):
             continue
         if cell.cell_type == "markdown":
-            cells += [_slide(nbformat, text) for text in _parts(classroom.plain(cell.source))]
+            # other chapters are other files, which may not be there
+            text = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", classroom.plain(cell.source))
+            cells += [_slide(nbformat, part) for part in _parts(text)]
         elif shown := _code(cell):
             cells.append(shown)
     notebook.cells = cells
