@@ -149,7 +149,7 @@ def code_version() -> str:
     """
     digest = hashlib.sha256()
     package = REPOSITORY / "core"
-    for path in sorted((*package.rglob("*.py"), *package.rglob("*.cpp"))):
+    for path in sorted(file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")):
         name = path.relative_to(package)
         if name.parts[0] not in ("report", "cli"):
             digest.update(name.as_posix().encode() + path.read_bytes())

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import torch
 
-NAMES = ("fused.cpp", "winograd.cpp", "images_last.cpp")
+NAMES = ("fused.cpp", "winograd.cpp", "images_last.cpp", "rows.cpp")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
+HEADER = Path(__file__).with_name("vectors.h")
 #: what is tried, the fastest first. OpenMP is taken from PyTorch, so that both have one pool of
 #: threads; a compiler that does not know a choice fails, and the next one is tried
 _OPENMP = ("-fopenmp", "-nodefaultlibs", "-lstdc++", "-lc")
@@ -111,7 +112,7 @@ def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     """Compile, where this has not been done before, and load. Raises OSError or SubprocessError."""
     stat = Path(compiler).stat()
     told = (
-        *(source.read_bytes() for source in SOURCES),
+        *(file.read_bytes() for file in (*SOURCES, HEADER)),
         compiler,
         stat.st_mtime_ns,
         stat.st_size,

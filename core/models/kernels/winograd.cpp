@@ -12,23 +12,15 @@
 #include <cstdlib>
 #include <memory>
 
+#include "vectors.h"
+
 namespace {
 
-// numbers in a vector, and rows of a product that its sums are kept for in registers
-#if defined(__AVX512F__)
-constexpr int LANES = 16, ROWS = 12;
-#elif defined(__AVX__)
-constexpr int LANES = 8, ROWS = 6;
-#else
-constexpr int LANES = 4, ROWS = 6;
-#endif
+// rows of a product that its sums are kept for in registers
+constexpr int ROWS = LANES == 16 ? 12 : 6;
 constexpr int TILE = 4, SIDE = 6, POINTS = SIDE * SIDE;
 
-typedef float Vec __attribute__((vector_size(4 * LANES)));
-typedef float Anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-inline Vec load(const float *from) { return *reinterpret_cast<const Anywhere *>(from); }
-inline void store(float *to, Vec value) { *reinterpret_cast<Anywhere *>(to) = value; }
+inline Vec load(const float *from) { return load<Vec>(from); }
 
 struct bfloat16 { uint16_t bits; };
 typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));

@@ -25,6 +25,7 @@ def surroundings() -> str:
         notebooks.ROOT / "requirements.lock",
         *notebooks.ROOT.glob("core/**/*.py"),
         *notebooks.ROOT.glob("core/**/*.cpp"),
+        *notebooks.ROOT.glob("core/**/*.h"),
         *notebooks.ROOT.glob("book/tables/**/*"),
         *notebooks.ROOT.glob("book/results/**/*.json"),
         *notebooks.ROOT.glob("book/claims/*"),
