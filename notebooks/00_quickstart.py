@@ -101,8 +101,8 @@ sent.rename_axis("bytes of the whole run")
 # %% [markdown]
 # ## The same on real data
 #
-# The command line runs an experiment with a progress bar and keeps a record. What is missing, and how to get it, says
-# `python -m core data`.
+# The command line runs an experiment with a progress bar and keeps a record. `python -m core data` says
+# what is missing and how to get it.
 #
 # ```bash
 # python -m core run --algorithm fedavg --dataset pneumoniamnist \

@@ -247,8 +247,9 @@ pd.DataFrame(gone, index=["mean distance from the received model"]).rename_axis(
 # w^k \leftarrow w^k - \eta \, (g_k(w^k) - c_k + c).
 # $$ (eq:fl-scaffold)
 #
-# Both cross the network beside the model, so a round costs twice as much. The correction is the gradient of a linear
-# term, so it is one more objective:
+# The server sends $c$ beside the model, a client sends back the change of its $c_k$, so a round costs twice as much. As
+# in the paper the server counts every client once, whatever $n_k$ is; the other methods on this page average as in
+# {eq}`eq:fl-average`. The correction is the gradient of a linear term, so it is one more objective:
 
 # %%
 source(algorithms.find("scaffold").objective)
@@ -290,8 +291,9 @@ show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
 # %% [markdown]
 # *Centralized* puts all data in one place and takes as many steps as all clients together. It is the ceiling; what is
 # missing to it is the price of keeping the data apart. SCAFFOLD takes plain SGD, as its paper does, the others have
-# momentum in their local steps; all have one learning rate, which suits not all alike. And these are single runs on a
-# tiny data set: the [reference methods](02_reference_methods) compare them on real data with three seeds.
+# momentum in their local steps; all have the same learning rate, which does not suit them equally well. And these are
+# single runs on a tiny data set: the [reference methods](02_reference_methods) compare them on real data with three
+# seeds.
 #
 # ## What travels
 #

@@ -65,9 +65,9 @@ def worth(pictures):
 # %% [markdown]
 # ## Latent distribution constraints
 #
-# The loss {eq}`eq:dc-means` looks at the last features only. FedVCK also wants the layers before to see what they see
-# on real images. It records mean and deviation $\mu_l, \sigma_l$ of every layer on the real batch and normalises the
-# condensed images with *those*, not with their own (Eq. 4):
+# The loss {eq}`eq:dc-means` looks at the last features only. FedVCK also asks that the earlier layers respond to
+# condensed images as they do to real ones. It records mean and deviation $\mu_l, \sigma_l$ of every layer on the real
+# batch and normalises the condensed images with *those*, not with their own (Eq. 4):
 #
 # $$
 # s^{(l)} = \mathrm{Norm}\bigl(\psi_l(s^{(l-1)}), \{\mu_l, \sigma_l\}\bigr), \qquad l = 1, \dots, L .
@@ -108,7 +108,8 @@ show(
 # The two losses are distances of differently normalised features, so their heights cannot be compared. What can be
 # compared is how far apart the means of the layers are on condensed and on real images, in deviations of the real ones,
 # and what a network learns. For the means each set is normalised by its own statistics; deviations are not compared. The
-# constraint does not set the statistics equal: the features pay where they differ.
+# constraint does not force the statistics to be equal. Where they differ, features normalised with the real statistics
+# are shifted or scaled, and the loss is larger.
 
 
 # %% tags=["hide-input"]
@@ -187,14 +188,14 @@ arms = {"trained encoder": worth(knowledge), "untrained encoder": worth(blind)}
 pd.DataFrame(arms).T.round(1)
 
 # %% [markdown]
-# So a better model may be a better encoder, and rounds may help each other. Whether later rounds add anything, the
-# learning curves of [the ablations](12_fedvck_ablations) show.
+# So a better model may be a better encoder, and rounds may help each other. The learning curves of [the
+# ablations](12_fedvck_ablations) show whether later rounds add anything.
 #
 # ## Take away
 #
 # - Eq. 4 lets inner layers have a say as well, without another term in the loss ({eq}`eq:dc-latent`).
-# - A byte a pixel is enough for images within black and white; noise outside of it is cut off.
-# - On digits a trained encoder condenses better than an untrained one.
+# - Within black and white a byte moves a pixel by half a grey level at most; noise outside of it is cut off.
+# - In this one run on digits the trained encoder was the better one; one run says no more.
 #
 # ## Exercises
 #

@@ -98,7 +98,8 @@ show(
 
 # %% [markdown]
 # Some image is always nearest. The question is whether private images are nearer than images of the same class that
-# played no part. The attack's targets are just that, balanced class by class.
+# played no part. The targets of the membership attack on [another page](16_fedvck_privacy) are just that: half of them
+# are private, half played no part, balanced class by class.
 
 # %% tags=["hide-input"]
 asked = attacks.targets(client, Rng(seed).at("nearest"))
@@ -134,7 +135,8 @@ pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 #
 # Model-centric methods have another leak. Deep leakage {cite:p}`dlg` restores an image from its gradient, and for one
 # image the label need not be looked for {cite:p}`idlg`: the gradient with respect to the last layer's bias is $p - y$,
-# below zero only at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture.
+# below zero only at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture. The
+# network attacked here is a small, smooth one, with fresh weights that are drawn large, so that the attack works well.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(leakage.revealed_labels)
@@ -199,8 +201,8 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
 # ## Take away
 #
 # - Some private image is always the nearest. Only images that played no part say how near is too near.
-# - A gradient on one image gives away its label, and with it the image; the weights after one step are a gradient, and
-#   after more a mixture of them.
+# - A gradient on one image gives away its label and, in a small smooth network like this page's, the image; the weights
+#   after one step are a gradient, and after more a mixture of them.
 # - An attack on the gradient of condensed images finds the condensed images, which were sent anyway.
 #
 # ## Exercises
@@ -226,5 +228,6 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
 # ```
 #
 # With a deviation of 0.5, half of a pixel's range, copies still stand out: the noise of 64 pixels averages out in the
-# distance. With 1 they hardly do. To the eye such an image is noise much earlier, so the comparison is made with numbers.
+# distance. With 1 they hardly do. To the eye such an image is noise much earlier, so the comparison is made with
+# numbers.
 # ````

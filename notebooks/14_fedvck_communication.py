@@ -71,9 +71,11 @@ sent = bytes_by_kind(runs)
 sent
 
 # %% [markdown]
-# This is Table 10 with bytes in place of words. It prints "Knowledge" for the uploads of FedDM and FedVCK, and does not
-# list the logit prototypes (Eq. 11) that FedVCK uploads as well, nor the labels of the images. `buffers` are the
-# running statistics of batch normalisation.
+# This is the form of Table 10 with bytes in place of words, for four of its ten methods, and for FedAvgM, which it does
+# not have; the others stand in a [table of their own](15_baselines). It prints "Knowledge" for the uploads of FedDM and
+# FedVCK, and does not list the logit prototypes (Eq. 11) that FedVCK uploads as well, nor the labels of the images.
+# `buffers` are the running statistics of batch normalisation. Nothing is sent before the first round: FedVCK has no
+# phase of preparation. FedMix and DESA have one (the column "Initialization" of Table 10).
 
 # %%
 words = {
@@ -103,7 +105,8 @@ pd.DataFrame(kinds)
 # %% [markdown]
 # ## A formula for one round
 #
-# Client $k$ has $n_{k,c}$ real images of class $c$. Where there are any it makes $m_{k,c} = \max(m_0, \lceil r \, n_{k,c}
+# Client $k$ has $n_{k,c}$ real images of class $c$. Where there are any it makes $m_{k,c} = \max(m_0, \lceil r \,
+# n_{k,c}
 # \rceil)$ condensed ones, with $r$ their share (the paper's $p$) and $m_0$ the least number per class. With one
 # byte for a pixel ($C_x$ channels, $H$ by $H$) and for a label, 4 bytes for a logit and 8 for a number of samples,
 # clients upload
@@ -274,8 +277,8 @@ Markdown(
 )
 
 # %% [markdown]
-# The splits are those at $\alpha = 0.05$ (the paper writes $\beta$), which it does not state for these tables. A run that leaves out the
-# same images has `{"name": "file", "file": ..., "listed_classes_only": true}` as its partition.
+# The splits are those at $\alpha = 0.05$ (the paper writes $\beta$), which it does not state for these tables. A run
+# that leaves out the same images has `{"name": "file", "file": ..., "listed_classes_only": true}` as its partition.
 #
 # ## STL10
 #

@@ -13,7 +13,7 @@
 # | FedAvg {cite:p}`fedavg` | averaging | server | nothing |
 # | FedProx {cite:p}`fedprox` | a tie to the model received | client's loss | nothing |
 # | MOON {cite:p}`moon` | features stay near the global model's | client's loss | a projection head |
-# | FedMix {cite:p}`fedmix` | mixing with averages of others | client's loss | averaged images, once |
+# | FedMix {cite:p}`fedmix` | mixing with averages of others | client's data | averaged images, once |
 # | FedGen {cite:p}`fedgen` | a generator of features | both | generator (down), class counts (up) |
 # | FedGAN {cite:p}`fedganrasouli,fedgan` | generated images | client's data | generator and discriminator |
 # | DFRD {cite:p}`dfrd` | distilling without data | server | class counts (up) |
@@ -29,7 +29,8 @@
 # ```
 #
 # This page takes the first four: FedAvg, and three that change what a client minimises. [The other
-# five](18_baselines_generators) generate or condense something. How far all come stands among their [results](19_baselines_results).
+# five](18_baselines_generators) generate or condense something. How far all come stands among their
+# [results](19_baselines_results).
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -246,7 +247,8 @@ show(
 #
 # In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it.
 # FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there. The head is the default
-# here; with `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both ways.
+# here; with `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both
+# ways.
 
 
 # %% tags=["hide-input"]
@@ -273,7 +275,8 @@ Markdown(
 # \qquad \tilde x = (1 - \lambda) x .
 # $$ (eq:base-fedmix)
 #
-# The averages are sent once, before training.
+# The last term is that of the paper's Algorithm 2; its Eq. 3 leaves out the factor $1 - \lambda$ within the bracket, a
+# difference of order $\lambda^2$. The averages are sent once, before training.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(fedmix.mixup_loss)
@@ -367,7 +370,7 @@ display(reduced, Markdown(said))
 #
 # ## Take away
 #
-# - Seven of the nine methods are FedAvg plus one term, and become FedAvg when it is off.
+# - Seven of the nine methods are FedAvg and something of their own, and become FedAvg when it is off.
 # - The terms act on weights (FedProx), features (MOON, FedGen, DESA), data (FedGAN, FedMix) or on the server (DFRD).
 #   FedDM and FedVCK replace the upload itself.
 #

@@ -38,23 +38,15 @@ same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 own = {
     "fedgen": {"generator_steps": 30},
     "dfrd": {"iterations": 4, "server_batch": 32},
-    "desa": {
-        "batch_size": 64,
-        "ipc": 5,
-        "iterations": iterations // 2,
-        "image_lr": 1.0,
-    },
+    "desa": {"batch_size": 64, "ipc": 5, "iterations": iterations // 2},
 }
 local = {"local_steps": local_steps, "lr": lr}
 own = {
     name: {**local, **own.get(name, {})}
     for name in ("fedavg", "fedgen", "fedgan", "dfrd", "desa")
 }
-own["feddm"] = {
-    **SMALL["fedvck"],
-    "iterations": iterations,
-    "server_steps": 60,
-}
+own["feddm"] = {**SMALL["fedvck"], "server_steps": 60}
+own["feddm"]["iterations"] = iterations
 lesson = Lesson(
     profile,
     "fedavg",
@@ -98,9 +90,11 @@ pd.DataFrame(accuracy).round(1)
 #
 # with the softmax $\sigma$ and weights $\omega_{k,y}$ of the clients, and sends it out. Clients train their own last
 # layer on features of all classes, those that they lack included. The paper weights all clients alike, $\omega = 1/K$;
-# its code weights them by their share of the class, which is the default here: a client without the class has nothing
-# to say on it. (The code also takes the mean of the clients' losses in place of the loss of their mean logits: the
-# setting `ensemble`.)
+# its code means to weight them by their share of the class (by a slip of shapes the weights cancel out there), and this
+# is the default here: a client without the class has nothing to say on it. (The code also takes the mean of the
+# clients' losses in place of the loss of their mean logits: the setting `ensemble`.) Two terms stand in the code only,
+# and are on by default: the generator's loss has a diversity term (`eta`), and a client's outputs on its own images are
+# kept near those on features generated for the same labels (`beta`).
 
 # %%
 draws = Rng(seed).at("heads").generator()
@@ -219,9 +213,10 @@ show(
 #
 # $\pi_i^y$ is the share of client $i$ in the samples of class $y$ (the paper writes $\tau_{i,y}$, and $\alpha$ for
 # $\beta_{old}$), and $\tilde s$ comes from a moving average of the generator, so that old lessons are not forgotten.
-# $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in the authors' code: the student learns from the ensemble.
-# $L_{tran}$ is minus the divergence of $f(s)$ from the ensemble's answer on the images that the ensemble names rightly and
-# $f$ does not, and 0 on all others; $L_{div}$ follows below.
+# $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in the code of the authors' next paper, DFDG
+# (DFRD's own could not be had): the student learns from the ensemble.
+# $L_{tran}$ is minus the divergence of $f(s)$ from the ensemble's answer on the images that the ensemble names rightly
+# and $f$ does not, and 0 on all others; $L_{div}$ follows below.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(dfrd.DFRD.generator_loss)
@@ -322,10 +317,11 @@ show(
 # + \beta_{KD} \, \tau^2 \, \mathrm{KL}\bigl(Z_i \,\Vert\, f_i(D_{syn})\bigr) .
 # $$ (eq:base-desa)
 #
-# $D_i$ are client $i$'s data, $f_i$ is its model, and $\mathrm{KL}$ is taken at temperature $\tau$. (DESA's paper writes
-# $\lambda$ for the weights $\beta$; the factor $\tau^2$ is its code's.) $L_{REG}$ pulls features of a class towards those
-# of its anchors. $Z_i$ is what the *other* clients' models say of the anchors. DESA's paper has no server; FedVCK's
-# comparison has a global model, so models are averaged here.
+# $D_i$ are client $i$'s data, $f_i$ is its model, and $\mathrm{KL}$ is taken at temperature $\tau$. (DESA's paper
+# writes $\lambda$ for the weights $\beta$; the factor $\tau^2$ is its code's, which also divides by the number of
+# classes and multiplies by 0.9: with ten classes $\beta_{KD} = 0.09$ here is its weight, and the default is 1.)
+# $L_{REG}$ pulls features of a class towards those of its anchors. $Z_i$ is what the *other* clients' models say of the
+# anchors. DESA's paper has no server; FedVCK's comparison has a global model, so models are averaged here.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(desa.DESA.objective)
@@ -345,7 +341,9 @@ show(
 # An anchor is an average over clients, pixel by pixel, of images that were condensed apart: it is greyer where a class
 # has several owners. So few iterations leave much of the noise that the images start from.
 #
-# That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines).
+# That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines). So
+# these methods make what FedVCK's Tables 1 and 8 say: features (FedGen), images (FedGAN, DFRD, and FedMix on the page
+# before), condensed images (FedDM, DESA). Only "final features" is not all of FedDM, which matches logits too.
 #
 # ## Take away
 #

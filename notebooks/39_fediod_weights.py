@@ -6,8 +6,8 @@
 # *Time:* about a quarter of a minute on one CPU core. *Data:* scikit-learn's digits.
 #
 # The student learns what the teachers' ensemble says. Its weights are a ratio of class counts times a ratio of
-# discriminators ({eq}`eq:iod-importance`). In a run the weights, the temperature $\tau$ and the generator's images change
-# together, and [Table 6](42_fediod_ablations) has only their sum. Here the images are held.
+# discriminators ({eq}`eq:iod-importance`). In a run the weights, the temperature $\tau$ and the generator's images
+# change together, and [Table 6](42_fediod_ablations) has only their sum. Here the images are held.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -314,7 +314,8 @@ pd.DataFrame(
 #
 # ## Take away
 #
-# - At $\tau = 1$ no gradient is left where the student agrees with a sure ensemble, neither to it nor to the generator.
+# - At $\tau = 1$, where the student agrees with a sure ensemble, hardly any gradient is left, for the student or for the
+#   generator.
 # - Class-wise weights are made for images that the teachers know. Whether generated images are such is what counts.
 # - The input ratio depends on the image only as far as the discriminators are undecided. Eq. 2 decides which way it
 #   points, and the printed way is not that of the mixture rule.

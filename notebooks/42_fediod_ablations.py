@@ -35,9 +35,10 @@ best = None if shown == "best" else shown
 # ## Table 6
 #
 # The table's grid of marks is damaged in the text at hand: the row of weights is lost, and two rows have a mark too
-# few. The placing below is the only one in which the last column is the full method; the cells that could change
-# places are marked *uncertain*. `*` is, in the captions, the weighting that other methods commonly use; we read it as
-# weights by class only.
+# few. A lost mark at the start of both rows makes the last column the full method and the one before its first terms
+# the row without them; that is the placing below. A mark lost further right would do the first as well, and would
+# exchange columns 5 to 7. The two cells with $\tau = 1$, whose weights are lost, are marked *uncertain*. `*` is, in the
+# captions, the weighting that other methods commonly use; we read it as weights by class only.
 
 # %% tags=["hide-input"]
 table("fediod", 6, best)
@@ -67,7 +68,9 @@ pd.DataFrame(
 # Beside accuracy, the records hold how the last batch of questions stood: what the discriminators say of it (where the
 # weights of Eq. 8 need that), the teachers' entropy $\sum_k \pi_k H(q_k)$, their divergence, how far the student is off
 # ($L_\text{mimic}$; at $\tau = 1$ it is another quantity), how many classes the teachers' mean answer has, the largest
-# deviation of a pixel over the batch, and the score of [Table 7](48_fediod_images). Means over seeds:
+# deviation of a pixel over the batch, and the score of [Table 7](48_fediod_images). Medians over
+# the seeds of each row, for a single run can run away (FedIOD has three seeds, most other rows two; of two a median is
+# their mean):
 
 # %% tags=["hide-input"]
 seen = {
@@ -162,7 +165,8 @@ Markdown("\n\n".join(sentences))
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
 # numbers have another order, look at the deviation and the adapted score above: with the confidence or the uniqueness
-# term alone all images became one. A student can follow the ensemble there, and still knows nothing of real images. And
+# term alone the images became almost one in both seeds, and with neither of them (*+ mimic tau infinity*) in one of the
+# two. A student can follow the ensemble there, and still knows nothing of real images. And
 # see [how few images a laptop's run asks about](46_fediod_results).
 #
 # ## The eight arms in small
@@ -212,7 +216,8 @@ Markdown(
 #
 # - The printed gains of confidence and uniqueness are small multiples of the spread of Table 1; Table 6 has none.
 # - From the second row to the third three things change at once, so no gain there belongs to one of them.
-# - Two cells cannot be placed with certainty, and the signs of two steps hang on them.
+# - Two cells cannot be placed with certainty, and which of columns 5 to 7 has which term is our reading. The signs of
+#   two steps hang on the first, those of confidence and uniqueness one by one on the second.
 #
 # ## Exercises
 #

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # FedIOD: masks and images
 #
-# *Question:* how does FedIOD {cite:p}`fediod` learn where every pixel has an answer, and what does that cost beside
-# averaging networks?\
+# *Question:* how does FedIOD {cite:p}`fediod` learn where every pixel has an answer, and what crosses the network
+# for it?\
 # *Time:* about half a minute on one CPU core. *Data:* nuclei drawn by this package for the runs, which need no file;
 # records on MoNuSeg, and on public images that stand in for others, for the tables.
 #
@@ -185,12 +185,14 @@ pd.DataFrame(
 # %% [markdown]
 # ## Table 3: four organs
 #
-# MoNuSeg: 16 images of tissue to train on and 8 to test on, from breast, liver, kidney and prostate. Four organs are four
-# clients. A standalone row is the network of one organ, tested on all eight images. The budgets of the profile stand in
-# the table's file: patches of 64 pixels, a narrow U-Net, some hundreds of steps.
+# MoNuSeg: 16 images of tissue to train on and 8 to test on, from breast, liver, kidney and prostate. Four organs are
+# four clients. A standalone row is the network of one organ, tested on all eight images. The budgets of the profile
+# stand in the table's file: patches of 64 pixels, a narrow U-Net, some hundreds of steps.
 #
-# Dice counts pixels of nuclei; object Dice and AJI (Eq. 12) count nuclei, so two that are taken for one cost much; HD95
-# is how far the borders of the two masks lie apart, but for the worst twentieth.
+# Dice, $2 |y \cap \hat y| / (|y| + |\hat y|)$, counts pixels of nuclei; sensitivity is the share of the true pixels
+# that are found, specificity the share of the others that are left alone. All are shares in the run above and percent
+# in the tables; HD95 is in pixels, and small is good. Object Dice and AJI (Eq. 12) count nuclei, so two that are taken
+# for one cost much; HD95 is how far the borders of the two masks lie apart, but for the worst twentieth.
 
 # %%
 table("fediod", 3, best)
@@ -205,8 +207,8 @@ table("fediod", 3, best)
 # stand-in, so there the order is no fair comparison either.
 #
 # Three sites of nuclei: CPM-15 for Cell17 (the same challenge, two years before), the 24 images of MoNuSeg for its 44,
-# and stained images of the Data Science Bowl 2018 {cite:p}`bowl` for TNBC. Table 4 asks what one network for all sites can do, Table 8
-# what the network of one site does at another.
+# and stained images of the Data Science Bowl 2018 {cite:p}`bowl` for TNBC. Table 4 asks what one network for all sites
+# can do, Table 8 what the network of one site does at another.
 
 # %%
 table("fediod", 4, best)
@@ -230,8 +232,9 @@ table("fediod", 2, best)
 # ## Table 9: images from a quarter of their measurements
 #
 # A scanner measures the spectrum of an image, column by column. With a quarter of the columns it takes a quarter of the
-# time, and what is missing must be learned. The same images of tumours stand in for BraTS 2020, fastMRI and IXI, each
-# site with its own choice of columns: at random, at equal distances, or the lowest. For T2
+# time, and what is missing must be learned. SSIM is the similarity of structure, 1 for equal images; PSNR the ratio of
+# the largest value to the error, in decibels: large is good in both. The same images of tumours stand in for BraTS
+# 2020, fastMRI and IXI, each site with its own choice of columns: at random, at equal distances, or the lowest. For T2
 # nothing stands in; what the details name there is the paper's own data in patches of 64 pixels.
 #
 # Three things are this project's reading, because the paper is silent: where the answer is an image there is no entropy,
@@ -244,8 +247,8 @@ table("fediod", 9, best)
 # %% [markdown]
 # ## How far the orders agree
 #
-# The verdicts on all numbers of the five tables. A direction counts where the 90% interval of paired differences, seed by
-# seed, has one sign; one seed has no interval, and three give a wide one.
+# The verdicts on all numbers of the five tables. A direction counts where the 90% interval of paired differences, seed
+# by seed, has one sign; one seed has no interval, and three give a wide one.
 
 # %% tags=["hide-input"]
 judged = pd.DataFrame(
@@ -264,8 +267,8 @@ judged.fillna(0).astype(int).T
 # * A pixel is a prediction: FedIOD's losses and weights need no change for masks, and algorithms that average networks
 #   need none at all.
 # * The generator is told masks, so shapes and places need not be learned from noise. It is a disclosure that averaging
-#   does not have.
-# * A rim between nuclei is a class of its own. The Dice score does not see it, for it counts rim and inside alike; object
+#   does not have. * A rim between nuclei is a class of its own. The Dice score does not see it, for it counts rim and
+# inside alike; object
 #   Dice and AJI do.
 #
 # ```{exercise} What a rim costs

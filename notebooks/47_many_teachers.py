@@ -258,8 +258,8 @@ Markdown(
 # weights alone. The mixture is as good as one client with all data, at any skew: perfect answers are enough if the
 # right teachers are heard.
 #
-# No weight by class can be as good. In the extreme case, where each client has a single class, every teacher answers
-# "my class, surely" to any input, and has all the weight of its class.
+# Where clients differ much, no weight by class is as good. In the extreme case, where each client has a single class,
+# every teacher answers "my class, surely" to any input, and has all the weight of its class.
 #
 # ## Back to networks
 #

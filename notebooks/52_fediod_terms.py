@@ -45,8 +45,8 @@ full = lesson.run()
 # %% [markdown]
 # ## One term at a time
 #
-# Each term of the generator's loss that the teachers' answers decide is a line with a factor of its own, and so is the
-# temperature of $L_\text{mimic}$:
+# In the code each term that the teachers' answers decide is one line with a factor of its own. The temperature of
+# $L_\text{mimic}$ is a setting, too:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show shaping in core"}
 source(Centre.shaping)
@@ -56,7 +56,9 @@ source(Centre.mimic)
 
 # %% [markdown]
 # In a run everything moves at once: generator, discriminators, student. To see what a term asks for, hold all networks
-# and move the *pixels*. We take images from the first part of the full run and let each term alone change them, by
+# and move the *pixels*. We take images from the first part of the full run
+# (generator and student as they were then; the discriminators are those of its end, as a client keeps only its latest)
+# and let each term alone change them, by
 # steps of one length down its own gradient. In the generator these four pulls are added up. The ensemble of
 # $L_\text{mimic}$ has weights by class here, so that no term reaches into another.
 

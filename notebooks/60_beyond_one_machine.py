@@ -7,7 +7,8 @@
 #
 # Every method of this book is a server and clients that exchange messages. So far both lived in one process. The same
 # program runs in two other places: on many machines that each take whole experiments, and across institutions that each
-# hold one client. In neither case does the result change.
+# hold one client. With the same seed the result is the same in both, but for the order of sums, nodes that are
+# lost, and private methods, whose noise is secret.
 
 # %% tags=["parameters"]
 runs = 1000
@@ -144,7 +145,7 @@ Markdown(
 # two variables that it needs.) A node that is killed comes back with its memory; until then the round waits for it or
 # goes on without it, as `wait-for-all` says, and the record names it. All draws of random numbers come from the same
 # streams as in one process, so with the same seed the record is the same, bit for bit, where clients are computed one
-# by one. (In one process FedVCK condenses all clients as one batch, whose sums have another order.)
+# by one and none is private. (In one process FedVCK condenses all clients as one batch, whose sums have another order.)
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
 # question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.
@@ -250,21 +251,22 @@ pd.DataFrame(
 
 # %% [markdown]
 # FedAvg needs nothing but a weighted sum, so this is all it needs. **Condensed images are not summable.** The server
-# trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation is
-# no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
-# GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each
-# hospital's upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before it
-# leaves, with noise at each client. For FedIOD {doc}`37_fediod_budgets` shows what this costs; for condensed images it is
-# not measured here.
+# trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation
+# is no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
+# GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each hospital's
+# upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before it leaves,
+# with noise at each client. For FedIOD {doc}`37_fediod_budgets` shows what this costs; for condensed images it is not
+# measured here.
 #
 # **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of
 # a round: the deviation of the mean is $\sigma B / K$ for clip norm $B$ and $K$ clients. With a million phones it is
 # nothing; with three hospitals it is a third of what one client would need alone. And the server still sees the uploads.
 #
-# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. Noise
-# drawn from it the server could draw again and take off. So across a network each hospital draws it from a secret of
-# its own, and a client of private FedKD refuses a server that asks for less noise than its budget says. Against a server
-# that tries all seeds this is not enough: PyTorch's generator is not made for secrets, of a seed a CPU keeps 32 bits.
+# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. The
+# server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a secret
+# of its own, and a client of private FedKD (FedKD with local noise, in [FedIOD's privacy](43_fediod_privacy)) refuses a
+# server that asks for less noise than its budget says. Against a server that tries all seeds this is not enough:
+# PyTorch's generator is not made for secrets: on a CPU it keeps only 32 bits of a seed.
 #
 # ## Take away
 #
@@ -279,8 +281,8 @@ pd.DataFrame(
 #
 # *Medium, 15 minutes.*
 #
-# One of three hospitals goes away after it has sent its masked upload, another before. In which case can the server still
-# read the sum?
+# One of three hospitals goes away after it has sent its masked upload, another before. In which case can the server
+# still read the sum?
 # ```
 #
 # ```{solution} ex-machines-lost

@@ -257,12 +257,15 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # ## What was not tried
 #
 # - The budget of the profile (rounds, local batches, widths, iterations of condensation) was set by the time it takes,
-#   with the same server and client work for like methods. It stands in `book/tables/profiles.yaml`.
-# - At the profile `converged` only FedVCK and FedDM keep the rates that were chosen here, though these were chosen for a
-#   server of 30 batches in a round. The others have the defaults, those of their papers or code (FedAvg 0.01 in place of
-#   0.003), which did worse in most tries above. So no lead over them at this profile is a lead over tuned rivals. The
-#   [ladder](04_fedvck_budgets) has FedAvg at both rates. In the ladder at half of the width, a table of the laptop
-#   profile, all keep what was chosen, but for the rows with Adam.
+#   with about the same time for like methods, which is not the same number of images: FedMix takes batches of 32 and not
+#   of 64, because its second derivative costs more. DFRD's server takes 10 steps of the student in a round in place of
+#   50, DESA makes 10 anchors per class in place of 50. It stands in `book/tables/profiles.yaml`.
+# - At the profile `converged` only FedVCK and FedDM keep the rates that were chosen here, though these were chosen for
+#   a server of 30 batches in a round. The others have the defaults, those of their papers or code (FedAvg 0.01 in place
+#   of 0.003), but for DESA, whose `kd` of 1 is about eleven times its code's weight; they did worse in most tries
+#   above. So no lead over them at this profile is a lead over tuned rivals. The [ladder](04_fedvck_budgets) has FedAvg
+#   at both rates. In the ladder at half of the width, a table of the laptop profile, all keep what was chosen, but for
+#   the rows with Adam.
 # - Momentum, weight decay and temperatures are those of the papers or their code. Generators and discriminators of
 #   FedGAN, DFRD and FedIOD are narrower, to save time.
 # - Other data sets than the two here use the same values, but for the tables of FedMK, whose rates are their own, and

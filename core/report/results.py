@@ -105,8 +105,8 @@ def ended(
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """How the runs behind a table ended: means over seeds for every `column` and `row` that is
-    measured.
+    """How the runs behind a table ended, for every `column` and `row` that is measured: medians over
+    seeds, for a single run can run away.
 
     Args:
         names: metrics of `metrics_frame`, and what a page calls them; with "(%)" in that name a
@@ -117,7 +117,7 @@ def ended(
     frame = metrics_frame(paper, table, profile, measured).set_index(["column", "row"])
     found = frame.reindex(columns=list(names)).astype(float).rename(columns=names)
     found.loc[:, found.columns.str.contains("(%)", regex=False)] *= 100
-    return found.groupby(level=[0, 1], sort=False).mean()
+    return found.groupby(level=[0, 1], sort=False).median()
 
 
 def megabytes_to(record: Record, target: float) -> float:

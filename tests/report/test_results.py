@@ -195,18 +195,19 @@ def test_runs_that_stop_early_do_not_stand_under_a_heading_of_more_rounds():
         runs_frame("fedvck", 14, "cifar10-100-rounds", known)
 
 
-def test_how_runs_ended_are_means_over_seeds_under_the_names_of_a_page():
+def test_how_runs_ended_are_medians_over_seeds_under_the_names_of_a_page():
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
     known = {
-        run.id: record(run, score) for run, score in zip(cell.experiments, (0.5, 0.6), strict=False)
+        run.id: record(run, score)
+        for run, score in zip(cell.experiments, (0.5, 0.6, 0.9), strict=True)
     }
     names = {"accuracy": "accuracy (%)", "loss": "loss", "none": "nobody has it"}
-    for value, one in enumerate(known.values(), 1):
+    for value, one in zip((1, 2, 900), known.values(), strict=True):
         one.metrics = {**one.metrics, "loss": value}
     found = ended("fedmk", 6, names, "paper", known)
     assert found.index.tolist() == [(cell.column, cell.row)]
     assert found.columns.tolist() == list(names.values())
-    assert found.iloc[0, :2].tolist() == pytest.approx([55, 1.5])
+    assert found.iloc[0, :2].tolist() == pytest.approx([60, 2])
     assert found["nobody has it"].isna().all()
     assert ended("fedmk", 6, names, "paper", {}).empty
 
