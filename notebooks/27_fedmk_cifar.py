@@ -150,8 +150,8 @@ Markdown(
 # %% [markdown]
 # ## The server's schedule
 #
-# How fast the server's rate falls was chosen on MNIST, too. Four schedules on the same held-out images, three seeds
-# each; the mean of the last five rounds counts (%):
+# How fast the server's rate falls was chosen on MNIST, too. Here are four schedules on the same held-out images; the
+# mean of the last five rounds counts (%). `runs` are seeds; one differs from another by more than a point:
 
 # %% tags=["hide-input"]
 tried = table_runs("fedmk", "schedule_cifar10", ["paper"])
