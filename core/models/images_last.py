@@ -173,8 +173,8 @@ def affine(
     maps = maps.contiguous()
     if _fits(maps):
         return _Affine.apply(maps, scale.contiguous(), shift.contiguous(), slope)
-    own = (each[:, None, None, None] for each in (shift, scale))
-    return F.leaky_relu(torch.addcmul(next(own), maps, next(own)), slope)
+    scale, shift = (each[:, None, None, None] for each in (scale, shift))
+    return F.leaky_relu(torch.addcmul(shift, maps, scale), slope)
 
 
 class _Standard(torch.autograd.Function):

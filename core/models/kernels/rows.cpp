@@ -40,6 +40,8 @@ template <int COUNT, class Term> std::array<double, COUNT> totals(int64_t length
     }
     return all;
 }
+
+// what such sums are of: vectors or single numbers
 template <class Sums> using Of = std::remove_reference_t<decltype(*std::declval<Sums>())>;
 
 // one channel x, and what its values become
