@@ -366,13 +366,12 @@ said = f"{equal} of {len(reduced)} are FedAvg, to the last bit."
 display(reduced, Markdown(said))
 
 # %% [markdown]
-# Where papers and code differ stands with the [results](19_baselines_results).
-#
 # ## Take away
 #
 # - Seven of the nine methods are FedAvg and something of their own, and become FedAvg when it is off.
 # - The terms act on weights (FedProx), features (MOON, FedGen, DESA), data (FedGAN, FedMix) or on the server (DFRD).
-#   FedDM and FedVCK replace the upload itself.
+#   FedDM and FedVCK replace the upload itself. Where papers and code differ stands with the
+#   [results](19_baselines_results).
 #
 # ## Exercises
 #

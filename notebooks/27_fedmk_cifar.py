@@ -151,7 +151,7 @@ Markdown(
 # ## The server's schedule
 #
 # How fast the server's rate falls was chosen on MNIST, too. Here are four schedules on the same held-out images; the
-# mean of the last five rounds counts (%). `runs` are seeds; one differs from another by more than a point:
+# mean of the last five rounds counts (%). `runs` are seeds:
 
 # %% tags=["hide-input"]
 tried = table_runs("fedmk", "schedule_cifar10", ["paper"])
@@ -167,7 +167,8 @@ Markdown(
     f"{scores[kept]:.1f}%, {scores.iloc[0] - scores[kept]:.1f} points less. "
     "On test images "
     f"{column['printed']['FedMK'] - usual.measured:.1f} points are missing to "
-    "print: these schedules do not explain them."
+    "print: these schedules do not explain them. Over seeds the deviation "
+    f"there is {usual['std']:.1f} points."
     if kept in scores and measured
     else "That of Table 1 is not measured yet."
 )

@@ -3,9 +3,8 @@
 Yan, Xie, Gao, Zhang, Shen, Fang, Wu. FedVCK: Non-IID Robust and Communication-Efficient Federated
 Learning via Valuable Condensed Knowledge for Medical Image Analysis. AAAI 2025, Eq. 4-16.
 
-The defaults follow the paper as printed, but for two: the cosine and the mean in
-Eq. 15.
-`Settings.released()` follows the authors' code; every difference is one named setting. Three
+The defaults follow the paper as printed, but for two: the cosine and the mean in Eq. 15.
+`Settings.released()` follows the authors' code; nearly every difference is one named setting. Three
 settings switch parts off, for the paper's ablations.
 """
 

@@ -132,7 +132,7 @@ class _Norm(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
-        return self._normalised(maps, 1.0)
+        return self.activate(maps, slope=1.0)
 
     def activate(
         self,
@@ -145,7 +145,7 @@ class _Norm(nn.Module):
         """What follows a convolution, as in `core.models.fused.activate`."""
         if shortcut is None and pool == 1:
             return self._normalised(maps, slope)
-        return finish(self(maps), shortcut, slope, pool)
+        return finish(self._normalised(maps, 1.0), shortcut, slope, pool)
 
     def _normalised(self, maps: torch.Tensor, slope: float) -> torch.Tensor:
         rows = maps.permute(1, 2, 3, 0)

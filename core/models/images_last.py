@@ -238,7 +238,7 @@ class _Slopes(torch.autograd.Function):
         ctx: Any, g: torch.Tensor, g_weight: torch.Tensor, g_bias: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         if ctx.aside:
-            raise NotImplementedError("a derivative through scale and shift, differentiated again")
+            raise RuntimeError("derivatives through scale and shift cannot be differentiated again")
         given, maps, *own = ctx.saved_tensors
         over = [each.contiguous() for each in (g, g_weight, g_bias)]
         found = torch.empty_like(maps), torch.empty_like(maps), torch.empty_like(own[0])

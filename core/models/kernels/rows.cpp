@@ -62,6 +62,15 @@ struct Row {
     }
 };
 
+// with it the slope dy of its results, and x about the mean
+struct Sloped : Row {
+    const float *dy;
+    float mean;
+
+    template <class V> V dz(int64_t i) const { return through<V>(i, load<V>(dy + i)); }
+    template <class V> V off(int64_t i) const { return load<V>(x + i) - mean; }
+};
+
 }  // namespace
 
 // y, and mean, rate = (variance + eps)^-1/2, scale = weight rate and shift = bias - mean scale, (C,)
@@ -99,14 +108,13 @@ extern "C" void last_standard_once_float32(const float *x, const float *dy, cons
                                            float slope, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
     for (int64_t c = 0; c < channels; ++c) {
-        const Row row{x + c * length, scale[c], shift[c], slope};
-        const float *given = dy + c * length;
+        const Sloped row{{x + c * length, scale[c], shift[c], slope}, dy + c * length, mean[c]};
         const float m = mean[c], r = rate[c];
         const auto [plain, centred] = totals<2>(length, [&](int64_t i, auto *sums) {
             using V = Of<decltype(sums)>;
-            const V dz = row.through<V>(i, load<V>(given + i));
+            const V dz = row.dz<V>(i);
             sums[0] += dz;
-            sums[1] += dz * (load<V>(row.x + i) - m);
+            sums[1] += dz * row.off<V>(i);
         });
         const double s = plain + (d_shift ? d_shift[c] : 0);
         const double q = centred + (d_scale ? d_scale[c] : 0) - (d_shift ? m * d_shift[c] : 0);
@@ -116,8 +124,7 @@ extern "C" void last_standard_once_float32(const float *x, const float *dy, cons
         const float line = -weight[c] * std::pow(double(r), 3) * q / length;
         along(length, [&, to = dx + c * length](int64_t i, auto kind) {
             using V = decltype(kind);
-            const V dz = row.through<V>(i, load<V>(given + i));
-            store(to + i, row.scale * dz + line * (load<V>(row.x + i) - m) + constant);
+            store(to + i, row.scale * row.dz<V>(i) + line * row.off<V>(i) + constant);
         });
     }
 }
@@ -137,13 +144,11 @@ extern "C" void last_standard_twice_float32(const float *x, const float *dy, con
                                             float slope, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
     for (int64_t c = 0; c < channels; ++c) {
-        const Row row{x + c * length, scale[c], shift[c], slope};
-        const float *given = dy + c * length, *over = g + c * length;
-        const float m = mean[c], r = rate[c];
+        const Sloped row{{x + c * length, scale[c], shift[c], slope}, dy + c * length, mean[c]};
+        const float *over = g + c * length, r = rate[c];
         auto sums = totals<5>(length, [&](int64_t i, auto *sums) {
             using V = Of<decltype(sums)>;
-            const V off = load<V>(row.x + i) - m, v = load<V>(over + i);
-            const V dz = row.through<V>(i, load<V>(given + i));
+            const V off = row.off<V>(i), dz = row.dz<V>(i), v = load<V>(over + i);
             sums[0] += v;
             sums[1] += v * off;
             sums[2] += dz;
@@ -162,9 +167,8 @@ extern "C" void last_standard_twice_float32(const float *x, const float *dy, con
         const float line = (g_weight[c] - row.scale * a) * r, level = g_bias[c] - row.scale * mean_g;
         along(length, [&, to_dy = for_dy + c * length, to_x = for_x + c * length](int64_t i, auto kind) {
             using V = decltype(kind);
-            const V off = load<V>(row.x + i) - m, v = load<V>(over + i);
-            const V dz = row.through<V>(i, load<V>(given + i));
-            store(to_x + i, of_g * v + of_dz * dz + of_x * off + constant);
+            const V off = row.off<V>(i), v = load<V>(over + i);
+            store(to_x + i, of_g * v + of_dz * row.dz<V>(i) + of_x * off + constant);
             store(to_dy + i, row.through<V>(i, row.scale * v + line * off + level));
         });
     }
@@ -185,15 +189,14 @@ extern "C" void last_affine_once_float32(const float *x, const float *dy, const 
                                          float slope, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
     for (int64_t c = 0; c < channels; ++c) {
-        const Row row{x + c * length, scale[c], shift[c], slope};
-        const auto sums = totals<2>(
-            length, [&, given = dy + c * length, to = dx + c * length](int64_t i, auto *sums) {
-                using V = Of<decltype(sums)>;
-                const V dz = row.through<V>(i, load<V>(given + i));
-                store(to + i, row.scale * dz);
-                sums[0] += dz * load<V>(row.x + i);
-                sums[1] += dz;
-            });
+        const Sloped row{{x + c * length, scale[c], shift[c], slope}, dy + c * length, 0};
+        const auto sums = totals<2>(length, [&, to = dx + c * length](int64_t i, auto *sums) {
+            using V = Of<decltype(sums)>;
+            const V dz = row.dz<V>(i);
+            store(to + i, row.scale * dz);
+            sums[0] += dz * row.off<V>(i);
+            sums[1] += dz;
+        });
         d_scale[c] = sums[0];
         d_shift[c] = sums[1];
     }
