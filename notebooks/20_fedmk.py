@@ -264,13 +264,14 @@ def learned(images, labels):
     """
     network = bilevel.KnowledgeNetwork(received)
     inner, _ = bilevel.network_losses(network)
+    steps = settings.horizon
     weights = bilevel.descend(
         inner,
         network.weights(),
-        images,
-        {"knowledge_labels": labels},
+        images.repeat(steps, 1, 1, 1),  # all of them in every step
+        {"knowledge_labels": labels.repeat(steps)},
         settings.inner_lr,
-        settings.horizon,
+        steps,
     )
     asked = torch.isin(test.labels, labels.cpu())
     inputs = task.inputs(test.images[asked].to(images.device))

@@ -3,11 +3,12 @@
 
 Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. The inner loop takes gradient
 steps on the made-up images, the meta knowledge; the outer loop moves the images down the loss that
-the network then has on real data, and its gradient goes through the inner steps.
+the network then has on real data, and its gradient goes through the inner steps. Where there are
+several, each has made-up images of its own, as in Wang et al. 2018, whom the paper follows.
 
 The paper is silent on what batch normalisation does in the outer loss. A network that was trained
 on knowledge is tested with the statistics of knowledge, so by default real images are normalised by
-the statistics of the knowledge of the inner step, and the gradient knows it
+the statistics of the knowledge of the last inner step, and the gradient knows it
 (`statistics="knowledge"`); `"batch"` is plain training mode.
 
 All clients run as one program. On a CPU narrow networks stand alongside each other
@@ -77,15 +78,36 @@ class BilevelStep:
     weights: Weights
 
 
+def steps_of(
+    knowledge: torch.Tensor, data: Mapping[str, Any], steps: int, clients: bool = False
+) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+    """Knowledge (M, ...), or with `clients` (K, M, ...), in so many equal parts, each with its data.
+
+    Raises ValueError where M is no multiple of `steps`.
+    """
+    size, rest = divmod(knowledge.shape[int(clients)], steps)
+    if rest:
+        raise ValueError(f"{knowledge.shape[int(clients)]} images are no {steps} equal batches")
+    parts = []
+    for first in range(0, steps * size, size):
+        rows = (slice(None),) * clients + (slice(first, first + size),)
+        mine = {
+            name: value[rows] if name == "knowledge_labels" else value
+            for name, value in data.items()
+        }
+        parts.append((knowledge[rows], mine))
+    return parts
+
+
 def descend(
     loss: Loss, weights: Weights, knowledge: torch.Tensor, data: Any, lr: float, steps: int
 ) -> Weights:
-    """w*: the weights after `steps` plain gradient steps down `loss`, as a differentiable function
-    of `knowledge`.
+    """w*: the weights after `steps` plain gradient steps down `loss`, each on its part of the
+    knowledge, as a differentiable function of `knowledge`.
     """
-    for _ in range(steps):
+    for part, mine in steps_of(knowledge, data, steps):
         # w <- w - eta grad_w L(w, D^)   (Eq. 5)
-        slope = grad(loss)(weights, knowledge, data)
+        slope = grad(loss)(weights, part, mine)
         weights = {name: weight - lr * slope[name] for name, weight in weights.items()}
     return weights
 
@@ -111,7 +133,7 @@ def bilevel_step(
             dimension for all.
         knowledge: (K, M, ...).
         data: what the losses look at beside that: named tensors (K, ...).
-        lr: eta; steps: inner steps.
+        lr: eta; steps: inner steps, each on the next M / steps of the knowledge.
         batched: all clients by vmap, or one after the other; None: what is faster, see the head of
             this file.
     """
@@ -120,7 +142,7 @@ def bilevel_step(
         knowledge: torch.Tensor, weights: Weights, data: Any
     ) -> tuple[torch.Tensor, Weights]:
         adapted = descend(inner, weights, knowledge, data, lr, steps)
-        return outer(adapted, knowledge, data), adapted
+        return outer(adapted, *steps_of(knowledge, data, steps)[-1]), adapted
 
     one = grad_and_value(objective, has_aux=True)
     if batched is None:
@@ -162,16 +184,17 @@ def step_alongside(
     """
     knowledge = knowledge.detach().requires_grad_()
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    for _ in range(steps):
+    parts = steps_of(knowledge, data, steps, clients=True)
+    for part, mine in parts:
         # w <- w - eta grad_w L(w, D^)   (Eq. 5)
-        total = inner(weights, knowledge, data).sum()
+        total = inner(weights, part, mine).sum()
         slopes = torch.autograd.grad(total, list(weights.values()), create_graph=True)
         weights = {
             name: weight - lr * slope
             for (name, weight), slope in zip(weights.items(), slopes, strict=True)
         }
     # grad_D^ L(w*(D^), D)   (Eq. 6)
-    loss = outer(weights, knowledge, data)
+    loss = outer(weights, *parts[-1])
     (gradient,) = torch.autograd.grad(loss.sum(), knowledge)
     adapted = {name: weight.detach() for name, weight in weights.items()}
     return BilevelStep(gradient, loss.detach(), adapted)
@@ -222,7 +245,8 @@ class Extraction:
     image_lr: float = attrs.field(default=300.0, validator=number(0, above=True))
     #: eta of Eq. 5
     inner_lr: float = attrs.field(default=0.05, validator=number(0, above=True))
-    #: inner steps per outer iteration; the paper's formulas are written for one
+    #: inner steps per outer iteration, each on images of its own; the paper's formulas are written
+    #: for one, "here", says a footnote
     inner_steps: int = attrs.field(default=1, validator=whole(1))
     #: images of the knowledge in an inner step
     inner_batch: int = attrs.field(default=64, validator=whole(1))
@@ -344,13 +368,13 @@ def step_of(
 def draw_batches(
     problems: Sequence[ExtractionProblem], settings: Extraction
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, m), counted over all
-    clients.
+    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, steps * m), counted
+    over all clients.
     """
     found: list[torch.Tensor] = []
     for purpose, size, tensor in (
         ("real", settings.real_batch, "labels"),
-        ("knowledge", settings.inner_batch, "knowledge_labels"),
+        ("knowledge", settings.inner_steps * settings.inner_batch, "knowledge_labels"),
     ):
         first, rows = 0, []
         for problem in problems:

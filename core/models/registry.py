@@ -72,8 +72,6 @@ def build(
         if value.kind is value.KEYWORD_ONLY
     ]
     for option in options:
-        if not known:
-            raise InputError(f"{name} has no options, so {option!r} cannot be set")
         if option not in known:
             raise unknown(f"option of {name}", option, known)
     at_least("channels", channels, 1)

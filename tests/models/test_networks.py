@@ -40,6 +40,14 @@ def test_names() -> None:
         # FedGen's network for MNIST: 60 + 12 + 880 + 32 + 784 * 32 + 32 + 330
         ("lenet", 1, 28, 10, {}, 26_434),
         ("lenet", 3, 32, 20, {}, 26_434 + 2 * 54 + (1024 - 784) * 32 + 10 * 33),
+        (
+            "lenet",
+            3,
+            32,
+            10,
+            {"first": 16, "second": 32, "features": 64},
+            28 * 16 + 32 + 145 * 32 + 64 + 2049 * 64 + 65 * 10,
+        ),
         # the CIFAR ResNet-8 with option B shortcuts: 464 + 4,672 + 14,528 + 57,728 + 650
         ("resnet8", 3, 32, 10, {"width": 16, "grid": 1}, 78_042),
         ("resnet8", 3, 32, 10, {}, 3_712 + 295_424 + 919_040 + 3_673_088 + 20_490),
@@ -85,6 +93,7 @@ def test_lenet_is_fedmks_105_kilobytes() -> None:
         ("lenet", 1, 28, {}, 32),
         ("lenet", 3, 32, {}, 32),
         ("lenet", 3, 33, {}, 32),
+        ("lenet", 3, 33, {"features": 5}, 5),
         ("resnet8", 3, 32, {}, 2048),
         ("resnet8", 1, 28, {"width": 8}, 128),
         ("resnet8", 1, 18, {"width": 8}, 128),
@@ -250,7 +259,7 @@ def test_resnet8_grid_refines_the_mean() -> None:
     [
         (("convnt", 1, 28, 2), {}, "did you mean 'convnet'"),
         (("convnet", 1, 28, 2), {"widht": 3}, "did you mean 'width'"),
-        (("lenet", 1, 28, 2), {"width": 3}, "lenet has no options, so 'width'"),
+        (("lenet", 1, 28, 2), {"width": 3}, "no option of lenet named 'width'"),
         (("convnet", 0, 28, 2), {}, "channels"),
         (("convnet", 1, 28.5, 2), {}, "size"),
         (("convnet", 1, 28, 1), {}, "classes"),
@@ -262,6 +271,7 @@ def test_resnet8_grid_refines_the_mean() -> None:
         (("convnet", 1, 28, 2), {"norm": "batchnorm"}, "did you mean 'batch'"),
         (("convnet", 1, 28, 2), {"norm": None}, "normalisation"),
         (("lenet", 1, 7, 2), {}, "at least 8x8"),
+        (("lenet", 1, 8, 2), {"first": 0}, "first"),
         (("resnet8", 1, 28, 2), {"width": "wide"}, "width"),
         (("resnet8", 1, 4, 2), {}, "1x1 cells"),
         (("resnet8", 1, 20, 2), {"grid": 4}, "5x5 cells"),
