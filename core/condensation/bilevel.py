@@ -182,9 +182,12 @@ def step_alongside(
     """`bilevel_step` with losses (K,) of all clients at once; no weights are shared, so the
     derivative of their sum holds that of each.
     """
-    knowledge = knowledge.detach().requires_grad_()
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    parts = steps_of(knowledge, data, steps, clients=True)
+    # parts that are no views: the derivative of a view is as large as the whole
+    parts = [
+        (part.detach().requires_grad_(), mine)
+        for part, mine in steps_of(knowledge.detach(), data, steps, clients=True)
+    ]
     for part, mine in parts:
         # w <- w - eta grad_w L(w, D^)   (Eq. 5)
         total = inner(weights, part, mine).sum()
@@ -195,7 +198,7 @@ def step_alongside(
         }
     # grad_D^ L(w*(D^), D)   (Eq. 6)
     loss = outer(weights, *parts[-1])
-    (gradient,) = torch.autograd.grad(loss.sum(), knowledge)
+    gradient = torch.cat(torch.autograd.grad(loss.sum(), [part for part, _ in parts]), 1)
     adapted = {name: weight.detach() for name, weight in weights.items()}
     return BilevelStep(gradient, loss.detach(), adapted)
 
