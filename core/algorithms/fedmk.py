@@ -68,6 +68,7 @@ from core.rng import Rng
 from core.training import batches, sgd, train
 
 WEIGHTS = ("dynamic", "class_balanced", "uniform")
+STARTS = ("uniform", "real")
 
 
 @attrs.frozen(kw_only=True)
@@ -88,6 +89,9 @@ class Settings(condensing.ServerSide, Extraction):
     weights: str = attrs.field(default="dynamic", validator=one_of("weights", *WEIGHTS))
     #: start from another client's knowledge; without it from U[-1, 1] in every round (Table 2)
     sharing: bool = attrs.field(default=True, validator=on_or_off)
+    #: what knowledge starts from where no other client's is at hand: U[-1, 1], "uniform", or "real"
+    #: images of the client; with these, no iterations and no sharing, clients send real images
+    start: str = attrs.field(default="uniform", validator=one_of("start", *STARTS))
     #: |pseudo| / |uploaded|, which is beta of Eq. 11; 0: no pseudo knowledge (Table 2)
     pseudo: float = attrs.field(default=1.0, validator=number(0))
     #: classes that a client makes knowledge of: its "own", or "all"
@@ -201,19 +205,13 @@ class FedMK(condensing.Condensing):
             made = made[client.class_counts > 0]
         labels = made.repeat_interleave(self.settings.images_per_class)
         # D^_ini ~ U[-1, 1]
-        draws = rng.at("start").generator(labels.device)
+        draws, shape = rng.at("start").generator(labels.device), (data.channels, data.size)
         start = (
-            2
-            * torch.rand(
-                len(labels),
-                data.channels,
-                data.size,
-                data.size,
-                generator=draws,
-                device=labels.device,
-            )
+            2 * torch.rand(len(labels), *shape, data.size, generator=draws, device=labels.device)
             - 1
         )
+        if self.settings.start == "real":
+            self._put_real(client, start, labels, draws)
         if "labels" in message.tensors:
             # D^_ini <- D^_{t-1} of client c', class by class
             theirs = message.tensors["labels"].long()
@@ -223,6 +221,18 @@ class FedMK(condensing.Condensing):
         return ExtractionProblem(
             client.images, client.labels, self._weights(client, model), start, labels, rng
         )
+
+    def _put_real(
+        self, client: Client, start: torch.Tensor, labels: torch.Tensor, draws: torch.Generator
+    ) -> None:
+        """Random real images of each class that the client has, in place; some twice where there are
+        fewer.
+        """
+        for c in (client.class_counts > 0).nonzero().flatten().tolist():
+            theirs, here = (client.labels == c).nonzero()[:, 0], (labels == c).nonzero()[:, 0]
+            order = torch.randperm(len(theirs), generator=draws, device=labels.device)
+            drawn = theirs[order[torch.arange(len(here), device=labels.device) % len(order)]]
+            start[here] = client.task.inputs(client.images[drawn])
 
     def _weights(self, client: Client, model: Classifier) -> torch.Tensor:
         """phi (N,) of a client's samples, from the model that it received."""

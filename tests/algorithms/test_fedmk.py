@@ -109,6 +109,28 @@ def test_without_sharing_nothing_but_the_model_is_sent(clients, after_one_round)
         assert float(source.knowledge.abs().max()) <= 1
 
 
+def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
+    """The control: from 50 of a class, of which a client has fewer, each is there as often as every
+    other, up to one.
+    """
+    algorithm = fedmk(start="real", sharing=False, iterations=0, images_per_class=50)
+    state = algorithm.initialise(task, Rng(0))
+    for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
+        real = task.inputs(client.images).flatten(1)
+        messages = {client.id: algorithm.broadcast(state, client.id)}
+        sent = algorithm.serve([client], messages, [Rng(0)])[client.id].tensors
+        for images, labels in (
+            (source.knowledge, source.knowledge_labels),
+            (sent["images"], sent["labels"]),
+        ):
+            same = (images.flatten(1)[:, None] == real[None]).all(-1)
+            assert same.any(1).all()  # every one is a real image
+            for c, have in enumerate(client.class_counts.tolist()):
+                if have:
+                    drawn = same[labels == c][:, client.labels == c].sum(0)
+                    assert int(drawn.sum()) == 50 and int(drawn.max() - drawn.min()) <= 1
+
+
 def test_all_classes_can_be_made(task, clients):
     algorithm = fedmk(classes="all")
     for source in sources(algorithm, clients, algorithm.initialise(task, Rng(0))).values():

@@ -342,7 +342,7 @@ def test_knowledge_teaches_the_real_labels(horizon):
     [
         {"horizon": 0},
         {"statistics": "running"},
-        {"iterations": 0},
+        {"iterations": -1},
         {"inner_lr": 0.0},
         {"image_lr": -1.0},
         {"inner_batch": 0},
