@@ -134,8 +134,8 @@ Markdown(
 # ## Another network, and how far the server goes
 #
 # The paper gives the size of its network on MNIST only: it is that of FedGen's code. That code lists another one for
-# CIFAR, with 16 and 32 channels and 64 features in place of 6, 16 and 32; its script never ran there. With it, on the
-# test set:
+# CIFAR, with 16 and 32 channels and 64 features in place of 6, 16 and 32. As it stands there it cannot run: the pools
+# that it lists, too, leave 128 of the 2,048 numbers that its next layer asks for. Without them, on the test set:
 
 # %% tags=["hide-input"]
 table("fedmk", "wide", best)

@@ -15,8 +15,9 @@ Where the paper is silent:
   lacks it starts from U[-1, 1]. "Another client" is one of the clients of the last round: only they
   have "the previous round's".
 * Algorithm 1 says `elif t == 1`; knowledge is shared in every round from the second on.
-* How often the inner loop starts at w^c again, what batch normalisation does in it, the numbers of
-  iterations, batches and all learning rates: see `core.condensation.bilevel` and `Settings`.
+* How often the inner loop starts at w^c again, how many steps it takes, what batch normalisation
+  does in it, the numbers of iterations, batches and all learning rates: see
+  `core.condensation.bilevel` and `Settings`.
 * As many pseudo samples as uploaded ones. They are features, so they enter at the classifier.
 * Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same
   seed and so many images per class runs along, outside the ledger, and the distance of the two sets
@@ -205,11 +206,9 @@ class FedMK(condensing.Condensing):
             made = made[client.class_counts > 0]
         labels = made.repeat_interleave(self.settings.images_per_class)
         # D^_ini ~ U[-1, 1]
-        draws, shape = rng.at("start").generator(labels.device), (data.channels, data.size)
-        start = (
-            2 * torch.rand(len(labels), *shape, data.size, generator=draws, device=labels.device)
-            - 1
-        )
+        draws = rng.at("start").generator(labels.device)
+        shape = (len(labels), data.channels, data.size, data.size)
+        start = 2 * torch.rand(shape, generator=draws, device=labels.device) - 1
         if self.settings.start == "real":
             self._put_real(client, start, labels, draws)
         if "labels" in message.tensors:

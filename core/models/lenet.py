@@ -23,9 +23,9 @@ class LeNet(Classifier):
 
     Convolutions have a bias. As in FedGen, nothing stands between the two linear layers. FedMK does
     not give its network for 32x32x3; here it is the same one, with 34,222 parameters at 10 classes.
-    FedGen's code lists another one for CIFAR that never ran: 16 and 32 channels and 64 features of
-    2,048 numbers. There are so many without the pools that it lists, too: `first=16, second=32,
-    features=64`, with 136,970 parameters.
+    FedGen's code lists another one for CIFAR, 16 and 32 channels and 64 features of 2,048 numbers.
+    With the pools that it lists, too, there would be 128, so it cannot run; without them there are
+    2,048: `first=16, second=32, features=64`, with 136,970 parameters.
 
     Raises InputError for images below 8x8, and for options below 1.
     """
