@@ -177,7 +177,7 @@ Markdown(
     f"{mine['printed']:.1f}), with that of Table 1 {mine['Table 1']:.1f}%, "
     f"where real images give {bound:.1f}: "
     "the schedule of the server sets a bound there that lies below print. "
-    "But the others are "
+    "But the others, with the rate of FedGen's code, are "
     f"{far['Table 1']:.1f} points from print on average with the network of "
     f"Table 1, {far['wider network']:.1f} with the wider one. So one network "
     "suits the printed numbers of FedMK, the other those of its rivals."
