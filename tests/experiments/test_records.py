@@ -38,6 +38,7 @@ AS_BEFORE: dict[str, object] = {
     "discriminator_rests": False,
     # what condensed images start from
     "init": "noise",
+    "start": "uniform",
     # masks and images: no part of classification
     "perceptual": 1.0,
 }
