@@ -43,6 +43,7 @@ from core.condensation import (
     class_balanced_weights,
     dynamic_weights,
     extract,
+    initial_images,
 )
 from core.families import condensing, generative
 from core.federation import (
@@ -69,7 +70,7 @@ from core.rng import Rng
 from core.training import batches, sgd, train
 
 WEIGHTS = ("dynamic", "class_balanced", "uniform")
-STARTS = ("uniform", "real")
+INITS = ("noise", "real")
 
 
 @attrs.frozen(kw_only=True)
@@ -90,9 +91,9 @@ class Settings(condensing.ServerSide, Extraction):
     weights: str = attrs.field(default="dynamic", validator=one_of("weights", *WEIGHTS))
     #: start from another client's knowledge; without it from U[-1, 1] in every round (Table 2)
     sharing: bool = attrs.field(default=True, validator=on_or_off)
-    #: what knowledge starts from where no other client's is at hand: U[-1, 1], "uniform", or "real"
-    #: images of the client; with these, no iterations and no sharing, clients send real images
-    start: str = attrs.field(default="uniform", validator=one_of("start", *STARTS))
+    #: what knowledge starts from where no other client's is at hand: "noise" from U[-1, 1], or
+    #: "real" images of the client; with these, no iterations and no sharing, clients send these
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *INITS))
     #: |pseudo| / |uploaded|, which is beta of Eq. 11; 0: no pseudo knowledge (Table 2)
     pseudo: float = attrs.field(default=1.0, validator=number(0))
     #: classes that a client makes knowledge of: its "own", or "all"
@@ -205,12 +206,7 @@ class FedMK(condensing.Condensing):
         if self.settings.classes == "own":
             made = made[client.class_counts > 0]
         labels = made.repeat_interleave(self.settings.images_per_class)
-        # D^_ini ~ U[-1, 1]
-        draws = rng.at("start").generator(labels.device)
-        shape = (len(labels), data.channels, data.size, data.size)
-        start = 2 * torch.rand(shape, generator=draws, device=labels.device) - 1
-        if self.settings.start == "real":
-            self._put_real(client, start, labels, draws)
+        start = self._start(client, labels, rng)
         if "labels" in message.tensors:
             # D^_ini <- D^_{t-1} of client c', class by class
             theirs = message.tensors["labels"].long()
@@ -221,17 +217,21 @@ class FedMK(condensing.Condensing):
             client.images, client.labels, self._weights(client, model), start, labels, rng
         )
 
-    def _put_real(
-        self, client: Client, start: torch.Tensor, labels: torch.Tensor, draws: torch.Generator
-    ) -> None:
-        """Random real images of each class that the client has, in place; some twice where there are
-        fewer.
+    def _start(self, client: Client, labels: torch.Tensor, rng: Rng) -> torch.Tensor:
+        """D^_ini (M, C, S, S) of these labels, sorted, where no other client's knowledge is at hand.
+
+        Raises InputError where real images are asked for and the client has none of a class.
         """
-        for c in (client.class_counts > 0).nonzero().flatten().tolist():
-            theirs, here = (client.labels == c).nonzero()[:, 0], (labels == c).nonzero()[:, 0]
-            order = torch.randperm(len(theirs), generator=draws, device=labels.device)
-            drawn = theirs[order[torch.arange(len(here), device=labels.device) % len(order)]]
-            start[here] = client.task.inputs(client.images[drawn])
+        data, draws = client.task.dataset, rng.at("start").generator(labels.device)
+        if self.settings.init == "real":
+            order = client.labels.argsort(stable=True)
+            sorted_, counts = client.labels[order], torch.bincount(labels)
+            return initial_images(
+                "real", client.images[order], sorted_, counts, client.task.inputs, draws
+            )
+        # D^_ini ~ U[-1, 1]
+        shape = (len(labels), data.channels, data.size, data.size)
+        return 2 * torch.rand(shape, generator=draws, device=labels.device) - 1
 
     def _weights(self, client: Client, model: Classifier) -> torch.Tensor:
         """phi (N,) of a client's samples, from the model that it received."""

@@ -113,7 +113,7 @@ def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
     """The control: from 50 of a class, of which a client has fewer, each is there as often as every
     other, up to one.
     """
-    algorithm = fedmk(start="real", sharing=False, iterations=0, images_per_class=50)
+    algorithm = fedmk(init="real", sharing=False, iterations=0, images_per_class=50)
     state = algorithm.initialise(task, Rng(0))
     for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
         real = task.inputs(client.images).flatten(1)

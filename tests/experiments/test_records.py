@@ -38,7 +38,6 @@ AS_BEFORE: dict[str, object] = {
     "discriminator_rests": False,
     # what condensed images start from
     "init": "noise",
-    "start": "uniform",
     # masks and images: no part of classification
     "perceptual": 1.0,
 }
