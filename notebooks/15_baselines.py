@@ -370,8 +370,7 @@ display(reduced, Markdown(said))
 #
 # - Seven of the nine methods are FedAvg and something of their own, and become FedAvg when it is off.
 # - The terms act on weights (FedProx), features (MOON, FedGen, DESA), data (FedGAN, FedMix) or on the server (DFRD).
-#   FedDM and FedVCK replace the upload itself. Where papers and code differ stands with the
-#   [results](19_baselines_results).
+#   FedDM and FedVCK replace the upload. Where papers and code differ stands with the [results](19_baselines_results).
 #
 # ## Exercises
 #

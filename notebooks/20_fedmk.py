@@ -157,8 +157,8 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # a mixed second derivative, the "gradient of gradient" of the paper's Appendix B. It says: change a pixel so that the
 # step on the made-up images points more along the step that the real images ask for. A footnote of the paper calls the
 # one step an assumption. With several (`inner_steps`), each on images of its own, the gradient goes back through all of
-# them, and an image of the first step also hears what the later ones make of it: [what that brings](27_fedmk_cifar) is measured
-# elsewhere. Nobody has to write the derivative out:
+# them, and an image of the first step also hears what the later ones make of it. [What that brings](27_fedmk_cifar) is
+# measured elsewhere. Nobody has to write the derivative out:
 
 
 # %%

@@ -201,8 +201,8 @@ Markdown(
 # ### Inner steps
 #
 # Eq. 3 to 6 have one, and "assume one" in a footnote. On MNIST a client takes one on 64 images of its knowledge in an
-# iteration, on CIFAR-10 ten on 100 each: on held-out images of CIFAR-10 that was better by several points, at four times
-# the work. [Why, and what another network does](27_fedmk_cifar), stands on a page of its own. Two steps on 100 images
+# iteration, on CIFAR-10 ten on 100 each, which move an image four times as often: on held-out images of CIFAR-10 that
+# was better by several points. [Why, and what another network does](27_fedmk_cifar), stands on a page of its own. Two steps on 100 images
 # each are one pass over what a client of MNIST has, again on held-out images:
 
 # %% tags=["hide-input"]

@@ -300,7 +300,8 @@ def extract(
     (iterations, clients).
     """
     if not settings.iterations:
-        return [problem.knowledge for problem in problems], torch.empty(0, len(problems))
+        found = [problem.knowledge for problem in problems]
+        return found, found[0].new_empty(0, len(problems))
     start = KnowledgeNetwork(model).weights()
     take_step = step_of(model, len(problems), settings, batched)
     real, made = draw_batches(problems, settings)

@@ -5,8 +5,10 @@ import collections
 import attrs
 import pytest
 
+from core.condensation import Extraction
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
+from core.report import table_frame
 from core.report.frames import table_runs
 from core.report.results import reporting_rules
 from core.report.tuning import (
@@ -116,6 +118,30 @@ def test_the_tables_of_fedmk_hold_the_schedule_that_was_chosen(table):
     chosen = next(row for row in TableSpec.find("fedmk", "schedule").rows if row.name == best)
     held = next(row for row in TableSpec.find("fedmk", table).rows if row.name == "FedMK")
     assert held.fields["settings"] == chosen.fields["settings"]
+
+
+@pytest.mark.parametrize("table", [1, 4, 5, "figure2", "figure4", "figure5"])
+def test_the_tables_of_fedmk_hold_the_reading_that_was_chosen_on_cifar10(table):
+    """That of one network with the highest accuracy on held-out images."""
+    spec = TableSpec.find("fedmk", "readings_cifar10")
+    tried = table_frame("fedmk", "readings_cifar10", "paper").set_index("row")["measured"]
+    ours = [row.name for row in spec.rows if "model_options" not in row.fields]
+    assert tried[ours].notna().all() and len(ours) == 4
+    chosen = next(cell for cell in spec.cells("paper") if cell.row == tried[ours].idxmax())
+    columns = 0
+    for cell in TableSpec.find("fedmk", table).cells("paper"):
+        run = cell.experiments[0] if cell.experiments else None
+        if run and run.algorithm == "fedmk" and cell.column.startswith("cifar10-"):
+            assert _extraction(run) == _extraction(chosen.experiments[0])
+            columns += 1
+    assert columns
+
+
+def _extraction(run):
+    """How a client of FedMK makes its knowledge, and the server's rates."""
+    settings = run.new_algorithm().settings
+    names = (*attrs.fields_dict(Extraction), "images_per_class", "round_decay", "last_lr")
+    return {name: getattr(settings, name) for name in names}
 
 
 @pytest.mark.parametrize("table", [1, 6, 7])
