@@ -33,6 +33,7 @@ from core.checks import number, one_of, whole
 from core.condensation.alongside import Alongside
 from core.condensation.knowledge import KnowledgeNetwork
 from core.models import Classifier
+from core.models.images_last import images_first, images_last
 from core.rng import Rng
 
 Weights = dict[str, torch.Tensor]
@@ -185,7 +186,7 @@ def step_alongside(
     weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     # parts that are no views: the derivative of a view is as large as the whole
     parts = [
-        (part.detach().requires_grad_(), mine)
+        (images_last(part).requires_grad_(), mine)
         for part, mine in steps_of(knowledge.detach(), data, steps, clients=True)
     ]
     for part, mine in parts:
@@ -198,7 +199,10 @@ def step_alongside(
         }
     # grad_D^ L(w*(D^), D)   (Eq. 6)
     loss = outer(weights, *parts[-1])
-    gradient = torch.cat(torch.autograd.grad(loss.sum(), [part for part, _ in parts]), 1)
+    slopes = torch.autograd.grad(loss.sum(), [part for part, _ in parts])
+    gradient = torch.empty_like(knowledge, memory_format=torch.contiguous_format)
+    for slope, (part, _) in zip(slopes, steps_of(gradient, {}, steps, clients=True), strict=True):
+        images_first(slope, part)
     adapted = {name: weight.detach() for name, weight in weights.items()}
     return BilevelStep(gradient, loss.detach(), adapted)
 

@@ -44,6 +44,31 @@ class Window:
         return (pixels + 2 * self.padding - self.side) // self.stride + 1
 
 
+def images_last(images: torch.Tensor) -> torch.Tensor:
+    """A copy of images (K, N, ...) in which those of each of K networks lie last in memory, so that
+    (K, ..., N) of it is a view.
+    """
+    flat = images.flatten(2)
+    found = images.new_empty(flat.mT.shape)
+    _turn(flat, found)
+    return found.mT.unflatten(2, images.shape[2:])
+
+
+def images_first(images: torch.Tensor, found: torch.Tensor) -> None:
+    """Write images (K, N, ...), which may lie last in memory, into `found`, where they come first."""
+    _turn(images.flatten(2).mT, found.view(*found.shape[:2], -1))
+
+
+def _turn(matrices: torch.Tensor, found: torch.Tensor) -> None:
+    """found (K, C, R) <- matrices (K, R, C), turned."""
+    each = matrices[:, None], found[:, None]
+    if _fits(*each) and all(one[0].is_contiguous() for one in (matrices, found)):
+        apart = (one.stride(0) for one in (matrices, found))
+        kernels.call("last_turned", matrices, found, *matrices.shape, *apart)
+    else:
+        found.copy_(matrices.mT)
+
+
 def convolve(
     maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, window: Window
 ) -> torch.Tensor:
@@ -79,12 +104,12 @@ class _Results(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         maps, weight = ctx.saved_tensors
-        of_maps, of_weight, of_bias, _ = ctx.needs_input_grad
+        of_maps, of_weight, *of_bias = _asked(ctx)
         slope = slope.contiguous()
         return (
             _Maps.apply(weight, slope, maps.shape, ctx.window) if of_maps else None,
             _Weights.apply(maps, slope, weight.shape, ctx.window) if of_weight else None,
-            slope.sum((1, 2, 3)) if of_bias else None,
+            slope.sum((1, 2, 3)) if any(of_bias) else None,
             None,
         )
 
@@ -108,7 +133,7 @@ class _Maps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         weight, slope = ctx.saved_tensors
-        of_weight, of_slope, *_ = ctx.needs_input_grad
+        of_weight, of_slope = _asked(ctx)
         given = given.contiguous()
         return (
             _Weights.apply(given, slope, weight.shape, ctx.window) if of_weight else None,
@@ -137,7 +162,7 @@ class _Weights(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         maps, slope = ctx.saved_tensors
-        of_maps, of_slope, *_ = ctx.needs_input_grad
+        of_maps, of_slope = _asked(ctx)
         given = given.contiguous()
         return (
             _Maps.apply(given, slope, maps.shape, ctx.window) if of_maps else None,
@@ -269,6 +294,17 @@ class _Affine(torch.autograd.Function):
         both = scale, shift
         kernels.call("last_affine_once", maps, given.contiguous(), *both, *found, *size, ctx.slope)
         return (*found, None)
+
+
+def _asked(ctx: Any) -> list[bool]:
+    """For which of a function's tensors this pass through the graph wants a derivative. One that could
+    be had may not be asked for, such as that for images in a step of the weights. Of a leaf of the
+    graph PyTorch does not tell.
+    """
+    return [
+        node is not None and (hasattr(node, "variable") or torch._C._will_engine_execute_node(node))
+        for node, _ in ctx.next_functions
+    ]
 
 
 def _fits(*given: torch.Tensor) -> bool:

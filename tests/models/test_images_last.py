@@ -10,7 +10,14 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 
 from core.models import kernels
-from core.models.images_last import Window, affine, convolve, standardise
+from core.models.images_last import (
+    Window,
+    affine,
+    convolve,
+    images_first,
+    images_last,
+    standardise,
+)
 from core.rng import Rng
 
 #: groups, inputs and outputs of each, height, width, images; side, stride, padding
@@ -112,6 +119,37 @@ def test_maps_of_any_layout_are_taken():
     assert not elsewhere.is_contiguous()
     plain = convolve(maps, weight, bias, window)
     assert torch.equal(convolve(elsewhere, weight, bias, window), plain)
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
+def test_only_derivatives_that_are_asked_for_are_computed(monkeypatch):
+    maps, weight, bias, window = given((2, 2, 3, 6, 6, 18), (3, 2, 1), torch.float32)
+    called, call = [], kernels.call
+    monkeypatch.setattr(
+        kernels, "call", lambda name, *rest: (called.append(name), call(name, *rest))
+    )
+    # of leaves of the graph PyTorch does not tell
+    cost = convolve(2 * maps, 2 * weight, bias, window).square().sum()
+    (slope,) = torch.autograd.grad(cost, [weight], create_graph=True)
+    assert called == ["last_results", "last_weights"]
+    torch.autograd.grad(slope.square().sum(), [maps])
+    # as the images of the slope, and as those of the results
+    assert called[2:].count("last_maps") == 2 and "last_weights" not in called[2:]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 5, 1, 7, 9), (2, 33, 3, 8, 8), (1, 16, 4, 4, 4)])
+def test_images_are_turned_and_turned_back(shape, dtype):
+    images = torch.randn(shape, generator=Rng(1).generator()).to(dtype)
+    # of a longer row of images, as the parts of a client's knowledge are
+    part = torch.cat([images, images], 1)[:, 2 : shape[1]]
+    last = images_last(part)
+    assert torch.equal(last, part)
+    assert last.permute(0, 2, 3, 4, 1).is_contiguous()
+    room = torch.zeros_like(torch.cat([images, images], 1))
+    images_first(last, room[:, 2 : shape[1]])
+    assert torch.equal(room[:, 2 : shape[1]], part)
+    assert not room[:, :2].any() and not room[:, shape[1] :].any()
 
 
 #: channels, height, width, images
