@@ -19,9 +19,10 @@ Where the paper is silent:
   does in it, the numbers of iterations, batches and all learning rates: see
   `core.condensation.bilevel` and `Settings`.
 * As many pseudo samples as uploaded ones. They are features, so they enter at the classifier.
-* Table 7 compares knowledge of two sizes. With `compare_size` a second federation with the same
-  seed and so many images per class runs along, outside the ledger, and the distance of the two sets
-  is measured after the last round.
+* Table 7 compares knowledge of two sizes. With `compare_size` a second federation of the same clients
+  with so many images per class runs along, outside the ledger, and the distance of the two sets is
+  measured after the last round. Its draws are its own: from the same noise the smaller set would be
+  a part of the larger one.
 """
 
 from __future__ import annotations
@@ -340,7 +341,7 @@ class FedMK(condensing.Condensing):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared
-        with.
+        with, whose clients are the same and whose draws are its own.
         """
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:
@@ -349,7 +350,7 @@ class FedMK(condensing.Condensing):
         aside.open_round()
         with ledger.timed("compared"):
             beside = State(state.task, take("compared/", state.tensors), state.meta)
-            compared = self._compared().round(beside, clients, aside, rng)
+            compared = self._compared().round(beside, clients, aside, rng.at("compared"))
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def compared_update(

@@ -334,24 +334,22 @@ def test_it_beats_chance_on_digits():
 # ---------------------------------------------------------------------------------------------
 
 
-def test_the_size_of_comparison_itself_has_no_distance(task):
-    """The federation beside it runs with the same seed, so for equal sizes it is the same
-    federation.
+def test_the_federation_of_comparison_draws_for_itself_and_changes_nothing(task):
+    """With the noise of the other one a set of the same size would have no distance, and one of twice
+    the size about half of that of a set by itself, whatever the images hold.
     """
     pytest.importorskip("ot")
+    *_, plain = rounds(attrs.evolve(TINY, rounds=2), task=task)
+    assert "emd" not in plain.metrics
     found = {}
     for size in (1, 2):
         experiment = attrs.evolve(TINY, rounds=2, settings=SHORT | {"compare_size": size})
         *_, last = rounds(experiment, task=task)
         found[size] = last.metrics["emd"]
-        *_, plain = rounds(attrs.evolve(TINY, rounds=2), task=task)
-        assert (last.up, last.down, last.metrics["accuracy"]) == (
-            plain.up,
-            plain.down,
-            plain.metrics["accuracy"],
-        )
-        assert "emd" not in plain.metrics
-    assert found[2] == pytest.approx(0, abs=1e-6) and found[1] > 0.01
+        for name in ("up", "down"):
+            assert getattr(last, name) == getattr(plain, name)
+        assert last.metrics["accuracy"] == plain.metrics["accuracy"]
+    assert found[2] > found[1] / 2 > 0.1
 
 
 # --- the appendix's arithmetic
