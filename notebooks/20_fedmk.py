@@ -154,8 +154,11 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # \nabla_{\mathbf{w}} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) ,
 # $$ (eq:mk-chain)
 #
-# a mixed second derivative, the "gradient of gradient" of the paper's Appendix B. It says: change a pixel so that the
-# step on the made-up images points more along the step that the real images ask for. A footnote of the paper calls the
+# a mixed second derivative, the "gradient of gradient" of the paper's Appendix B. It is no curvature: images and model
+# still take plain gradient steps, so what is known of second-order methods does not carry over. It says: change a pixel
+# so that the step on the made-up images points more along the step that the real images ask for. The sums run over all
+# images; the code draws batches in each iteration, `inner_batch` images of the knowledge for the step and `real_batch`
+# real ones for the loss, and only the drawn images move. A footnote of the paper calls the
 # one step an assumption. With several (`inner_steps`), each on images of its own, the gradient goes back through all of
 # them, and an image of the first step also hears what the later ones make of it. [What that brings](27_fedmk_cifar) is
 # measured elsewhere. Nobody has to write the derivative out:

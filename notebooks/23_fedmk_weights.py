@@ -160,7 +160,7 @@ Markdown(
 )
 
 # %% [markdown]
-# At the start every loss is near $\log C$, and with $\kappa = 5$ every $\phi$ is near 1: no sample is told apart. Later,
+# At the start every loss is near the logarithm of the number of classes, and with $\kappa = 5$ every $\phi$ is near 1: no sample is told apart. Later,
 # samples that are well known fall towards one half. So the weights are a gentle tilt, never a selection, and the
 # extremes ($\kappa \to 0$ and $\kappa \to \infty$) are the same plain mean. This fits the small difference in
 # [Table 2](21_fedmk_ablations).

@@ -70,6 +70,10 @@ run = lesson.run(clients=members)
 run.per_round().T.round(2)
 
 # %% [markdown]
+# Accuracy may fall in later rounds: here the server keeps one learning rate. In the [results](22_fedmk_results) the rate
+# falls from round to round, and accuracy falls less.
+
+# %% [markdown]
 # ## Sharing
 #
 # Rounds are counted by $t$. In the first one every pixel starts from $U[-1, 1]$. From the second on, client $c$ starts from what *another*
@@ -165,7 +169,8 @@ Markdown(
 #
 # ## What the server does
 #
-# It takes the uploaded images as training data (Eq. 9):
+# It takes the uploaded images as training data (Eq. 9). $\mathbf{W}_G$ are the weights of the global model,
+# $(\hat{x}_i, \hat{y}_i)$ is a made-up image with its label:
 #
 # $$
 # \mathcal{L}(\mathbf{W}_G, \hat{\mathcal{D}}) = \frac{1}{|\hat{\mathcal{D}}|}
@@ -174,8 +179,8 @@ Markdown(
 # $$ (eq:mk-server)
 #
 # The model is a feature extractor with a classifier $\mathbf{W}_G^\mathcal{C}$ on top. A generator $\mathcal{G}$ maps a
-# label (and noise) to features $z$, such that the classifier sees the label in them (Eq. 10). $p(y)$ is the share of a
-# label among the uploads, $\mathbf{w}^\mathcal{G}$ are the generator's weights:
+# label (and noise) to features $z$, such that the classifier sees the label in them (Eq. 10). $p(y)$, which the paper does
+# not name, is here the share of a label among the uploads; $\mathbf{w}^\mathcal{G}$ are the generator's weights:
 #
 # $$
 # \mathcal{G}^* = \operatorname*{arg\,max}_{\mathcal{G}: y \to z} \;
@@ -243,7 +248,18 @@ means = [
     for one, y in features.values()
 ]
 cosine = cosine_similarity(*means).mean().item()
-pd.DataFrame(rows).T.assign(**{"cosine of means": cosine}).round(2)
+seen = pd.DataFrame(rows).T
+seen.round(2)
+
+# %% tags=["hide-input"]
+real, drawn = (seen.loc[name] for name in features)
+Markdown(
+    f"The class means have a cosine of {cosine:.2f}. Generated features are "
+    f"{drawn['mean length'] / real['mean length']:.1f} times as long, and the "
+    f"classifier is sure of them by {drawn['sure (%)']:.0f}% in place of "
+    f"{real['sure (%)']:.0f}%. "
+    + ("So they are not alike." if cosine < 0.9 else "So they point alike.")
+)
 
 # %% [markdown]
 # ## The run beside FedAvg
@@ -302,8 +318,8 @@ bytes_by_kind(
 #
 # *Medium, 20 minutes.*
 #
-# Leave the clients' settings as they are and let the server take four times as many steps. Then do it with `horizon=1`, the literal
-# Eq. 3.
+# Let the server take four times as many steps, with the clients' settings as they are. Then set `horizon=1`, the literal
+# Eq. 3, and let the server take its 25 steps, and one.
 # ```
 #
 # ````{solution} ex-mk-horizon
