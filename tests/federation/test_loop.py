@@ -1,5 +1,7 @@
 """The round loop: selection, traffic, determinism, resuming."""
 
+from itertools import islice
+
 import attrs
 import pytest
 import torch
@@ -88,6 +90,16 @@ def test_only_clients_with_data_take_part(task):
     assert [c.id for c in select(crowd, 4, Rng(0))] == [1, 2, 3]
     drawn = {tuple(c.id for c in select(crowd, 2, Rng(0).at(i))) for i in range(40)}
     assert drawn == {(1, 2), (1, 3), (2, 3)}
+
+
+def test_a_run_on_a_cpu_waits_for_no_gpu(task, monkeypatch, tmp_path):
+    """Waiting would open one; neither does a run that goes on."""
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    for number in (1, 2):
+        *_, last = islice(rounds(TINY, task=task, checkpoint=tmp_path / "c"), number)
+        assert not waited and last.ledger.device == task.runtime.device
 
 
 def test_the_last_round_is_always_tested(task):
