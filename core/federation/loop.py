@@ -91,9 +91,8 @@ def rounds(
     be written or has another key.
     """
     check_serves(algorithm, task)
-    able = sum(len(client) > 0 for client in clients)
-    algorithm.schedule = schedule = algorithm.schedule.among(able)
-    rng, key = Rng(seed), dict(key or {})
+    algorithm = algorithm.among(clients)
+    schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     if saved is None:
         state = algorithm.initialise(task, rng.at("initialise"))
