@@ -239,8 +239,11 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
 
 
 def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | None:
-    """The file in which a partition is written down; None for one that is drawn."""
-    return data_root(root) / str(spec["file"]) if spec.get("name") == "file" else None
+    """The file in which a partition is written down; None for one that is drawn. Raises InputError
+    for a partition that cannot be.
+    """
+    name, given = _stated(spec)
+    return data_root(root) / str(given["file"]) if name == "file" else None
 
 
 def split(
@@ -255,6 +258,21 @@ def split(
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
     when a natural or written partition has another number of clients.
     """
+    name, given = _stated(spec)
+    _whole("clients", clients, 1)
+    parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
+    if len(parts) != clients:
+        where = (
+            f"the file {given['file']}"
+            if name == "file"
+            else f"the {name} partition of this data set"
+        )
+        raise InputError(f"{where} has {len(parts)} clients, but {clients} are asked for")
+    return parts
+
+
+def _stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a partition and its options. Raises InputError for anything unknown or missing."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise InputError(
             f"a partition is a table with a 'name', such as {{'name': 'iid'}}, not {spec!r}"
@@ -273,16 +291,7 @@ def split(
     for key, default in options.items():
         if default is inspect.Parameter.empty and key not in given:
             raise InputError(f"the partition {name!r} needs {key!r}")
-    _whole("clients", clients, 1)
-    parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
-    if len(parts) != clients:
-        where = (
-            f"the file {given['file']}"
-            if name == "file"
-            else f"the {name} partition of this data set"
-        )
-        raise InputError(f"{where} has {len(parts)} clients, but {clients} are asked for")
-    return parts
+    return name, given
 
 
 def _labels(labels: Labels) -> np.ndarray:

@@ -56,7 +56,7 @@ class Targets:
 
     def real(self) -> Client:
         """The client as it is, with a memory of its own."""
-        return attrs.evolve(self.client, memory=dict(self.client.memory))
+        return self.client.copy()
 
     def shadow(self, inside: torch.Tensor) -> Client:
         """The client with another data set: what is known, and the targets (T,) bool that are
@@ -66,7 +66,7 @@ class Targets:
         inside = inside.to(of.labels.device)
         images = torch.cat([of.images[self.known], self.images[inside]])
         labels = torch.cat([of.labels[self.known], self.labels[inside]])
-        return Client(of.id, of.task, images, labels, dict(of.memory))
+        return attrs.evolve(of.copy(), images=images, labels=labels)
 
 
 @attrs.frozen(eq=False)
@@ -128,6 +128,7 @@ def attack(
     Raises InputError for a method whose clients do not upload once in this round, or whose server
     keeps no single model, and where no client has a target.
     """
+    algorithm = algorithm.among(clients)
     here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
     for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):

@@ -72,13 +72,10 @@ def rounds(
     """
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
-    fresh = (
-        [attrs.evolve(client, memory=dict(client.memory)) for client in clients]
-        if experiment.attack
-        else []
-    )
+    algorithm = algorithm or experiment.new_algorithm()
+    fresh = [client.copy() for client in clients] if experiment.attack else []
     for result in federation.rounds(
-        algorithm or experiment.new_algorithm(),
+        algorithm,
         task,
         clients,
         experiment.seed,
@@ -86,11 +83,16 @@ def rounds(
         key=_key(experiment, task),
     ):
         attacked = experiment.attack and result.round == experiment.rounds
-        yield _attacked(result, experiment, task, fresh, checkpoint) if attacked else result
+        yield (
+            _attacked(result, algorithm, experiment, task, fresh, checkpoint)
+            if attacked
+            else result
+        )
 
 
 def _attacked(
     result: RoundResult,
+    algorithm: Algorithm,
     experiment: Experiment,
     task: Task,
     clients: Sequence[Client],
@@ -99,7 +101,7 @@ def _attacked(
     """The last round, with what an attack on the experiment finds among its metrics."""
     start = time.perf_counter()
     found = attack(
-        experiment.new_algorithm(),
+        algorithm,
         task,
         clients,
         experiment.seed,
@@ -170,8 +172,9 @@ def run(
     precision or on another kind of machine.
     """
     task = task or make_task(experiment, runtime)
+    algorithm = algorithm or experiment.new_algorithm()
     # what cannot begin is a mistake, and leaves no record: a method for other data, a partition
-    federation.check_serves(algorithm or experiment.new_algorithm(), task)
+    federation.check_serves(algorithm, task)
     clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)
     kept.notes = kept.notes if notes is None else notes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 import torch
@@ -55,6 +56,14 @@ class Algorithm:
     def serves(cls) -> tuple[str, ...]:
         """The kinds of task that this method is for."""
         return vars(cls).get("learns", Algorithm.learns)
+
+    def among(self, clients: Sequence[Client]) -> Self:
+        """This algorithm in a run of those of the clients that have data: a copy, for it may be run
+        again with others.
+        """
+        mine = copy.copy(self)
+        mine.schedule = self.schedule.among(sum(len(client) > 0 for client in clients))
+        return mine
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The server's state before the first round."""

@@ -88,7 +88,8 @@ def restore(
     for client in clients:
         client.memory.update(take(f"client/{client.id}/", tensors))
     state = State(task, take("state/", tensors), facts["meta"])
-    return Checkpoint(state, Ledger(facts["ledger"]), facts["history"])
+    ledger = Ledger(facts["ledger"], task.runtime.device)
+    return Checkpoint(state, ledger, facts["history"])
 
 
 def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:

@@ -43,6 +43,11 @@ class Client:
     labels: torch.Tensor
     memory: dict[str, torch.Tensor] = attrs.field(factory=dict)
 
+    def copy(self) -> Client:
+        """The same client with a memory of its own: what it learns in place is not learnt by both."""
+        memory = {name: value.clone() for name, value in self.memory.items()}
+        return attrs.evolve(self, memory=memory)
+
     @property
     def images(self) -> torch.Tensor:
         """The client's images; a client that holds rows of an array makes them at every call, so

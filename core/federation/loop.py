@@ -91,11 +91,12 @@ def rounds(
     be written or has another key.
     """
     check_serves(algorithm, task)
-    able = sum(len(client) > 0 for client in clients)
-    algorithm.schedule = schedule = algorithm.schedule.among(able)
-    rng, key = Rng(seed), dict(key or {})
+    algorithm = algorithm.among(clients)
+    schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
-    saved = saved or Checkpoint(algorithm.initialise(task, rng.at("initialise")), Ledger(), [])
+    if saved is None:
+        state = algorithm.initialise(task, rng.at("initialise"))
+        saved = Checkpoint(state, Ledger(device=task.runtime.device), [])
     state, ledger, history = saved.state, saved.ledger, saved.history
     for row in list(history):  # each with what had crossed the network by then
         then = Ledger(ledger.rounds[: row["round"]])

@@ -13,6 +13,7 @@ import attrs
 import torch
 
 from core.errors import InputError
+from core.federation.runtime import finish
 
 Direction = Literal["up", "down"]
 
@@ -70,6 +71,8 @@ class Ledger:
     """
 
     rounds: list[dict[str, dict[str, Any]]] = attrs.field(factory=list)
+    #: where the run computes: a phase ends when this has done what it was given
+    device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
 
     def open_round(self) -> None:
         """Begin a new round; later entries belong to it."""
@@ -94,8 +97,7 @@ class Ledger:
         try:
             yield
         finally:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            finish(self.device)
             entry = self.rounds[-1]["seconds"]
             entry[phase] = entry.get(phase, 0.0) + time.perf_counter() - start
 

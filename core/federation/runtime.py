@@ -33,6 +33,12 @@ def cpu_has_bfloat16() -> bool:
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
+def finish(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given; a CPU has done it already."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @attrs.frozen
 class Runtime:
     """A device and the precision of its convolutions.

@@ -33,8 +33,8 @@ class TaughtLesson(Lesson):
     """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
 
     @cached_property
-    def taught(self) -> dict[int, dict[str, torch.Tensor]]:
-        """The memory of each client after stage one, by its number."""
+    def taught(self) -> dict[int, Client]:
+        """The clients after stage one, by their numbers."""
         return {}
 
     def members(self) -> list[Client]:
@@ -44,9 +44,8 @@ class TaughtLesson(Lesson):
             if client.id not in self.taught:
                 rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
                 train_teacher(client, self.method.settings, rng)
-                self.taught[client.id] = dict(client.memory)
-            client.memory = dict(self.taught[client.id])
-        return members
+                self.taught[client.id] = client
+        return [self.taught[client.id].copy() for client in members]
 
     def run(
         self,

@@ -48,7 +48,7 @@ def handed_out(task):
 
 @pytest.fixture
 def clients(handed_out):
-    return [attrs.evolve(client, memory=dict(client.memory)) for client in handed_out]
+    return [client.copy() for client in handed_out]
 
 
 def fediod(**settings):

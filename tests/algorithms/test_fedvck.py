@@ -34,7 +34,7 @@ def messages_of(algorithm, state, clients):
 
 
 def copies(clients):
-    return [attrs.evolve(client, memory=dict(client.memory)) for client in clients]
+    return [client.copy() for client in clients]
 
 
 def assert_same_uploads(one, other):

@@ -284,6 +284,13 @@ def test_impossible_requests(spec, clients, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_the_queue_asks_for_the_file_of_a_partition_that_names_none():
+    """And hears what a run would."""
+    with pytest.raises(InputError, match="needs 'file'"):
+        p.written({"name": "file"})
+    assert p.written({"name": "iid"}) is None
+
+
 def test_wrong_number_of_clients(tmp_path):
     write(tmp_path / "s.json", [[0], [1]])
     with pytest.raises(InputError, match=r"the file s.json has 2 clients, but 3 are asked for"):

@@ -202,6 +202,38 @@ def test_methods_with_rounds_of_their_own_are_attacked(algorithm, threads):
     assert (one == three).all() and one.std(0).min() > 0
 
 
+def test_the_real_run_leaves_what_its_clients_remember_to_the_shadows():
+    """FedDistill adds up logits over a run, in place."""
+    stated = Experiment(
+        algorithm="feddistill",
+        dataset="digits",
+        model="lenet",
+        clients=2,
+        rounds=2,
+        settings={"tracking": "run", "local_steps": 1, "batch_size": 8},
+    )
+    task = running.make_task(stated, CPU)
+    clients = running.make_clients(stated, task)
+    plan = LikelihoodRatio(shadows=4, round=2)
+    attack(stated.new_algorithm(), task, clients, 0, plan)
+    # they remember one step, of the round before the one that is attacked
+    assert [int(client.memory["tracked/samples"].sum()) for client in clients] == [8, 8]
+
+
+def test_the_algorithm_that_runs_is_the_one_that_is_attacked(digits):
+    stated = attrs.evolve(digits, algorithm="fedavg", settings={"local_steps": 2})
+    blind = Blind(Settings(), stated.schedule)
+    *_, last = running.rounds(stated, task=running.make_task(stated, CPU), algorithm=blind)
+    found = attack(
+        blind,
+        task := running.make_task(stated, CPU),
+        running.make_clients(stated, task),
+        stated.seed,
+        LikelihoodRatio(**stated.attack),
+    )
+    assert found.metrics().items() <= last.metrics.items()
+
+
 @pytest.fixture
 def digits() -> Experiment:
     return Experiment(

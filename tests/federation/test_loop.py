@@ -1,5 +1,7 @@
 """The round loop: selection, traffic, determinism, resuming."""
 
+from itertools import islice
+
 import attrs
 import pytest
 import torch
@@ -8,6 +10,7 @@ from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime, distribute, select
+from core.federation import rounds as federated
 from core.models import count_parameters
 from core.rng import Rng
 
@@ -88,6 +91,27 @@ def test_only_clients_with_data_take_part(task):
     assert [c.id for c in select(crowd, 4, Rng(0))] == [1, 2, 3]
     drawn = {tuple(c.id for c in select(crowd, 2, Rng(0).at(i))) for i in range(40)}
     assert drawn == {(1, 2), (1, 3), (2, 3)}
+
+
+def test_a_run_on_a_cpu_waits_for_no_gpu(task, monkeypatch, tmp_path):
+    """Waiting would open one; neither does a run that goes on."""
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
+    for number in (1, 2):
+        *_, last = islice(rounds(TINY, task=task, checkpoint=tmp_path / "c"), number)
+        assert not waited and last.ledger.device == task.runtime.device
+
+
+def test_an_algorithm_may_be_run_again_with_other_clients(task):
+    """What a run finds of its clients it keeps to itself."""
+    algorithm, clients = tiny(active=3).new_algorithm(), make_clients(TINY, task)
+    few = [attrs.evolve(one, images=one.images[:0], labels=one.labels[:0]) for one in clients[:2]]
+    for able, crowd in ((2, [*few, *clients[2:]]), (4, clients)):
+        result = next(federated(algorithm, task, crowd, 0))
+        sent = result.ledger.total("up")["parameters"]
+        assert sent == min(able, 3) * 4 * count_parameters(task.new_model(Rng(0)))
+        assert (algorithm.schedule.clients, algorithm.schedule.active) == (4, 3)
 
 
 def test_the_last_round_is_always_tested(task):

@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 import torch
 
+from core.experiments.bench.timing import seconds
 from core.federation import Ledger, Message
 
 
@@ -48,3 +50,17 @@ def test_many_messages_of_one_form_are_entered_at_once():
     for _ in range(5):
         each.count("up", message())
     assert once.rounds == each.rounds
+
+
+@pytest.mark.parametrize(("device", "waited"), [("cpu", []), ("cuda:1", [torch.device("cuda:1")])])
+def test_a_clock_waits_for_the_device_of_the_run_and_for_no_other(device, waited, monkeypatch):
+    """A run on a CPU leaves the GPUs of its machine alone."""
+    found = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: found.append(device))
+    ledger = Ledger(device=torch.device(device))
+    ledger.open_round()
+    with ledger.timed("clients"):
+        pass
+    assert found == waited and ledger.rounds[0]["seconds"]["clients"] >= 0
+    assert seconds(lambda: None, torch.device(device)) >= 0 and found == 2 * waited

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from core.data import Dataset, Split
 from core.federation import Runtime, Task
+from core.federation.runtime import finish
 from core.models import kernels
 from core.rng import Rng
 
@@ -20,8 +21,7 @@ def seconds(work: Callable[[], Any], device: torch.device) -> float:
     """Wall time of one call, waiting for a GPU to finish."""
     start = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    finish(device)
     return time.perf_counter() - start
 
 

@@ -18,6 +18,7 @@ import json
 import os
 from pathlib import Path
 
+import attrs
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -153,7 +154,7 @@ def answer(message: Message, context: Context) -> Message:
     # all draws below the same node of the tree of random streams as in one process
     private = getattr(algorithm.settings, "private", False)
     rng = Rng(int.from_bytes(bytes(secret.tolist())) if private else experiment.seed, tuple(path))
-    client.memory = {name: value.clone() for name, value in before.items()}  # some learn in place
+    client = attrs.evolve(client, memory=before).copy()  # some learn in place
     received = {client.id: wire.message(message.content, client.task.runtime.device)}
     content = wire.records(getattr(algorithm, question)([client], received, rng)[client.id])
     _remember(context, client, before, secret, asked)
