@@ -270,7 +270,7 @@ def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
 def _effect(found: Sequence[Lead], counted: str) -> str:
     """A sentence on all comparisons of a claim; `counted` says how they went."""
     profiles = ", ".join(dict.fromkeys(one.profile for one in found))
-    digits = 3 if all(one.unit == "auc" for one in found) else 1
+    digits = style.digits(found[0].unit)
     if len(found) == 1:
         (one,) = found
         return (
@@ -278,11 +278,14 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
             f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {profiles})"
         )
     counts = f"{counted} of {len(found)} comparisons"
-    of: dict[str, list[float]] = {}
+    of: dict[tuple[str, str], list[float]] = {}
     for one in found:
-        of.setdefault(style.measure(one.metric), []).append(one.mean)
+        of.setdefault((style.measure(one.metric), one.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
-        each = ", ".join(f"{name} {statistics.fmean(means):+.1f}" for name, means in of.items())
+        each = ", ".join(
+            f"{name} {statistics.fmean(means):+.{style.digits(unit)}f}"
+            for (name, unit), means in of.items()
+        )
         return f"{counts}; mean lead, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
     return (
