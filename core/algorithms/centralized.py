@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import nn
 
+from core.errors import InputError
 from core.federation import (
     EVERY_TASK,
     Algorithm,
@@ -37,14 +38,22 @@ class Centralized(Algorithm):
     first round.
 
     A round takes as many passes, or as many steps in all, as the clients of a federated round take
-    together.
+    together. All clients take part in it. What they sent is read where it lies and not kept a second
+    time; the state says whose it is.
     """
 
     Settings = Settings
     learns = EVERY_TASK
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model; no data yet."""
+        """A fresh model; no data yet. Raises InputError for rounds of some clients only: the union is
+        that of all.
+        """
+        if self.schedule.active is not None:
+            raise InputError(
+                "centralized training has the data of all clients in every round: leave out active, "
+                f"{self.schedule.active}"
+            )
         return State(task, pack(task.new_model(rng.at("model"))), {"received": []})
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:

@@ -16,10 +16,12 @@ set of MNIST they print 58% to 76%, level with FedAvg; a client by itself knows 
 a Dirichlet split of 0.1 gives it. And the scripts of FedGen's repository, from which FedMK has its
 setting, run `FedDistill-FL`.
 
-Open or different: a class whose logits nobody has sent has no regulariser. In the papers a client
-is compared with the mean of the others, in the code with the mean of all, as here. The code adds up
-logits over all rounds and counts a client without a class as logits of zero; settings `tracking`
-and `absent` do that. It also counts one sample too many of every class, which is left out.
+Open or different: a class whose logits nobody has sent has no regulariser, and one that nobody has
+in a round keeps those of the last round that had some. In the papers a client is compared with the
+mean of the others, in the code with the mean of all, as here. The code adds up logits over all
+rounds and counts a client without a class as logits of zero, so that a class that nobody has is
+drawn towards equal probabilities; settings `tracking` and `absent` do that. It also counts one
+sample too many of every class, which is left out.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Settings(fedavg.Settings):
     #: model
     sharing: str = attrs.field(default="models", validator=one_of("sharing", "models", "logits"))
     #: a client without a class is "skipped" when the logits of that class are averaged, or counts
-    #: as "zero"
+    #: as "zero": then every class has logits in every round
     absent: str = attrs.field(
         default="skipped", validator=one_of("treatment of absent classes", "skipped", "zero")
     )
@@ -186,9 +188,8 @@ class FedDistill(OwnModels, fedavg.FedAvg):
         having = (samples > 0) | (self.settings.absent == "zero")
         known = having.any(0)
         mean = (means * having.unsqueeze(2)).sum(0) / having.sum(0).clamp(min=1).unsqueeze(1)
-        if (
-            "logits/mean" in state.tensors
-        ):  # a class that nobody has in this round keeps what was known of it
+        if "logits/mean" in state.tensors:
+            # with "skipped" a class that nobody has in this round keeps what was known of it
             mean = torch.where(known.unsqueeze(1), mean, state.tensors["logits/mean"])
             known = known | state.tensors["logits/known"]
         return attrs.evolve(

@@ -132,8 +132,10 @@ class Settings(condensing.ServerSide, Condensation):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        if self.estimator == "expectation" and not (self.replacement or self.wo_pw):
-            raise InputError("'expectation' weighs by P_w: without replacement take wo_pw too")
+        if not (self.replacement or self.wo_pw):
+            raise InputError("P_w plays no part without replacement: take wo_pw too")
+        if self.batches == "sliding" and not self.replacement:
+            raise InputError("without replacement no batches can be 'sliding': take 'fresh' ones")
 
     @classmethod
     def released(cls) -> Self:

@@ -5,15 +5,15 @@ Magnetic Resonance Image Reconstruction Using Federated Learning. CVPR 2021.
 
 In each round one client, the target, sends what the server's model makes of some of its images at the
 bottleneck. Every other client trains a domain identifier to tell these from its own, and its encoder
-not to let it. Where the target has not been heard yet, or does not take part, the latest it said stands,
-or there is no alignment. The identifier is a 1x1 convolution, ReLU and another: the paper's is not
-described further.
+not to let it. Where the target does not take part, the latest it said stands; until it is heard there
+is no alignment, and a run in which it never is ends with an error. The identifier is a 1x1 convolution,
+ReLU and another: the paper's is not described further.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -23,7 +23,18 @@ from torch.nn import functional
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.errors import InputError, listed
-from core.federation import Client, Field, Ledger, Message, State, Task, pack, supervised, train
+from core.federation import (
+    Client,
+    Field,
+    Ledger,
+    Message,
+    Schedule,
+    State,
+    Task,
+    pack,
+    supervised,
+    train,
+)
 from core.federation.local_training import Objective
 from core.federation.tensors import take, unpack
 from core.models import UNet, fresh
@@ -76,6 +87,15 @@ class FLMRCM(fedavg.FedAvg):
     learns: ClassVar[tuple[str, ...]] = ("reconstruction", "segmentation")
     questions = ("clients_update", "encode")
 
+    def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
+        """Raises InputError for a target that is no client of the schedule."""
+        super().__init__(settings, schedule)
+        if self.settings.target >= self.schedule.clients:
+            raise InputError(
+                f"target must be one of the {self.schedule.clients} clients, which are counted from 0, "
+                f"not {self.settings.target}"
+            )
+
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model. Raises InputError for a network without an encoder of maps."""
         encoder(task.new_model(rng.at("model")))
@@ -107,6 +127,15 @@ class FLMRCM(fedavg.FedAvg):
                 f"{listed([str(client.id) for client in clients])}"
             )
         return super().round(state, clients, ledger, rng)
+
+    def measures(self, state: State) -> dict[str, float]:
+        """Nothing. Raises InputError where the target was never heard: the result is that of FedAvg."""
+        if "latents" not in state.tensors:
+            raise InputError(
+                f"the target, client {self.settings.target}, was heard in none of the "
+                f"{self.schedule.rounds} rounds, so that nobody aligned with it"
+            )
+        return super().measures(state)
 
     def _form(self, task: Task) -> tuple[int, ...]:
         """The shape of what a target sends."""

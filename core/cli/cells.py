@@ -81,19 +81,33 @@ def table(
         return
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile)
     print(spec.title)
-    of = [f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)]
-    other = found.stand_in != ""
-    marked = found.column.where(~other, found.column + " †")
-    difference = found.difference.where(found.verdict != "not compared")
-    shown = found.assign(seeds=of, column=marked, difference=difference)[SHOWN]
-    print(shown.to_string(index=False, na_rep="-", float_format="%.2f"))
-    for line in sorted(set(found.stand_in[other])):
+    print(in_columns(found))
+    for line in sorted(set(found.stand_in) - {""}):
         print(f"† {line}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
     waiting = found[found.verdict == "pending"]
     if len(waiting):
         print(_first_of(waiting, spec.cells(profile or "laptop")))
+
+
+def in_columns(found: Any) -> str:
+    """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for
+    none, a sign at what a stand-in measured.
+    """
+    from core.report.tables import formatted
+
+    shown = found.assign(
+        seeds=[
+            f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)
+        ],
+        column=found.column.where(found.stand_in == "", found.column + " †"),
+        difference=found.difference.where(found.verdict != "not compared"),
+    )
+    for name in ("printed", "measured", "std", "difference"):
+        values = zip(shown[name], shown.unit, strict=True)
+        shown[name] = [formatted(value, None, unit) or "-" for value, unit in values]
+    return shown[SHOWN].to_string(index=False)
 
 
 def _first_of(waiting: Any, cells: Iterable[Any]) -> str:

@@ -4,7 +4,6 @@ augmentation, and bi-level condensation.
 
 from core.condensation.augment import Augmentation, augment, draw_augmentation, siamese_augment
 from core.condensation.bilevel import (
-    BilevelStep,
     Extraction,
     ExtractionProblem,
     KnowledgeNetwork,
@@ -24,7 +23,6 @@ from core.condensation.wire import from_wire, to_wire
 
 __all__ = [
     "Augmentation",
-    "BilevelStep",
     "Extraction",
     "ExtractionProblem",
     "KnowledgeNetwork",

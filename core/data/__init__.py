@@ -7,11 +7,10 @@
 
 from core.data.conversion import convert
 from core.data.dataset import Dataset, Split, with_validation
-from core.data.loading import DatasetInfo, available, get, is_own, load, present_names
+from core.data.loading import available, get, is_own, load, present_names
 
 __all__ = [
     "Dataset",
-    "DatasetInfo",
     "Split",
     "available",
     "convert",

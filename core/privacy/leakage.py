@@ -156,8 +156,8 @@ def deep_leakage(
 
     sought = [images] if labels is not None else [images, logits]
     best, history = search_images(distance, sought, settings)
-    found = logits.softmax(1).detach() if labels is None else F.one_hot(labels, classes).to(dtype)
-    return Restored(best[0], best[1].softmax(1) if labels is None else found, history)
+    found = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(dtype)
+    return Restored(best[0], found, history)
 
 
 def search_images(

@@ -11,6 +11,7 @@ so), agree or disagree with the paper's own numbers, are examined on a page, or 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 import attrs
 import pandas as pd
 
-from core.errors import InputError, brief
+from core.errors import InputError, brief, unknown
 from core.experiments import Record, TableSpec, records
 from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
@@ -180,17 +181,20 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
 
     Two cells that the same runs fill are one comparison for each measure. `metrics` are the measures
     that the claim is about, else it is the table's first. `beside` are other tables that have the
-    same columns and rows of other names, which a claim may set beside each other.
+    same columns and rows of other names, which a claim may set beside each other. Raises InputError
+    for a name that the tables do not have.
     """
-    asked = as_mapping(claim.detail, f"claim {claim.number} of {claim.paper}")
+    where = f"claim {claim.number} of {claim.paper}"
+    asked = as_mapping(claim.detail, where)
     check_keys(
         asked,
         ("tables", "beside", "metrics", "columns", "row", "against", "pairs", "by", "most"),
-        f"a claim of {claim.paper}",
+        where,
     )
     found: dict[tuple[str, ...], Lead] = {}
-    for table in asked["tables"]:
+    for table in as_list(asked.get("tables"), f"{where}, tables"):
         specs = [TableSpec.find(claim.paper, one) for one in (table, *asked.get("beside", ()))]
+        _check_names(asked, specs, where)
         metrics = asked.get("metrics", [specs[0].metric])
         columns: dict[tuple[str, str], dict[str, Cell]] = {}
         for cell in (cell for spec in specs for cell in best_cells(spec, measured)):
@@ -204,33 +208,54 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     return list(found.values())
 
 
+def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: str) -> None:
+    """Raise InputError, with the nearest right name, for a row, column or metric of a claim that its
+    tables do not have, and for a claim that compares nothing.
+    """
+    pairs = asked.get("pairs", ())
+    if not ("row" in asked or pairs) or any(len(pair) != 2 for pair in pairs):
+        raise InputError(f"{where} needs a 'row' that leads, or 'pairs' of two rows")
+    rows = [*([asked["row"]] if "row" in asked else ()), *asked.get("against", ())]
+    named = {
+        "row": ([*rows, *itertools.chain(*pairs)], [row.name for s in specs for row in s.rows]),
+        "column": (asked.get("columns", ()), [one.name for s in specs for one in s.columns]),
+        "metric": (asked.get("metrics", ()), [one for s in specs for one in s.metrics]),
+    }
+    for kind, (names, known) in named.items():
+        for name in names:
+            if name not in known:
+                tables = " and ".join(spec.table for spec in specs)
+                raise unknown(f"{kind} of table {tables} ({where})", name, known)
+
+
 def _in_column(
     asked: Mapping[str, Any], cells: Mapping[str, Cell], measured: Mapping[str, Record]
 ) -> list[Lead]:
-    """The comparisons of one column: pairs as stated, or a row with the best of the others."""
+    """The comparisons of one column: pairs as stated, or a row with the best of the others, the one
+    that it leads by least over the seeds that both have.
+    """
     known = {row: of for row, cell in cells.items() if (of := values(cell, measured))}
     better = -1 if _lower_is_better(cells) else 1
+
+    def sides(row: str, rival: str) -> tuple[list[float], list[float]]:
+        a, b = known.get(row, {}), known.get(rival, {})
+        seeds = sorted(a.keys() & b.keys())
+        return [better * a[seed] for seed in seeds], [better * b[seed] for seed in seeds]
+
     pairs = [tuple(pair) for pair in asked.get("pairs", ())]
-    if row := asked.get("row"):
-        mine = known.get(row, {}).keys()
-        rivals = [
-            one
-            for one in asked.get("against", known)
-            if one != row and known.get(one, {}).keys() & mine
-        ]
-        best = max(
-            rivals, key=lambda one: better * statistics.fmean(known[one].values()), default=""
-        )
-        pairs.append((row, best))
+    if "row" in asked:
+        others = [one for one in asked.get("against", known) if one != asked["row"]]
+        found = {one: both for one in others if (both := sides(asked["row"], one))[0]}
+        best = min(found, key=lambda one: paired(*found[one])[0], default="")
+        pairs.append((asked["row"], best))
     compared = []
     for row, rival in pairs:
-        seeds = sorted(known.get(row, {}).keys() & known.get(rival, {}).keys())
-        if seeds:
-            a, b = ([better * known[name][seed] for seed in seeds] for name in (row, rival))
+        a, b = sides(row, rival)
+        if a:
             cell = cells[row]
             mean, low, high = paired(a, b)
             where = (cell.table, cell.column, cell.profile, row, rival)
-            what = (len(seeds), cell.metric, cell.unit, cell.stand_in)
+            what = (len(a), cell.metric, cell.unit, cell.stand_in)
             compared.append(Lead(*where, mean, low, high, *what))
     return compared
 
@@ -245,7 +270,7 @@ def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
 def _effect(found: Sequence[Lead], counted: str) -> str:
     """A sentence on all comparisons of a claim; `counted` says how they went."""
     profiles = ", ".join(dict.fromkeys(one.profile for one in found))
-    digits = 3 if all(one.unit == "auc" for one in found) else 1
+    digits = style.digits(found[0].unit)
     if len(found) == 1:
         (one,) = found
         return (
@@ -253,11 +278,14 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
             f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {profiles})"
         )
     counts = f"{counted} of {len(found)} comparisons"
-    of: dict[str, list[float]] = {}
+    of: dict[tuple[str, str], list[float]] = {}
     for one in found:
-        of.setdefault(style.measure(one.metric), []).append(one.mean)
+        of.setdefault((style.measure(one.metric), one.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
-        each = ", ".join(f"{name} {statistics.fmean(means):+.1f}" for name, means in of.items())
+        each = ", ".join(
+            f"{name} {statistics.fmean(means):+.{style.digits(unit)}f}"
+            for (name, unit), means in of.items()
+        )
         return f"{counts}; mean lead, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
     return (

@@ -14,6 +14,7 @@ import attrs
 from core.errors import InputError
 from core.experiments import Record, TableSpec, records
 from core.experiments.spec import TABLES, check_keys, read_yaml
+from core.report import style
 from core.report.verdict import values
 
 FINDINGS = TABLES.parent / "findings.yaml"
@@ -34,7 +35,7 @@ class Measured:
     printed: str
 
     def __str__(self) -> str:
-        digits, sign = (2, "") if self.unit == "auc" else (1, "%")
+        digits, sign = style.digits(self.unit), style.suffix(self.unit)
         if self.std is None:
             return f"{self.mean:.{digits}f}{sign} (one run)"
         few = " (two seeds)" if self.seeds == 2 else ""

@@ -212,6 +212,16 @@ _MEASURES = {
 }
 
 
+def digits(unit: str) -> int:
+    """Decimals of a mean in a sentence, of which a margin is seen; a table shows one more."""
+    return 3 if unit in ("auc", "score") else 1
+
+
+def suffix(unit: str) -> str:
+    """What stands behind a number of this unit; nothing behind an area or a score."""
+    return {"percent": "%", "MB": " MB", "pixel": " pixels", "dB": " dB"}.get(unit, "")
+
+
 def measure(metric: str) -> str:
     """The name of a metric in words."""
     return _MEASURES.get(metric, metric.replace("_", " "))

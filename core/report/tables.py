@@ -152,15 +152,15 @@ def _border(verdict: str) -> str:
     return f"border-left: 3px solid {colour}" if colour else ""
 
 
-def formatted(value: Any, std: Any = None, unit: str = "percent") -> str:
-    """A value and its spread with two decimals (four where the unit is a small score); "" for a
-    missing value.
+def formatted(value: Any, std: Any = None, unit: str = "percent", sign: str = "") -> str:
+    """A value and its spread with the decimals of its unit, one more than in a sentence; "" for a
+    missing value. With the sign "+" a difference, which always has one.
     """
     if value is None or pd.isna(value):
         return ""
-    digits = 4 if unit in ("auc", "score") and abs(value) < 2 else 2
+    digits = style.digits(unit) + 1
     spread = "" if std is None or pd.isna(std) else f" ± {std:.{digits}f}"
-    return f"{value:.{digits}f}{spread}"
+    return f"{value:{sign}.{digits}f}{spread}"
 
 
 def _printed(row: pd.Series) -> str:
@@ -205,7 +205,7 @@ def _tooltip(row: pd.Series) -> str:
         )
     parts += [_versions(row["codes"])]
     if not pd.isna(row["difference"]):
-        parts.append(f"difference {row['difference']:+.2f}")
+        parts.append(f"difference {formatted(row['difference'], None, row['unit'], '+')}")
     parts += [f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]]
     parts += [f"stand-in: {row['stand_in']}"] if row["stand_in"] else []
     parts += [row["command"]] if row["verdict"] == "pending" else []
@@ -291,7 +291,8 @@ def _details(frame: pd.DataFrame) -> str:
             "ran with": frame["codes"].map(_versions),
             "profile": frame["profile"],
             "difference": [
-                "" if pd.isna(value) else f"{value:+.2f}" for value in frame["difference"]
+                formatted(value, None, unit, "+")
+                for value, unit in zip(frame["difference"], frame["unit"], strict=True)
             ],
             "verdict": frame["verdict"],
             "why": frame["reason"],

@@ -119,6 +119,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 }
 #: these send images of their clients: that is what they are compared for
 SEND_IMAGES = ("centralized", "random_selection")
+#: these need every client in every round
+TAKE_ALL = ("centralized",)
 
 ROUNDS, ACTIVE, SEED = 3, 3, 7
 #: of the clients; as texts they sort in another order
@@ -137,8 +139,9 @@ class Subject:
 
     def new(self) -> Algorithm:
         """The algorithm, with nothing that was kept from before."""
+        active = None if self.name in TAKE_ALL else ACTIVE
         return self.kind(
-            self.settings, Schedule(clients=5, active=ACTIVE, rounds=ROUNDS, evaluate_every=ROUNDS)
+            self.settings, Schedule(clients=5, active=active, rounds=ROUNDS, evaluate_every=ROUNDS)
         )
 
     def run(self, clients: list[Client], seed: int = SEED, **more: Any) -> Iterator[RoundResult]:

@@ -378,8 +378,11 @@ def test_many_images_per_class_are_not_refused():
     assert ledger.total("up")["images"] == 300 * 64
 
 
-def test_exact_means_by_p_w_are_refused_where_it_plays_no_part():
+@pytest.mark.parametrize("estimator", ["expectation", "minibatch", "feature_bank"])
+def test_without_replacement_selection_is_refused_as_it_plays_no_part(estimator):
     with pytest.raises(InputError, match="wo_pw too"):
-        algorithms.create("fedvck", {"estimator": "expectation", "replacement": False})
-    both = {"estimator": "expectation", "replacement": False, "wo_pw": True}
+        algorithms.create("fedvck", {"estimator": estimator, "replacement": False})
+    both = {"estimator": estimator, "replacement": False, "wo_pw": True}
     assert algorithms.create("fedvck", both).settings.wo_pw
+    with pytest.raises(InputError, match="take 'fresh' ones"):
+        algorithms.create("fedvck", both | {"batches": "sliding"})

@@ -11,6 +11,7 @@ import torch
 from core.algorithms.flmrcm import Identifier, confused, encoder, identified
 from core.errors import InputError
 from core.experiments import make_clients, rounds
+from core.federation import Client, loop
 from core.models import fresh
 from core.rng import Rng
 from tests.algorithms.on_drawings import on_heads
@@ -100,7 +101,30 @@ def test_it_needs_an_encoder():
         encoder(torch.nn.Identity())
 
 
-def test_a_target_that_is_nobody_is_refused(task):
-    nobody = attrs.evolve(TINY, settings=TINY.settings | {"target": 12})
-    with pytest.raises(InputError, match=r"client 12, is not among .* 0, 1"):
-        list(rounds(nobody, task=task))
+@pytest.mark.parametrize("active", [None, 2])
+def test_a_target_that_is_nobody_is_refused(active):
+    nobody = attrs.evolve(TINY, active=active, settings=TINY.settings | {"target": 3})
+    with pytest.raises(InputError, match=r"target must be one of the 3 clients, .* not 3"):
+        nobody.new_algorithm()
+
+
+def emptied(experiment, task):
+    """The clients of an experiment, but for the data of the target."""
+    clients = make_clients(experiment, task)
+    clients[1] = Client(1, task, clients[1].images[:0], clients[1].labels[:0])
+    return clients
+
+
+def test_a_target_without_data_is_refused(task):
+    algorithm = TINY.new_algorithm()
+    with pytest.raises(InputError, match=r"client 1, is not among .* 0, 2"):
+        list(loop.rounds(algorithm, task, emptied(TINY, task), 0))
+
+
+def test_a_run_in_which_the_target_was_never_heard_is_no_result(task):
+    """With some clients a round nobody knows before the end that it never takes part."""
+    some = attrs.evolve(TINY, active=1)
+    running = loop.rounds(some.new_algorithm(), task, emptied(some, task), 0)
+    next(running)
+    with pytest.raises(InputError, match="client 1, was heard in none of the 2 rounds"):
+        next(running)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Message, Runtime, pack
 from core.rng import Rng
@@ -62,6 +63,15 @@ def test_fedprox_adds_the_gradient_of_the_squared_distance(task, clients):
         torch.testing.assert_close(
             proximal - plain, torch.full_like(plain, 0.5 * 0.01 * (index + 1)), rtol=1e-3, atol=1e-5
         )
+
+
+def test_centralized_training_is_on_the_data_of_all():
+    """Some clients a round, it would train on their data alone."""
+    some = attrs.evolve(TINY, algorithm="centralized", active=2)
+    with pytest.raises(InputError, match="leave out active, 2"):
+        next(rounds(some, task=make_task(some, Runtime())))
+    everybody = attrs.evolve(some, active=3)
+    next(rounds(everybody, task=make_task(everybody, Runtime())))
 
 
 def test_a_strong_proximal_term_keeps_clients_near_the_server(task, clients):

@@ -194,6 +194,48 @@ def test_the_best_rival_is_one_that_shares_a_seed():
     assert (lead.rival, lead.seeds) == ("FedGen", 2)
 
 
+def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
+    """FedAvg's high mean comes from a seed that FedMK lacks: on the common ones FedGen is better."""
+    cells = [cell for cell in TableSpec.find("fedmk", 1).cells("paper") if cell.column == "mnist-1"]
+    some = next(iter(records().values()))
+    scores = {
+        "FedMK": {0: 0.8, 1: 0.8},
+        "FedAvg": {0: 0.7, 1: 0.71, 2: 0.99},
+        "FedGen": {0: 0.75, 1: 0.76},
+    }
+    known = {
+        run.id: attrs.evolve(some, experiment=run, metrics={"accuracy": scores[cell.row][run.seed]})
+        for cell in cells
+        for run in cell.experiments
+        if run.seed in scores.get(cell.row, {})
+    }
+    detail = {"tables": [1], "row": "FedMK"}
+    claim = Claim(paper="fedmk", number=1, text="", where="", kind="ahead", detail=detail)
+    (lead,) = judge(claim, known).leads
+    assert (lead.rival, lead.mean) == ("FedGen", pytest.approx(4.5))
+
+
+@pytest.mark.parametrize(
+    ("detail", "message"),
+    [
+        ({"row": "FedMKK"}, "no row of table 1 .* named 'FedMKK'; did you mean 'FedMK'"),
+        ({"row": "FedMK", "against": ["FedAvgg"]}, "no row .* 'FedAvgg'"),
+        ({"pairs": [["FedMK", "FedMixx"]]}, "no row .* did you mean 'FedMix'"),
+        ({"pairs": [["FedMK"]]}, "needs a 'row' that leads, or 'pairs' of two rows"),
+        ({"row": "FedMK", "columns": ["mnist-2"]}, "no column .* did you mean 'mnist-"),
+        ({"row": "FedMK", "metrics": ["acuracy"]}, "no metric .* did you mean 'accuracy'"),
+        ({"against": ["FedAvg"]}, "needs a 'row'"),
+        ({"tables": [], "row": "FedMK"}, "claim 1 of fedmk, tables must be a list"),
+    ],
+)
+def test_a_name_that_the_tables_do_not_have_is_refused(detail, message):
+    """Else it would be "not measured" for ever."""
+    detail = {"tables": [1], **detail}
+    claim = Claim(paper="fedmk", number=1, text="", where="", kind="ahead", detail=detail)
+    with pytest.raises(InputError, match=message):
+        judge(claim, {})
+
+
 def test_rows_of_two_tables_may_stand_beside_each_other():
     """A row of Table 8 beside one of Table 4, in the column that both have."""
     some = next(iter(records().values()))
@@ -211,7 +253,8 @@ def test_rows_of_two_tables_may_stand_beside_each_other():
     (lead,) = judge(claim, known).leads
     assert (lead.mean, lead.seeds, lead.column) == (pytest.approx(15), 2, "tnbc")
     alone = attrs.evolve(claim, detail={**detail, "beside": []})
-    assert judge(alone, known).verdict == "not measured"
+    with pytest.raises(InputError, match=r"no row of table 8 .* named 'FedIOD'"):
+        judge(alone, known)
 
 
 def test_runs_that_fill_two_columns_are_one_comparison():

@@ -8,7 +8,7 @@ import pytest
 from core.errors import InputError
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES, read_yaml
-from core.report.findings import FINDINGS, findings, stated
+from core.report.findings import FINDINGS, Measured, findings, stated
 
 ENTRIES = read_yaml(FINDINGS)
 
@@ -40,6 +40,21 @@ def test_fewer_than_three_seeds_are_said(seeds, said):
     known = {run.id: records()[run.id] for run in runs[:seeds]}
     entry = {"page": "x", "text": "{avg}.", "falling": [], "profile": "laptop"}
     assert f"{said}. [More]" in stated("x", entry | {"cells": {"avg": name}}, known)
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ("percent", "12.3 ± 0.5%"),
+        ("auc", "12.346 ± 0.500"),
+        ("score", "12.346 ± 0.500"),
+        ("dB", "12.3 ± 0.5 dB"),
+        ("pixel", "12.3 ± 0.5 pixels"),
+        ("MB", "12.3 ± 0.5 MB"),
+    ],
+)
+def test_a_number_has_the_sign_and_the_decimals_of_its_unit(unit, said):
+    assert str(Measured(12.3456, 0.5, 3, unit, "")) == said
 
 
 def test_a_cell_may_have_a_profile_of_its_own():

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
+from core.cli.cells import in_columns
 from core.errors import InputError
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
@@ -357,6 +358,7 @@ def test_the_same_table_gives_the_same_bytes():
         (46.345, None, "percent", "46.34"),
         (46.3, 1.234, "percent", "46.30 ± 1.23"),
         (0.5561, 0.01, "auc", "0.5561 ± 0.0100"),
+        (2.4, 0.02, "score", "2.4000 ± 0.0200"),
         (None, None, "percent", ""),
         (float("nan"), None, "MB", ""),
         (12.2, pd.NA, "MB", "12.20"),
@@ -364,6 +366,20 @@ def test_the_same_table_gives_the_same_bytes():
 )
 def test_numbers(value, std, unit, text):
     assert formatted(value, std, unit) == text
+
+
+def test_a_difference_is_told_as_finely_as_its_margin():
+    """Print has an area of 0.514, and a hundredth is half of the margin."""
+    cells = TableSpec.find("fedvck", 12).cells("paper")
+    cell = next(one for one in cells if one.metric == "mia_auc_mean" and one.published)
+    value = cell.published.value + 0.0123
+    known = {run.id: record(run, mia_auc_mean=value) for run in cell.experiments}
+    shown = table("fedvck", 12, "paper", known)
+    assert "difference +0.0123" in shown.to_html() and "<td>+0.0123</td>" in shown.details
+    frame = table_frame("fedvck", 12, "paper", known)
+    printed = f"{cell.published.value:.4f}"
+    line = next(text for text in in_columns(frame).splitlines() if f"{value:.4f}" in text)
+    assert printed in line and " 0.0123 " in line
 
 
 @pytest.mark.parametrize(
