@@ -91,12 +91,32 @@ full = {
 }
 
 
+in_print = {
+    (number, cell.column)
+    for number in (3, 11)
+    for cell in TableSpec.find("fedvck", number).cells("laptop")
+    if cell.published
+}
+
+
 def where(number, column, level, found):
     """A column in words, with the data set that ran where it stands in."""
     dataset = found[0].experiment.dataset
     own = column.rpartition("-")[0] == dataset
     place = column if own else f"{column} (run on the stand-in {dataset})"
-    return f"Table {number}, {place}, profile {level}"
+    table = f"Table {number}"
+    if (number, column) not in in_print:
+        table = f"Added by this book to Table {number}"
+    return f"{table}, {place}, profile {level}"
+
+
+def one_class(record):
+    """Whether a model names the same class for every image: its accuracy is
+    then the share of that class, and so is each right answer's precision.
+    """
+    m = record.metrics
+    gap = m.get("precision_weighted", 1) - m["accuracy"] ** 2
+    return abs(gap) < 1e-6 and m["accuracy"] < 1
 
 
 for key, found in full.items():
@@ -105,8 +125,28 @@ for key, found in full.items():
     figure.axes[0].set_xscale("log")
     show(figure)
 drawn = {key[:2] for key in full}
-every = sum(len(TableSpec.find("fedvck", n).columns) for n in (3, 11))
-Markdown(f"{len(drawn)} of {every} columns have three methods or more so far.")
+guesses = []
+for (_, column, level), found in full.items():
+    same = [record for record in found if one_class(record)]
+    shares = [f"{100 * r.metrics['accuracy']:.0f}%" for r in same]
+    if same:
+        guesses.append(
+            f"{len(same)} of {len(found)} runs in {column} ({level}), with an "
+            f"accuracy of {' and '.join(sorted(set(shares)))}"
+        )
+Markdown(
+    f"{len(drawn & in_print)} of {len(in_print)} columns in print have three "
+    "methods or more so far; columns that this book added, and that are drawn "
+    f"too: {len(drawn - in_print)}. "
+    + (
+        "A level line can be a guess: a model that always names one class has "
+        f"the share of that class. So end {'; '.join(guesses)}. "
+        if guesses
+        else ""
+    )
+    + "What methods know of rare classes is told by balanced accuracy, among "
+    "[FedVCK's results](17_fedvck_results)."
+)
 
 # %% [markdown]
 # Read such a figure in two ways. Along a vertical line: what does each method reach for the same traffic? Along a
@@ -270,7 +310,8 @@ pd.DataFrame(
 # two thirds of it, FedGAN to about a quarter. FedGAN's number is that of our networks: the paper prints their bytes,
 # not their form. The paper gives the same two reasons; this count can neither confirm nor refute them. One cell is odd:
 # FedGAN is OOM on OrganC and not on Pneumonia, though a batch of one is as large as a batch of the other. What differs
-# is the number of classes and of images.
+# is the number of classes and of images. On this cell the paper's text says [something else](../book/errata) than its
+# tables.
 #
 # Whether a method fits depends on the machine, the batch and the program. So OOM is a fact about a machine, and no
 # result to reproduce.

@@ -122,6 +122,15 @@ for name, pictures in kinds.items():
     }
 pd.DataFrame(rows).T.round(1)
 
+# %% tags=["hide-input"]
+own, foreign, _ = rows.values()
+Markdown(
+    f"To the ensemble photographs look like {foreign['classes']:.1f} of "
+    f"{len(task.dataset.classes)} classes, the clients' images like "
+    f"{own['classes']:.1f}; their students have {foreign['student (%)']:.1f}% "
+    f"and {own['student (%)']:.1f}%."
+)
+
 # %% [markdown]
 # FedDF {cite:p}`feddf`, FedMD {cite:p}`fedmd` and FedKD {cite:p}`fedkdgong` ask about public images, and depend on how
 # much these resemble the clients'. FedIOD *learns* its inputs: a generator makes images that look real to the clients,
@@ -149,7 +158,8 @@ Markdown(f"Largest difference of the logits: {apart:.1e}.")
 #
 # - The student inherits what the ensemble knows, and what it does not.
 # - It needs inputs that look to the teachers like what they know. Where all inputs look to them like few classes, it
-#   learns few.
+#   learns few. To look like many classes is needed, but not enough: photographs do, and their student is far below that
+#   of the clients' images.
 #
 # ## Exercise
 #

@@ -59,20 +59,19 @@ Markdown(f"Accuracy of the teacher on test images: {known:.1f}%.")
 # p_\tau(z) = \left[ \frac{e^{z^1/\tau}}{\sum_c e^{z^c/\tau}}, \dots, \frac{e^{z^C/\tau}}{\sum_c e^{z^c/\tau}} \right] .
 # $$ (eq:kd-temperature)
 #
-# A label says which class is right. The answer of a teacher also says which wrong classes are nearly right: this 3
-# looks like a 5 and not at all like a 4. At $\tau = 1$ that is hidden behind many zeros. Here is the training image
-# that the teacher knows, and is least sure of.
+# A label says which class is right. The answer of a teacher also says which wrong classes are nearly right: which of
+# them an image resembles, and which not at all. At $\tau = 1$ that is mostly hidden behind zeros. Here is an ordinary
+# image: among the training images that the teacher knows, it has the median confidence.
 
 # %% tags=["hide-input"]
 logits = task.outputs(teacher, train_set.images)
-right = logits.argmax(1) == train_set.labels
-doubtful = (
-    torch.where(right, logits.softmax(1).max(1).values, 2.0).argmin().item()
-)
+right = (logits.argmax(1) == train_set.labels).nonzero().flatten()
+confidence = logits[right].softmax(1).max(1).values
+ordinary = right[confidence.argsort()[len(right) // 2]].item()
 show(
     condensed_images(
-        train_set.images[[doubtful]],
-        train_set.labels[[doubtful]],
+        train_set.images[[ordinary]],
+        train_set.labels[[ordinary]],
         classes,
         title="The image",
         inches=1.0,
@@ -80,7 +79,7 @@ show(
 )
 
 # %% tags=["hide-input"]
-flat = {tau: (logits[doubtful] / tau).softmax(0) for tau in (1.0, 4.0, 20.0)}
+flat = {tau: (logits[ordinary] / tau).softmax(0) for tau in (1.0, 4.0, 20.0)}
 frame = pd.concat(
     [
         pd.DataFrame(
@@ -102,6 +101,18 @@ show(
         title="One answer at three temperatures",
     ),
     alt=f"Probabilities of all {len(classes)} classes for one image: {ends}.",
+)
+
+# %% tags=["hide-input"]
+first, *others = logits[ordinary].argsort(descending=True).tolist()
+own = {tau: float(100 * p[first]) for tau, p in flat.items()}
+nearest = " and ".join(repr(classes[c]) for c in others[:2])
+Markdown(
+    f"At tau = 1 the teacher gives {own[1.0]:.1f}% to the class "
+    f"{classes[first]!r} and {100 - own[1.0]:.1f}% to all others together. At "
+    f"tau = 4 the others have {100 - own[4.0]:.0f}%, and it can be seen which "
+    f"classes are the nearest: {nearest}. At tau = 20 hardly anything is left "
+    "but their order."
 )
 
 # %% [markdown]
@@ -197,7 +208,7 @@ pd.DataFrame(
 # ## What an answer carries
 #
 # An experiment of Hinton and others {cite:p}`distillation`: the student never gets to see one class. All its images,
-# set by `left_out`, are taken away. A student of labels cannot know that class. Can one who learns from answers?
+# set by `left_out`, are taken away. No label ever names that class. Do answers tell something of it?
 #
 # A student that has hardly ever had a large answer for a class will rarely choose it, even if it knows it when it sees
 # it. So, as in that experiment, a constant is added to this one logit. Here it is such that the class is chosen as often
@@ -258,21 +269,24 @@ left.round(1)
 
 # %% tags=["hide-input"]
 gain = left["left-out class, shifted"]
+chance = 100 * unseen.float().mean().item()
 Markdown(
     f"Test images of class {classes[left_out]!r} that are recognised, after "
-    f"the shift: {gain.iloc[0]:.0f}% of them "
-    f"by students of labels, {gain.iloc[-1]:.0f}% by students of logits. Two "
-    "students each."
+    f"the shift, by two students each: a random choice of as many images would "
+    f"find {chance:.0f}% of them. Students of labels find {gain.iloc[0]:.0f}%, "
+    f"students of answers at tau = 1 {gain.iloc[1]:.0f}%, and those at higher "
+    f"temperatures {gain.iloc[2:].min():.0f} to {gain.iloc[2:].max():.0f}%."
 )
 
 # %% [markdown]
-# Look at the last column. The answers to *other* classes say how much each image resembles the missing one, and high
-# temperature lets that through. Remember it for the clients: an answer on a class carries knowledge even if the input
-# is of another class, and nonsense if the teacher has none.
+# Look at the last column. What students of labels find has a simple reason: images of a class that they never saw get
+# unsure answers, and the shift picks those. What students of answers find beyond that comes from the teacher: its
+# answers to *other* classes say how much each image resembles the missing one. Remember it for the clients: an answer
+# on a class carries knowledge even if the input is of another class, and nonsense if the teacher has none.
 #
 # ## Take away
 #
-# - A teacher's answer says more than a label: which other classes an image resembles. Temperature lets it be heard.
+# - A teacher's answer says more than a label: which other classes an image resembles. Temperature makes it louder.
 # - At high temperature distillation is regression on logits ({eq}`eq:kd-limit`).
 # - An answer on a class carries knowledge even if the input is of another class.
 #

@@ -167,13 +167,13 @@ Markdown(
 source(Ledger.count)
 
 # %% [markdown]
-# One record of each algorithm, in the setting that most records share: kB for one client and round. Compare rows of one
-# setting only.
+# One record of each algorithm, in the setting that most records share: kB for one client and round, and how many
+# images are among them. Compare rows of one setting only, and look at the number of images.
 
 
 # %%
 def setting(record) -> str:
-    """Data, network, clients and condensed images of a run."""
+    """Data, network, clients and wanted images of a run."""
     e = record.experiment
     made = record.settings.get("images_per_class")
     made = f", {made} images of a class" if made else ""
@@ -182,14 +182,23 @@ def setting(record) -> str:
 
 def traffic(record) -> dict:
     """kB that one client sends and receives, and what they are."""
-    e, row = record.experiment, {}
-    rounds = len(record.rounds)
-    turns = rounds * (e.active or e.clients)
+    e, place = record.experiment, setting(record)
+    if e.algorithm == "random_selection":
+        place += " from all clients together"
+    row = {"setting": place, "algorithm": e.algorithm, "images up": ""}
+    turns = len(record.rounds) * (e.active or e.clients)
+    # records name what FedIOD's discriminators say after their network
+    says = {"discriminator": "scores"} if e.algorithm == "fediod" else {}
     for way in ("up", "down"):
         kinds = record.bytes[way]
         row[f"kB {way} a turn"] = sum(kinds.values()) / turns / 1000
-        row[f"sent {way}"] = ", ".join(kinds)
-    return {"algorithm": e.algorithm, "setting": setting(record), **row}
+        row[f"sent {way}"] = ", ".join(says.get(one, one) for one in kinds)
+    sent = record.bytes["up"]
+    if e.algorithm == "centralized":
+        row["images up"] = "all"
+    elif "images" in sent:  # each has one label, of one byte
+        row["images up"] = f"{sent['labels'] / turns:,.0f}"
+    return row
 
 
 printed = [
@@ -210,6 +219,11 @@ table.sort_values(["setting", "kB up a turn"]).round(1)
 # A *turn* is a round of one client. Methods that send models cost the same in every round; one-shot methods send
 # images once, and their bytes are spread over the rounds of the record. FedIOD talks in every step of its
 # distillation.
+#
+# *Buffers* are the running statistics of batch normalisation. *Progress* is how FedVCK's loss of condensation fell: a
+# few numbers that a run may ask for; the method does not need them, so the figure above does not have them. *Meta* is
+# what takes a few bytes: a count of images, the round, a seed. FedIOD's *scores* are what discriminators say of images;
+# the discriminators stay with the clients. FedGAN sends its own.
 #
 # ## What protects the wire
 #

@@ -7,8 +7,8 @@
 # A method can lose for two reasons: its idea is worse, or its learning rate is. Only the first one is of interest. So
 # all [methods of the comparison](15_baselines) are tuned by one rule:
 #
-# 1. Every method gets the same number of tries, FedVCK as well. Where a grid was moved after a first look, the table's
-#    note below says so, and these methods had a few more.
+# 1. Every method gets the same number of tries in its final grid, FedVCK as well. Methods whose grids were moved after a
+#    first look, and FedDM, had a few more before it: the table's note below names them.
 # 2. A try is judged on validation data. The test set takes no part.
 # 3. A try is a run with the rounds, clients and splits of the laptop profile, and one seed.
 # 4. The try with the highest geometric mean of its accuracies on the data sets is chosen, and no other rule. Ratios
@@ -32,6 +32,7 @@ from core.report.texts import Markdown
 from core.report.tuning import (
     PROFILE,
     TABLE,
+    at_an_edge,
     tuning_choice,
     tuning_frame,
     tuning_plot,
@@ -74,7 +75,7 @@ Markdown(
     f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck "
     "alone. "
     f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} "
-    "tries."
+    "tries in its final grid."
 )
 
 # %% [markdown]
@@ -119,7 +120,8 @@ pd.Series(
 # %% [markdown]
 # FedAvg and SCAFFOLD have one hyper-parameter worth trying, so their tries go to the learning rate. The others share
 # theirs between several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or
-# none. A finer grid for all would be better, a finer grid for a single method would be worse.
+# none. With two values a choice is always at an edge of them, and a better value may lie beyond. A finer grid for all
+# would be better, a finer grid for a single method would be worse.
 #
 # ## Results
 #
@@ -127,8 +129,8 @@ pd.Series(
 # measured, so that nobody wins by running first.
 
 # %%
-table = tuning_table()
-sets = [name for name in table if name not in ("mean", "chosen")]
+table = tuning_table().rename(columns={"mean": "geometric mean"})
+sets = [name for name in table if name not in ("geometric mean", "chosen")]
 done = int(table[sets].notna().sum().sum())
 Markdown(
     f"**{done} of {table[sets].size} runs are measured**; "
@@ -138,7 +140,7 @@ Markdown(
 
 # %%
 table.style.format(
-    "{:.2f}", na_rep="pending", subset=[*sets, "mean"]
+    "{:.2f}", na_rep="pending", subset=[*sets, "geometric mean"]
 ).set_table_attributes('class="dataframe"')
 
 # %%
@@ -162,6 +164,20 @@ else:
 # %%
 choice = tuning_choice()
 choice
+
+# %%
+edges = at_an_edge()
+inside = [
+    name
+    for name in choice.index[choice["chosen"] != "pending"]
+    if name not in edges
+]
+Markdown(
+    "What is chosen lies at an edge of the values tried, in at least one "
+    f"hyper-parameter, for {', '.join(edges) or 'no method'}. These may be "
+    "weaker here than they have to be. "
+    + (f"It lies inside for {' and '.join(inside)}." if inside else "")
+)
 
 # %%
 overrides = Profile.load(PROFILE).overrides
@@ -251,8 +267,8 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 
 # %% [markdown]
 # Two tries that differ by less than about this are equal for us, and the first place is partly luck. All methods have
-# the same number of draws; one that jumps more from seed to seed gains more luck in its best validation accuracy, and
-# none of it in the test that follows. A chosen value is no advice for other data.
+# the same number of draws in the final grid; one that jumps more from seed to seed gains more luck in its best
+# validation accuracy, and none of it in the test that follows. A chosen value is no advice for other data.
 #
 # ## What was not tried
 #
@@ -346,5 +362,6 @@ assert abs(standard_error / spread - 1) < 0.05, (
 # :class: dropdown
 #
 # The best value may lie outside, so the method may be weaker here than it has to be. The next step is a try beyond the
-# edge, and one more try for every other method.
+# edge, and one more try for every other method. Most methods of this page are in that place: a grid of two values has
+# nothing but edges.
 # ```

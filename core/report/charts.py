@@ -61,9 +61,11 @@ def lines(
         axes.set(
             xlabel=xlabel or x,
             ylabel=ylabel or y,
-            title=title,
             **{f"{axis}scale": "log" for axis in log},
         )
+        style.titled(axes, title)
+        if axes.collections:
+            style.note(figure, "Band: ± one standard deviation.")
         if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) > 1:
@@ -126,7 +128,8 @@ def scatter(
             places.append(
                 f"{name} lies at {across:.3g} ± {width:.2g} across and {up:.3g} ± {height:.2g} up"
             )
-        axes.set(xlabel=xlabel or x, ylabel=ylabel or y, title=title)
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
+        style.titled(axes, title)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
     topic = f"{title}. " if title else ""
     figure.set_label(
@@ -264,7 +267,7 @@ def partition_plot(
     from matplotlib import rc_context
 
     with rc_context(style.rc()):
-        figure = blank(min(2.2 + 0.55 * len(names), 12), min(1.3 + 0.34 * len(parts), 14))
+        figure = blank(min(2.2 + 0.55 * len(names), 12), min(1.6 + 0.34 * len(parts), 14))
         axes = figure.subplots()
         client, cls = np.nonzero(counts)
         # equal to 300 square points for the largest cell: neighbouring dots then just touch
@@ -280,6 +283,9 @@ def partition_plot(
             title=title,
             xlim=(-0.6, len(names) - 0.4),
             ylim=(len(parts) - 0.4, -0.6),
+        )
+        style.note(
+            figure, "Area of a dot: number of samples. In brackets: all samples of the client."
         )
     held = (counts > 0).sum(axis=1)
     figure.set_label(

@@ -138,7 +138,10 @@ def curves(
         figure = blank(7.2, 4.0)
         axes = figure.subplots()
         _draw(axes, frame, x, names, silent, looks)
-        axes.set(xlabel=AXES[x], ylabel=_ylabel(metric), title=title)
+        axes.set(xlabel=AXES[x], ylabel=_ylabel(metric))
+        style.titled(axes, title)
+        if frame.groupby("label")["seed"].nunique().gt(1).any():
+            style.note(figure, "Band: ± one standard deviation over seeds.")
         if x == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         ends = [f"{name} (sends nothing)" if name in silent else str(name) for name in names]

@@ -39,16 +39,20 @@ def precision_in_words(folder: Path = BENCH) -> str:
     if frame.empty:
         return "Not measured yet."
     same = frame["low"].ge(-margin) & frame["high"].le(margin)
-    shifted = frame["difference"].abs().gt(margin) & (frame["low"].gt(0) | frame["high"].lt(0))
-    named = ", ".join(frame.index[shifted])
+    beyond = frame["difference"].abs().gt(margin)
+    apart = frame["low"].gt(0) | frame["high"].lt(0)
+    shifted, small = (apart & far for far in (beyond, ~beyond))
+    named, lesser = (", ".join(frame.index[which]) for which in (shifted, small))
     return (
         f"Of {len(frame)} methods the interval of {same.sum()} lies within {margin:g} points of 0. "
+        + f"Shifted by more than {margin:g} points, with 0 outside: {named or 'none'}. "
         + (
-            f"Shifted by more than that, with 0 outside: {named}. "
-            if named
-            else "None is shifted. "
+            f"Shifted by less, with 0 outside: {lesser}; of so many intervals "
+            f"{len(frame) / 10:.0f} would leave 0 out by chance. "
+            if lesser
+            else ""
         )
-        + f"With the other {(~same & ~shifted).sum()} the seeds lie too far apart to say more."
+        + f"With {(~same & ~apart).sum()} others the seeds lie too far apart to say more."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +64,18 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
         placed[k] = min(placed[k], top)
         top = placed[k] - gap
     return [height for _, height in sorted(zip(order, placed, strict=True))]
+
+
+def titled(axes: Any, title: str, characters: int = 58) -> None:
+    """A title in lines that end before the names of series beside the axes."""
+    axes.set_title(textwrap.fill(title, characters))
+
+
+def note(figure: Any, text: str) -> None:
+    """A line in small type below the axes: what marks stand for that no legend names."""
+    # a character of this size is about a fourteenth of an inch wide
+    lines = textwrap.fill(text, int(14 * figure.get_figwidth()))
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=9, color=INK)
 
 
 def rc() -> dict[str, Any]:

@@ -106,6 +106,22 @@ def tuning_choice(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows).T.rename_axis("method")
 
 
+def at_an_edge(measured: Mapping[str, Record] | None = None) -> dict[str, list[str]]:
+    """The methods whose chosen value of a hyper-parameter is the smallest or the largest of its
+    values, and which hyper-parameters these are; one that has a single value or names is none.
+    """
+    frame = tuning_frame(measured)
+    found = {}
+    for algorithm, tries in frame.groupby("algorithm", sort=False):
+        grid = pd.DataFrame(list(tries["settings"])).select_dtypes("number")
+        grid = grid.loc[:, grid.nunique() > 1]
+        for chosen in tries.loc[tries["chosen"], "settings"]:
+            names = [key for key in grid if chosen[key] in (grid[key].min(), grid[key].max())]
+            if names:
+                found[method_name(str(algorithm))] = [str(name) for name in names]
+    return found
+
+
 def tuning_plot(measured: Mapping[str, Record] | None = None) -> Figure | None:
     """The means of all measured tries, a line per method, the chosen one filled; None where nothing
     is measured.

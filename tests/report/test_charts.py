@@ -81,3 +81,18 @@ def test_bars_are_as_long_as_their_means_and_say_their_numbers():
     assert figure.get_label() == "Taught by. accuracy (%): few 67.0; all 96.2."
     with pytest.raises(InputError, match="nothing to draw"):
         charts.bars({}, "x")
+
+
+def test_what_a_band_and_a_dot_stand_for_is_written_below_the_axes():
+    band = charts.lines(LONG, "x", "y").get_supxlabel()
+    assert band == "Band: ± one standard deviation."
+    assert charts.lines(LONG.iloc[[0, 2, 4, 5]], "x", "y").get_supxlabel() == ""
+    figure = charts.partition_plot(np.array([0, 1, 1]), [np.array([0, 1]), np.array([2])])
+    said = " ".join(figure.get_supxlabel().split())
+    assert said.startswith("Area of a dot: number") and "In brackets: all samples" in said
+
+
+def test_a_long_title_is_broken_before_the_names_of_the_series():
+    figure = charts.lines(LONG, "x", "y", title="a word " * 20)
+    titles = figure.axes[0].get_title(loc="left").splitlines()
+    assert len(titles) > 1 and max(map(len, titles)) <= 58

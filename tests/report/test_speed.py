@@ -60,10 +60,17 @@ def test_precisions_by_paired_differences(tmp_path):
 
 
 def test_precisions_in_words(tmp_path):
-    """One method that is the same, one that is shifted by 5 to 7 points, one that is only spread."""
+    """One method that is the same, one that is shifted by 5 to 7 points, one by less than the margin,
+    one that is only spread.
+    """
     assert precision_in_words(tmp_path) == "Not measured yet."
     plain = [40.0, 42.0, 44.0]
-    gaps = {"fedavg": (0.1, 0.0, -0.1), "moon": (5.0, 6.0, 7.0), "fediod": (9.0, -9.0, 1.0)}
+    gaps = {
+        "fedavg": (0.1, 0.0, -0.1),
+        "dm": (0.4, 0.5, 0.6),
+        "moon": (5.0, 6.0, 7.0),
+        "fediod": (9.0, -9.0, 1.0),
+    }
     contestants = {
         name: {
             "accuracy": {"theirs": plain, "ours": [a + b for a, b in zip(plain, gap, strict=True)]}
@@ -72,5 +79,6 @@ def test_precisions_in_words(tmp_path):
     }
     (tmp_path / "precision-avx512.json").write_text(json.dumps({"contestants": contestants}))
     text = precision_in_words(tmp_path)
-    assert "Of 3 methods the interval of 1 lies" in text
-    assert "outside: moon. " in text and "other 1 the" in text
+    assert "Of 4 methods the interval of 2 lies" in text and "With 1 others" in text
+    assert "more than 2 points, with 0 outside: moon. " in text
+    assert "less, with 0 outside: dm; of so many intervals 0 would" in text

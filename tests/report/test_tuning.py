@@ -14,6 +14,7 @@ from core.report.results import reporting_rules
 from core.report.tuning import (
     PROFILE,
     TABLE,
+    at_an_edge,
     tuning_choice,
     tuning_frame,
     tuning_plot,
@@ -54,6 +55,16 @@ def test_every_method_has_the_same_number_of_tries_on_the_same_data():
         for e in cell.experiments
     }
     assert len(budgets) == len({dataset for _, dataset in tries})
+
+
+def test_a_choice_among_two_values_is_at_an_edge():
+    """FedAvg has four learning rates; of the others most have two values of each."""
+    third = [cell.row for cell in cells() if cell.experiments[0].algorithm == "fedavg"][4]
+    edges = at_an_edge(made_up(lambda row, _: 0.6 if row == third else 0.5))
+    assert "FedAvg" not in edges and edges["FedProx"] == ["lr", "mu"]
+    # the first of four is chosen where all are equal
+    assert edges["SCAFFOLD"] == ["lr"]
+    assert at_an_edge({}) == {}
 
 
 def test_the_try_with_the_highest_mean_is_chosen():
