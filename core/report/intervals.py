@@ -118,6 +118,21 @@ def paired(a: Sequence[float], b: Sequence[float], confidence: float = 0.9) -> t
     return mean, mean - half, mean + half
 
 
+def probability(gaps: Sequence[float], true: float = 0.0) -> float:
+    """How often paired differences with a mean of `true` come out as low as these, by a t test; 1 for
+    one seed, which says nothing of its spread.
+    """
+    from scipy.special import stdtr  # `scipy.stats` takes a second to import
+
+    if len(gaps) < 2:
+        return 1.0
+    error = np.std(gaps, ddof=1) / len(gaps) ** 0.5
+    below = np.mean(gaps) - true
+    if not error:
+        return float(below >= 0)
+    return float(stdtr(len(gaps) - 1, below / error))
+
+
 def kendall(
     printed: Sequence[float], found: np.ndarray, noise: float = 0.0
 ) -> tuple[float, float, float]:

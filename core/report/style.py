@@ -235,6 +235,11 @@ def suffix(unit: str) -> str:
     return {"percent": "%", "MB": " MB", "pixel": " pixels", "dB": " dB"}.get(unit, "")
 
 
+def difference(unit: str) -> str:
+    """What stands behind a difference of two numbers of this unit."""
+    return " points" if unit == "percent" else suffix(unit)
+
+
 def measure(metric: str) -> str:
     """The name of a metric in words."""
     return _MEASURES.get(metric, metric.replace("_", " "))

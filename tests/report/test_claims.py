@@ -16,7 +16,16 @@ from core.experiments.record import REPOSITORY
 from core.experiments.spec import TABLES
 from core.report import claims as report_claims
 from core.report.claim_views import claims_figure, claims_table
-from core.report.claims import VERDICTS, Claim, claims, claims_count, judge, papers
+from core.report.claims import (
+    VERDICTS,
+    Claim,
+    Lead,
+    claims,
+    claims_count,
+    judge,
+    papers,
+    refuted,
+)
 from core.report.frames import runs_frame
 
 ALL = [claim for paper in papers() for claim in claims(paper)]
@@ -90,6 +99,64 @@ def test_a_claim_may_ask_for_a_lead_of_so_many_points(cells, by, verdict):
     claim = attrs.evolve(claim, detail={**claim.detail, "by": by})
     known = measured(cells, [[0.90, 0.91, 0.93], [0.80, 0.81, 0.82]])
     assert judge(claim, known).verdict == verdict
+
+
+def lead_by(*gaps: tuple[float, ...]) -> Lead:
+    """A lead over the first of some rivals, by so much to each of them."""
+    where = ("1", "column", "paper", "row", "rival")
+    return Lead(*where, 0.0, 0.0, 0.0, len(gaps[0]), "accuracy", "percent", gaps=gaps)
+
+
+def of_chance(p: float) -> tuple[float, ...]:
+    """Three differences that come out so low with this probability where there is none."""
+    middle = t.ppf(p, 2) / 3**0.5
+    return middle - 1, middle, middle + 1
+
+
+@pytest.mark.parametrize(
+    ("chances", "refutes"),
+    [
+        ([0.04], True),
+        ([0.06], False),
+        ([0.04, 0.9], False),  # one of two by chance
+        ([0.02, 0.9], True),  # far below
+        ([0.04, 0.045], True),  # both a little
+        ([0.04] * 3 + [0.9] * 9, False),
+        ([0.01] * 3 + [0.9] * 9, True),
+    ],
+)
+def test_one_lead_far_below_or_many_a_little_refute_a_claim(chances, refutes):
+    each = [of_chance(p) for p in chances]
+    assert refuted([lead_by(gaps) for gaps in each]) == refutes
+    assert refuted([lead_by(*each)]) == refutes  # as rivals in one column
+    assert refuted([lead_by(gaps) for gaps in each] + [lead_by((-50.0,))]) == refutes
+
+
+def test_equal_methods_refute_a_claim_as_seldom_as_is_said():
+    """Five rivals in four columns, three seeds; the row that is to lead them is in all comparisons."""
+    draws = np.random.default_rng(0)
+    found = []
+    for _ in range(2000):
+        row, rivals = draws.normal(size=(4, 1, 3)), draws.normal(size=(4, 5, 3))
+        gaps = (row - rivals).tolist()
+        found.append(refuted([lead_by(*map(tuple, column)) for column in gaps]))
+    assert 0.005 < np.mean(found) < 0.06
+
+
+def test_columns_that_the_paper_lacks_count_in_claims_of_the_book_only():
+    spec = TableSpec.find("fediod", 1)
+    cells = [cell for cell in spec.cells("paper") if cell.row in ("FedIOD", "FedAvg")]
+    columns = [line.name for line in spec.columns]
+    added = {line.name for line in spec.columns if not line.printed}
+    assert added and added < set(columns)
+    known = measured(cells, [[0.9, 0.91, 0.92] for _ in cells])
+    claim = Claim(
+        paper="fediod", number=1, text="", where="", kind="ahead",
+        detail={"tables": [1], "pairs": [["FedIOD", "FedAvg"]]},
+    )  # fmt: skip
+    theirs = {lead.column for lead in judge(claim, known).leads}
+    ours = {lead.column for lead in judge(attrs.evolve(claim, ours=True), known).leads}
+    assert theirs and not theirs & added and added <= ours
 
 
 def test_the_lead_that_is_claimed_is_the_smallest_in_print():
