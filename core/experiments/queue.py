@@ -25,6 +25,7 @@ from core.experiments.record import (
     RESULTS,
     Record,
     code_version,
+    reckoning,
     records,
     split_fingerprint,
 )
@@ -193,13 +194,15 @@ def measure(
 def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime) -> Record:
     """Run an experiment in a scratch folder, whatever the book has of it.
 
-    What the folder holds already counts where the code is the same, so a check that was cut goes
-    on. Raises InputError as `measure` does.
+    What the folder holds already counts where it was computed by the same code in the same way, so
+    a check that was cut goes on. Raises InputError as `measure` does.
     """
     path, checkpoint = places(experiment, paper, out)
-    if path.exists() and Record.load(path).code != code_version():
-        path.unlink()
-        clean_up(checkpoint)
+    if path.exists():
+        known, wanted = Record.load(path), reckoning(runtime.describe())
+        if (known.code, reckoning(known.environment)) != (code_version(), wanted):
+            path.unlink()
+            clean_up(checkpoint)
     return measure(experiment, paper, out=out, runtime=runtime, progress=True)[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,16 @@ class Record:
                 f"{experiment.id}"
             )
         return record
+
+
+def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What of a machine decides the numbers of a run, from a record's environment.
+
+    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
+    order of sums, and so their last digits.
+    """
+    sums = ("cpu", "kernels", "threads") if environment.get("device") == "cpu" else ()
+    return {name: str(environment.get(name)) for name in ("torch", "device", "precision", *sums)}
 
 
 def split_fingerprint(experiment: Experiment) -> str:

@@ -15,7 +15,13 @@ from core import data, federation
 from core.errors import InputError, one_line
 from core.experiments.attack import Outcome, OutOfTime, attack
 from core.experiments.experiment import Experiment
-from core.experiments.record import Record, code_version, new_record, split_fingerprint
+from core.experiments.record import (
+    Record,
+    code_version,
+    new_record,
+    reckoning,
+    split_fingerprint,
+)
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
@@ -108,20 +114,13 @@ def clean_up(checkpoint: Path) -> None:
 
 
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:
-    """All that must be the same when a run goes on, for its record to be that of one run.
-
-    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
-    order of sums, and so their last digits.
-    """
-    machine = task.runtime.describe()
-    sums = ("cpu", "kernels", "threads") if machine["device"] == "cpu" else ()
-    names = ("torch", "device", "precision", *sums)
+    """All that must be the same when a run goes on, for its record to be that of one run."""
     return {
         "experiment": experiment.id,
         "data": task.dataset.fingerprint,
         "split": split_fingerprint(experiment),
         "code": code_version(),
-        **{name: str(machine[name]) for name in names},
+        **reckoning(task.runtime.describe()),
     }
 
 

@@ -8,6 +8,7 @@ import time
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec, queue, record, records
@@ -198,6 +199,24 @@ def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch)
     assert queue.failed_before(diverging, "adhoc", tmp_path)
     monkeypatch.setattr(queue, "code_version", lambda: "other")
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
+
+
+@pytest.mark.parametrize("way", ["precision", "threads"])
+def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
+    """It goes on where it was cut; another precision, or number of threads, is another run."""
+    threads, ran = torch.get_num_threads(), []
+    other = Runtime(precision="bfloat16") if way == "precision" else Runtime()
+    try:
+        for runtime, number in ((Runtime(), threads), (other, threads + (way == "threads"))):
+            torch.set_num_threads(number)
+            for _ in range(2):
+                ran.append(queue.measure_anew(small(), "adhoc", tmp_path, runtime))
+            found = ran[-1].environment
+            assert (found["precision"], found["threads"]) == (runtime.precision, number)
+    finally:
+        torch.set_num_threads(threads)
+    # times differ from run to run
+    assert ran[0] == ran[1] and ran[2] == ran[3] and ran[1] != ran[2]
 
 
 def test_the_queue_stops_before_its_time_is_up(tmp_path, monkeypatch):
