@@ -56,10 +56,13 @@ class Record:
     split: str = ""
 
     def add(self, result: RoundResult) -> None:
-        """Enter the next round."""
-        self.rounds.append(result.row())
-        self.metrics = dict(result.metrics)
-        self.bytes = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
+        """Enter the next round. Raises InputError, and enters nothing, for one that no record can
+        hold.
+        """
+        rounds, metrics = [*self.rounds, result.row()], dict(result.metrics)
+        totals = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
+        schema.check(attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals))
+        self.rounds, self.metrics, self.bytes = rounds, metrics, totals
 
     @property
     def seconds(self) -> float:
@@ -67,9 +70,12 @@ class Record:
         return sum(sum(row["seconds"].values()) for row in self.rounds)
 
     def save(self, path: Path) -> None:
-        """Write the record atomically. Raises FileError when it cannot be written."""
+        """Write the record atomically. Raises FileError when it cannot be written, and InputError for
+        what `load` would not take.
+        """
+        schema.check(self)
         data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
-        text = json.dumps({"id": self.experiment.id, **data}, indent=1) + "\n"
+        text = json.dumps({"id": self.experiment.id, **data}, indent=1, allow_nan=False) + "\n"
         write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
     @classmethod

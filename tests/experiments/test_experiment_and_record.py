@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, TableSpec, queue, record, records
+from core.experiments import Experiment, Record, TableSpec, make_task, queue, record, records
 from core.experiments.running import run
 from core.federation import Runtime, Task
 from core.files import FileError
@@ -261,6 +261,40 @@ def test_a_test_that_gives_no_number_ends_the_run(tmp_path, monkeypatch):
         run(small(), runtime=Runtime(), record=tmp_path / "r.json")
     found = Record.load(tmp_path / "r.json")
     assert found.status == "failed" and not found.rounds
+
+
+@pytest.mark.parametrize("given", ["\x1b[31m red", "\x00", "\ud800", "x" * 5000, "two\nlines"])
+def test_whatever_ends_a_run_its_record_can_be_read(given, tmp_path, monkeypatch):
+    """A damaged one would end every table that looks into its folder."""
+
+    def fail(*_):
+        raise InputError(given)
+
+    monkeypatch.setattr(Task, "evaluate", fail)
+    with pytest.raises(InputError):
+        queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert records(tmp_path) == {} and queue.failed_before(small(), "adhoc", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metrics", [{"accuracy": 1.5}, {"accuracy": 0.5, "a b": 1.0}, {"loss": 1.0}]
+)
+def test_a_round_that_no_record_can_hold_ends_the_run_and_is_not_written(
+    metrics, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Task, "evaluate", lambda *_: metrics)
+    with pytest.raises(InputError, match="round 1"):
+        run(small(), runtime=Runtime(), record=tmp_path / "r.json")
+    found = Record.load(tmp_path / "r.json")
+    assert found.status == "failed" and not found.rounds and "round 1" in found.notes[0]
+
+
+def test_a_record_that_could_not_be_read_is_not_written(tmp_path):
+    found = record.new_record(small(), make_task(small(), Runtime()))
+    found.notes.append("\x1b")
+    with pytest.raises(InputError, match="notes"):
+        found.save(tmp_path / "r.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
