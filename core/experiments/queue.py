@@ -24,6 +24,7 @@ from core.experiments.record import (
     REPOSITORY,
     RESULTS,
     Record,
+    check_code,
     code_version,
     reckoning,
     records,
@@ -282,12 +283,14 @@ def run_pending(
     error that ended it.
 
     A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
-    that failed with the same code is not tried again.
+    that failed with the same code is not tried again. Raises FileError, between runs, where the
+    package has changed since this process began.
     """
     deadline = time.monotonic() + 60 * minutes
     for item in items:
         if time.monotonic() > deadline:
             return
+        check_code()
         try:
             if failed_before(item.experiment, item.paper, out):
                 continue

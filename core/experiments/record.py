@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from core.errors import InputError, brief
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.federation import RoundResult, Task
-from core.files import read_json, write_whole
+from core.files import FileError, read_json, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
@@ -159,11 +159,8 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return ()
 
 
-@cache
-def code_version() -> str:
-    """A hash of the package's source that runs algorithms: two records with the same hash ran the
-    same code.
-    """
+def source_version() -> str:
+    """A hash of the files that hold the package's source that runs algorithms, as they are now."""
     digest = hashlib.sha256()
     package = REPOSITORY / "core"
     for path in sorted(file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")):
@@ -171,3 +168,22 @@ def code_version() -> str:
         if name.parts[0] not in ("report", "cli"):
             digest.update(name.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+#: modules are read when they are first needed, so what counts is what the first of them was read from
+_BEGUN_WITH = source_version()
+
+
+def code_version() -> str:
+    """The hash of the source with which this process began: two records with the same hash ran the
+    same code.
+    """
+    return _BEGUN_WITH
+
+
+def check_code(asked: str = _BEGUN_WITH) -> None:
+    """Raise FileError where the source is no longer that with which this process began, or is not
+    that of the hash that is asked for: what is computed now would be of two versions.
+    """
+    if not asked == _BEGUN_WITH == source_version():
+        raise FileError("core changed since this process began; start again")

@@ -17,6 +17,7 @@ from core.experiments.attack import Outcome, OutOfTime, attack
 from core.experiments.experiment import Experiment
 from core.experiments.record import (
     Record,
+    check_code,
     code_version,
     new_record,
     reckoning,
@@ -76,8 +77,9 @@ def rounds(
     `deadline`, a `time.monotonic()` value.
 
     `task`, `clients` and `algorithm` may be given to look at them or to change them; by default
-    they are made here.
+    they are made here. Raises FileError where the package has changed since this process began.
     """
+    check_code()
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
     algorithm = algorithm or experiment.new_algorithm()
@@ -150,8 +152,8 @@ def run(
 
     Raises InputError for bad input and for a run that diverges; whatever ends a run, its record
     then has the status "failed" and says why. Raises FileError, and leaves the record as it was,
-    where a file cannot be written or the checkpoint was computed with other code, in another
-    precision or on another kind of machine.
+    where a file cannot be written, the package has changed since this process began, or the
+    checkpoint was computed with other code, in another precision or on another kind of machine.
     """
     task = task or make_task(experiment, runtime)
     algorithm = algorithm or experiment.new_algorithm()
