@@ -28,11 +28,16 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def one_line(error: BaseException, most: int = 240) -> str:
-    """An error of any library as one line, with its kind where it is no InputError."""
-    text = " ".join(str(error).split())
+    """An error of any library as one line that can be printed, with its kind where it is no InputError."""
+    text = printable(" ".join(str(error).split()))
     if not isinstance(error, InputError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """A text that any terminal and any record can hold: a question mark for each control character."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def listed(names: list[str], most: int = 120) -> str:
@@ -46,7 +51,7 @@ def listed(names: list[str], most: int = 120) -> str:
 
 def brief(value: object) -> str:
     """How a message shows a value: in at most about 80 characters, whatever it is."""
-    return _BRIEF.repr(value)
+    return printable(_BRIEF.repr(value))
 
 
 class _Brief(reprlib.Repr):

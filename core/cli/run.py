@@ -55,8 +55,8 @@ Pending = Annotated[
 Minutes = Annotated[
     float | None,
     typer.Option(
-        help="With --pending: begin no round that would not end within so many minutes; default: 60. "
-        "Give a slot that holds a round."
+        help="With --pending: begin no round, and no shadow run of an attack, that would not end within "
+        "so many minutes; default: 60. Give a slot that holds one."
     ),
 ]
 On = Annotated[

@@ -20,7 +20,8 @@ program attacks every method that uploads once in a round.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -40,6 +41,12 @@ from core.rng import Rng
 
 #: stands for the server's model where a client's number would
 SERVER = "server"
+#: what `confidences` returns
+Confidences = dict[int | None, np.ndarray]
+
+
+class OutOfTime(Exception):
+    """There was no time for all runs of an attack; what the others gave is kept."""
 
 
 @attrs.frozen(eq=False)
@@ -75,6 +82,8 @@ class Outcome:
 
     clients: dict[int, Verdicts]
     server: Verdicts
+    #: wall time, with that of the parts of an attack that was cut
+    seconds: float = 0.0
 
     def together(self) -> Verdicts:
         """The verdicts on all clients' uploads as one list."""
@@ -115,6 +124,7 @@ def attack(
     *,
     kept: Path | None = None,
     key: str = "",
+    in_time: Callable[[], bool] = lambda: True,
 ) -> Outcome:
     """Attack the uploads of one round, those of a run with this seed, and the server's model after
     it.
@@ -124,11 +134,12 @@ def attack(
             and shadow clients remember of them what the real ones do.
         kept: a file that keeps what every shadow run gave, so that an attack that was cut goes on
             there; one that is damaged, or has another `key`, counts as none.
+        in_time: asked before every run of the method whether there is time for it.
 
-    Raises InputError for a method whose clients do not upload once in this round, or whose server
-    keeps no single model, and where no client has a target.
+    Raises OutOfTime where there was not, and InputError for a method whose clients do not upload
+    once in this round, or whose server keeps no single model, and where no client has a target.
     """
-    algorithm = algorithm.among(clients)
+    algorithm, known = algorithm.among(clients), Known.kept_at(kept, key)
     here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
     for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
@@ -147,7 +158,9 @@ def attack(
         for id_, one in asked.items()
     }
 
-    def run(number: int) -> dict[int | None, np.ndarray]:
+    def run(number: int) -> Confidences | None:
+        if not in_time():
+            return None
         cast = {
             id_: one.shadow(masks[id_][number - 1]) if number else one.real()
             for id_, one in asked.items()
@@ -155,52 +168,79 @@ def attack(
         draw = here.at("shadow", number - 1) if number else here
         return confidences(algorithm, state, asked, cast, draw)
 
-    found = _restored(kept, key) if kept else []
-    done = len(found)
-    # the real run comes first, and alone
-    shadows = task.runtime.in_parallel(run, range(max(done, 1), settings.shadows + 1))
-    for one in chain(map(run, range(done, 1)), shadows):
-        found.append(one)
-        if kept:
-            _keep(kept, key, found)
-    return _judged(asked, masks, found, settings)
+    left = [number for number in range(settings.shadows + 1) if number not in known.runs]
+    alone = left.count(0)  # the real run comes first, and alone
+    found = chain(map(run, left[:alone]), task.runtime.in_parallel(run, left[alone:]))
+    for number, one in zip(left, found, strict=True):
+        if one is not None:
+            known.add(number, one)
+    if len(known.runs) <= settings.shadows:
+        raise OutOfTime
+    return _judged(asked, masks, known, settings)
 
 
-def _keep(path: Path, key: str, found: Sequence[Mapping[int | None, np.ndarray]]) -> None:
-    """Write the confidences of all runs so far, atomically."""
-    named = {
-        number: {SERVER if id_ is None else str(id_): torch.from_numpy(v) for id_, v in one.items()}
-        for number, one in enumerate(found)
-    }
-    tensors = put_each("", named)
-    write_tensors(path, tensors, {"key": key})
+@attrs.define(eq=False)
+class Known:
+    """What the runs of an attack gave so far, by number, the real one 0; and the file that keeps it."""
 
+    path: Path | None
+    key: str
+    runs: dict[int, Confidences] = attrs.field(factory=dict)
+    #: seconds of the parts before this one, and when this one began
+    before: float = 0.0
+    began: float = attrs.field(factory=lambda: time.perf_counter())
 
-def _restored(path: Path, key: str) -> list[dict[int | None, np.ndarray]]:
-    """What `_keep` wrote; nothing where there is no such file, whole and with this key."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("key") != key:
-                return []
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError):
-        return []
-    return [
-        {None if name == SERVER else int(name): value.numpy() for name, value in one.items()}
-        for one in take_each("", tensors).values()
-    ]
+    @classmethod
+    def kept_at(cls, path: Path | None, key: str) -> Known:
+        """What `add` wrote; nothing where there is no such file, whole and with this key."""
+        if path is None:
+            return cls(path, key)
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                if about.get("key") != key:
+                    return cls(path, key)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError):
+            return cls(path, key)
+        runs = {
+            number: {
+                None if name == SERVER else int(name): value.numpy() for name, value in one.items()
+            }
+            for number, one in take_each("", tensors).items()
+        }
+        return cls(path, key, runs, float(about["seconds"]))
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all parts."""
+        return self.before + time.perf_counter() - self.began
+
+    def add(self, number: int, one: Confidences) -> None:
+        """Enter what a run gave, and write all, atomically."""
+        self.runs[number] = one
+        if self.path is None:
+            return
+        named = {
+            number: {
+                SERVER if id_ is None else str(id_): torch.from_numpy(v) for id_, v in one.items()
+            }
+            for number, one in self.runs.items()
+        }
+        about = {"key": self.key, "seconds": str(self.seconds)}
+        write_tensors(self.path, put_each("", named), about)
 
 
 def _judged(
     asked: Mapping[int, Targets],
     masks: Mapping[int, torch.Tensor],
-    found: Sequence[Mapping[int | None, np.ndarray]],
+    known: Known,
     settings: LikelihoodRatio,
 ) -> Outcome:
     """The verdicts from the confidences in the real run, the first, and in the shadow runs."""
 
     def judged(which: int | None, ids: Sequence[int]) -> Verdicts:
-        target, *shadows = (one[which] for one in found)
+        target, *shadows = (known.runs[number][which] for number in sorted(known.runs))
         seen = Evidence(
             target,
             np.stack(shadows),
@@ -209,7 +249,8 @@ def _judged(
         )
         return membership.likelihood_ratios(seen, settings.variance)
 
-    return Outcome({id_: judged(id_, [id_]) for id_ in asked}, judged(None, list(asked)))
+    clients = {id_: judged(id_, [id_]) for id_ in asked}
+    return Outcome(clients, judged(None, list(asked)), known.seconds)
 
 
 def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
@@ -263,7 +304,7 @@ def confidences(
     asked: Mapping[int, Targets],
     members: Mapping[int, Client],
     rng: Rng,
-) -> dict[int | None, np.ndarray]:
+) -> Confidences:
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
@@ -292,7 +333,7 @@ def confidences(
         ]
         return torch.cat(each).cpu().numpy()
 
-    found: dict[int | None, np.ndarray] = {}
+    found: Confidences = {}
     for id_, one in asked.items():
         alone = update(state, {id_: uploads[id_]}, server)
         found[id_] = sure(algorithm.model(alone), [one])

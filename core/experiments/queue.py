@@ -24,7 +24,9 @@ from core.experiments.record import (
     REPOSITORY,
     RESULTS,
     Record,
+    check_code,
     code_version,
+    reckoning,
     records,
     split_fingerprint,
 )
@@ -193,13 +195,15 @@ def measure(
 def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime) -> Record:
     """Run an experiment in a scratch folder, whatever the book has of it.
 
-    What the folder holds already counts where the code is the same, so a check that was cut goes
-    on. Raises InputError as `measure` does.
+    What the folder holds already counts where it was computed by the same code in the same way, so
+    a check that was cut goes on. Raises InputError as `measure` does.
     """
     path, checkpoint = places(experiment, paper, out)
-    if path.exists() and Record.load(path).code != code_version():
-        path.unlink()
-        clean_up(checkpoint)
+    if path.exists():
+        known, wanted = Record.load(path), reckoning(runtime.describe())
+        if (known.code, reckoning(known.environment)) != (code_version(), wanted):
+            path.unlink()
+            clean_up(checkpoint)
     return measure(experiment, paper, out=out, runtime=runtime, progress=True)[0]
 
 
@@ -279,12 +283,14 @@ def run_pending(
     error that ended it.
 
     A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
-    that failed with the same code is not tried again.
+    that failed with the same code is not tried again. Raises FileError, between runs, where the
+    package has changed since this process began.
     """
     deadline = time.monotonic() + 60 * minutes
     for item in items:
         if time.monotonic() > deadline:
             return
+        check_code()
         try:
             if failed_before(item.experiment, item.paper, out):
                 continue

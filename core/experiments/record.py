@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from core.errors import InputError, brief
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.federation import RoundResult, Task
-from core.files import read_json, write_whole
+from core.files import FileError, read_json, write_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
@@ -55,10 +56,13 @@ class Record:
     split: str = ""
 
     def add(self, result: RoundResult) -> None:
-        """Enter the next round."""
-        self.rounds.append(result.row())
-        self.metrics = dict(result.metrics)
-        self.bytes = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
+        """Enter the next round. Raises InputError, and enters nothing, for one that no record can
+        hold.
+        """
+        rounds, metrics = [*self.rounds, result.row()], dict(result.metrics)
+        totals = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
+        schema.check(attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals))
+        self.rounds, self.metrics, self.bytes = rounds, metrics, totals
 
     @property
     def seconds(self) -> float:
@@ -66,9 +70,12 @@ class Record:
         return sum(sum(row["seconds"].values()) for row in self.rounds)
 
     def save(self, path: Path) -> None:
-        """Write the record atomically. Raises FileError when it cannot be written."""
+        """Write the record atomically. Raises FileError when it cannot be written, and InputError for
+        what `load` would not take.
+        """
+        schema.check(self)
         data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
-        text = json.dumps({"id": self.experiment.id, **data}, indent=1) + "\n"
+        text = json.dumps({"id": self.experiment.id, **data}, indent=1, allow_nan=False) + "\n"
         write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
     @classmethod
@@ -95,6 +102,16 @@ class Record:
                 f"{experiment.id}"
             )
         return record
+
+
+def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What of a machine decides the numbers of a run, from a record's environment.
+
+    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
+    order of sums, and so their last digits.
+    """
+    sums = ("cpu", "kernels", "threads") if environment.get("device") == "cpu" else ()
+    return {name: str(environment.get(name)) for name in ("torch", "device", "precision", *sums)}
 
 
 def split_fingerprint(experiment: Experiment) -> str:
@@ -142,11 +159,8 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return ()
 
 
-@cache
-def code_version() -> str:
-    """A hash of the package's source that runs algorithms: two records with the same hash ran the
-    same code.
-    """
+def source_version() -> str:
+    """A hash of the files that hold the package's source that runs algorithms, as they are now."""
     digest = hashlib.sha256()
     package = REPOSITORY / "core"
     for path in sorted(file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")):
@@ -154,3 +168,22 @@ def code_version() -> str:
         if name.parts[0] not in ("report", "cli"):
             digest.update(name.as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+#: modules are read when they are first needed, so what counts is what the first of them was read from
+_BEGUN_WITH = source_version()
+
+
+def code_version() -> str:
+    """The hash of the source with which this process began: two records with the same hash ran the
+    same code.
+    """
+    return _BEGUN_WITH
+
+
+def check_code(asked: str = _BEGUN_WITH) -> None:
+    """Raise FileError where the source is no longer that with which this process began, or is not
+    that of the hash that is asked for: what is computed now would be of two versions.
+    """
+    if not asked == _BEGUN_WITH == source_version():
+        raise FileError("core changed since this process began; start again")

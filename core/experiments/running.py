@@ -13,9 +13,16 @@ from tqdm.auto import tqdm
 
 from core import data, federation
 from core.errors import InputError, one_line
-from core.experiments.attack import attack
+from core.experiments.attack import Outcome, OutOfTime, attack
 from core.experiments.experiment import Experiment
-from core.experiments.record import Record, code_version, new_record, split_fingerprint
+from core.experiments.record import (
+    Record,
+    check_code,
+    code_version,
+    new_record,
+    reckoning,
+    split_fingerprint,
+)
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
@@ -63,53 +70,37 @@ def rounds(
     clients: Sequence[Client] | None = None,
     algorithm: Algorithm | None = None,
     checkpoint: Path | None = None,
+    deadline: float | None = None,
 ) -> Iterator[RoundResult]:
     """Run an experiment round by round; see `core.federation.rounds`. Where it states an attack, the
-    last result holds what the attack found.
+    last result holds what the attack found; it does not come where the attack was not done by the
+    `deadline`, a `time.monotonic()` value.
 
     `task`, `clients` and `algorithm` may be given to look at them or to change them; by default
-    they are made here.
+    they are made here. Raises FileError where the package has changed since this process began.
     """
+    check_code()
     task = task or make_task(experiment)
     clients = make_clients(experiment, task) if clients is None else clients
     algorithm = algorithm or experiment.new_algorithm()
+    key, seed = _key(experiment, task), experiment.seed
     fresh = [client.copy() for client in clients] if experiment.attack else []
-    for result in federation.rounds(
-        algorithm,
-        task,
-        clients,
-        experiment.seed,
-        checkpoint=checkpoint,
-        key=_key(experiment, task),
-    ):
-        attacked = experiment.attack and result.round == experiment.rounds
-        yield (
-            _attacked(result, algorithm, experiment, task, fresh, checkpoint)
-            if attacked
-            else result
-        )
+    for result in federation.rounds(algorithm, task, clients, seed, checkpoint=checkpoint, key=key):
+        if not experiment.attack or result.round < experiment.rounds:
+            yield result
+            continue
+        how, kept = LikelihoodRatio(**experiment.attack), checkpoint and _kept(checkpoint)
+        told = {"kept": kept, "key": json.dumps(key), "in_time": _in_time(deadline)}
+        try:
+            found = attack(algorithm, task, fresh, seed, how, **told)  # type: ignore[arg-type]
+        except OutOfTime:
+            return
+        yield _attacked(result, found)
 
 
-def _attacked(
-    result: RoundResult,
-    algorithm: Algorithm,
-    experiment: Experiment,
-    task: Task,
-    clients: Sequence[Client],
-    checkpoint: Path | None,
-) -> RoundResult:
-    """The last round, with what an attack on the experiment finds among its metrics."""
-    start = time.perf_counter()
-    found = attack(
-        algorithm,
-        task,
-        clients,
-        experiment.seed,
-        LikelihoodRatio(**experiment.attack),
-        kept=_kept(checkpoint) if checkpoint else None,
-        key=json.dumps(_key(experiment, task)),
-    )
-    seconds = result.seconds | {"attack": time.perf_counter() - start}
+def _attacked(result: RoundResult, found: Outcome) -> RoundResult:
+    """The last round, with what an attack on the experiment found among its metrics."""
+    seconds = result.seconds | {"attack": found.seconds}
     return attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
 
 
@@ -125,20 +116,13 @@ def clean_up(checkpoint: Path) -> None:
 
 
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:
-    """All that must be the same when a run goes on, for its record to be that of one run.
-
-    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
-    order of sums, and so their last digits.
-    """
-    machine = task.runtime.describe()
-    sums = ("cpu", "kernels", "threads") if machine["device"] == "cpu" else ()
-    names = ("torch", "device", "precision", *sums)
+    """All that must be the same when a run goes on, for its record to be that of one run."""
     return {
         "experiment": experiment.id,
         "data": task.dataset.fingerprint,
         "split": split_fingerprint(experiment),
         "code": code_version(),
-        **{name: str(machine[name]) for name in names},
+        **reckoning(task.runtime.describe()),
     }
 
 
@@ -162,14 +146,14 @@ def run(
         record: the file that keeps the record; it is written after every round, atomically.
         checkpoint: the file to resume from; it is removed when the run is complete.
         progress: show a bar with round, accuracy, traffic and time left.
-        deadline: a `time.monotonic()` value; the run stops cleanly before a round that would
-            probably end later, and its record keeps the status "running".
+        deadline: a `time.monotonic()` value; the run stops cleanly before a round, or a shadow run
+            of an attack, that would probably end later, and its record keeps the status "running".
         notes: those of the record; lines that come while it runs are saved with the next round.
 
     Raises InputError for bad input and for a run that diverges; whatever ends a run, its record
     then has the status "failed" and says why. Raises FileError, and leaves the record as it was,
-    where a file cannot be written or the checkpoint was computed with other code, in another
-    precision or on another kind of machine.
+    where a file cannot be written, the package has changed since this process began, or the
+    checkpoint was computed with other code, in another precision or on another kind of machine.
     """
     task = task or make_task(experiment, runtime)
     algorithm = algorithm or experiment.new_algorithm()
@@ -179,8 +163,14 @@ def run(
     kept = new_record(experiment, task)
     kept.notes = kept.notes if notes is None else notes
     task.runtime.forget_peak_memory()
-    given = {"task": task, "clients": clients, "algorithm": algorithm}
-    results = rounds(experiment, **given, checkpoint=checkpoint)  # type: ignore[arg-type]
+    results = rounds(
+        experiment,
+        task=task,
+        clients=clients,
+        algorithm=algorithm,
+        checkpoint=checkpoint,
+        deadline=deadline,
+    )
     if _taken(results, kept, task.runtime, record, progress, deadline):
         kept.status = "complete"
         if record:
@@ -217,9 +207,9 @@ def _taken(
                 kept.save(record)
             _show(bar, result)
             interrupt_again()
-            if not in_time() and result.round < total:
-                return False
-    return True
+            if not in_time():
+                break
+    return len(kept.rounds) == total
 
 
 @contextmanager
@@ -240,8 +230,8 @@ def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
 
 
 def _in_time(deadline: float | None) -> Callable[[], bool]:
-    """To be asked after every round: whether one that takes a fifth longer than the longest so far
-    would end before the deadline. The first round is not timed.
+    """To be asked between rounds, or runs: whether one that takes a fifth longer than the longest so
+    far would end before the deadline. What comes before the first question is not timed.
     """
     started = longest = 0.0
 

@@ -312,8 +312,9 @@ def _well_formed(
     """One upload of each client of the round, in the form that was asked for."""
     uploads: dict[int, Message] = {}
     for client, answer in answers:
-        name, fault = brief(client), None
-        if isinstance(client, bool) or not isinstance(client, int) or client not in announced:
+        name, fault = str(client), None
+        if type(client) is not int or client not in announced:
+            name = f"stranger_{len(refusals.reasons) + 1}"
             fault = "it is no client of this round"
         elif client in uploads or name in refusals.reasons:
             uploads.pop(client, None)  # which of the two is the client's nobody can tell

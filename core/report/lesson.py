@@ -95,9 +95,10 @@ def follow(experiment: Experiment, task: Task, clients: Sequence[Client] | None 
     """Run an experiment and keep all that it goes through; for runs of seconds."""
     people = list(experiments.make_clients(experiment, task) if clients is None else clients)
     record = experiments.new_record(experiment, task)
-    results = list(experiments.rounds(experiment, task=task, clients=people))
-    for result in results:
+    results = []
+    for result in experiments.rounds(experiment, task=task, clients=people):
         record.add(result)
+        results.append(result)
     return Run(experiment, record, results, people)
 
 

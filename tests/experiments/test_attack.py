@@ -5,6 +5,7 @@ what is written down.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -17,6 +18,7 @@ from core.algorithms.random_selection import Settings as OneShot
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
+from core.experiments import attack as attacks
 from core.experiments.attack import attack, shared_out, targets
 from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
@@ -247,6 +249,32 @@ def digits() -> Experiment:
         | {"server_steps": 2},
         attack={"shadows": 4, "round": 2},
     )
+
+
+def test_an_attack_keeps_to_its_time_and_goes_on(digits, tmp_path, threads, monkeypatch):
+    """On a clock on which nothing takes time but a run of the attack, a minute."""
+    threads(1)
+    stated = attrs.evolve(digits, algorithm="fedavg", settings={"local_steps": 2})
+    whole = run(stated, runtime=CPU)
+    now, minute = 0.0, attacks.confidences
+
+    def later(*given):
+        nonlocal now
+        now += 60
+        return minute(*given)
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
+    monkeypatch.setattr(attacks, "confidences", later)
+    for module in (attacks, running):
+        monkeypatch.setattr(module, "time", clock, raising=False)
+    files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+    cut = run(stated, runtime=CPU, deadline=200, **files)
+    assert (cut.status, len(cut.rounds), now) == ("running", 1, 180)
+    assert Record.load(files["record"]).status == "running"
+    found = run(stated, runtime=CPU, deadline=now + 200, **files)
+    assert (found.status, now) == ("complete", 300)  # the real run and four shadows, once each
+    assert found.metrics == whole.metrics and found.rounds[-1]["seconds"]["attack"] == 300
+    assert list(tmp_path.iterdir()) == [files["record"]]
 
 
 def test_an_experiment_without_an_attack_keeps_its_name(digits):

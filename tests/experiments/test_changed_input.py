@@ -3,6 +3,8 @@ theirs.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -59,11 +61,51 @@ def test_the_hash_of_the_code_sees_every_file_that_computes(tmp_path, monkeypatc
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("1")
     monkeypatch.setattr(record, "REPOSITORY", folder)
-    found = record.code_version.__wrapped__()
+    found = record.source_version()
     (folder / "core/report/c.py").write_text("2")
-    assert record.code_version.__wrapped__() == found
+    assert record.source_version() == found
     (folder / changed).write_text("2")
-    assert record.code_version.__wrapped__() != found
+    assert record.source_version() != found
+
+
+CHANGING = """
+from pathlib import Path
+from core.experiments import Experiment, record, run
+stated = Experiment(algorithm="fedavg", dataset="digits", rounds=1, settings={"local_steps": 1})
+with Path("core/algorithms/fedavg.py").open("a") as file:  # nobody has needed it yet
+    file.write("# another version")
+try:
+    run(stated, record=Path("record.json"))
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+print(record.code_version(), Path("record.json").exists())
+"""
+
+
+def test_no_run_begins_with_code_that_changed_since_the_process_began(tmp_path):
+    """Its record would have the name of one version and the numbers of another."""
+    ignored = shutil.ignore_patterns("__pycache__", "report", "cli")
+    shutil.copytree(REPOSITORY / "core", tmp_path / "core", ignore=ignored)
+    said = subprocess.run(
+        [sys.executable, "-c", CHANGING],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert said.stdout.splitlines() == [
+        "FileError: core changed since this process began; start again",
+        f"{record.code_version()} False",
+    ], said.stderr
+
+
+def test_a_queue_ends_where_the_code_changed(tmp_path, monkeypatch):
+    items = [queue.Pending(of(seed=seed), "adhoc", ("cell",), 0) for seed in (0, 1, 2)]
+    running = queue.run_pending(items, 5, tmp_path)
+    assert next(running)[1].status == "complete"
+    monkeypatch.setattr(record, "source_version", lambda: "0" * 12)
+    with pytest.raises(FileError, match="core changed"):
+        next(running)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak")

@@ -8,9 +8,10 @@ import time
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, TableSpec, queue, record, records
+from core.experiments import Experiment, Record, TableSpec, make_task, queue, record, records
 from core.experiments.running import run
 from core.federation import Runtime, Task
 from core.files import FileError
@@ -200,6 +201,24 @@ def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch)
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
 
 
+@pytest.mark.parametrize("way", ["precision", "threads"])
+def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
+    """It goes on where it was cut; another precision, or number of threads, is another run."""
+    threads, ran = torch.get_num_threads(), []
+    other = Runtime(precision="bfloat16") if way == "precision" else Runtime()
+    try:
+        for runtime, number in ((Runtime(), threads), (other, threads + (way == "threads"))):
+            torch.set_num_threads(number)
+            for _ in range(2):
+                ran.append(queue.measure_anew(small(), "adhoc", tmp_path, runtime))
+            found = ran[-1].environment
+            assert (found["precision"], found["threads"]) == (runtime.precision, number)
+    finally:
+        torch.set_num_threads(threads)
+    # times differ from run to run
+    assert ran[0] == ran[1] and ran[2] == ran[3] and ran[1] != ran[2]
+
+
 def test_the_queue_stops_before_its_time_is_up(tmp_path, monkeypatch):
     """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
     many = [
@@ -242,6 +261,40 @@ def test_a_test_that_gives_no_number_ends_the_run(tmp_path, monkeypatch):
         run(small(), runtime=Runtime(), record=tmp_path / "r.json")
     found = Record.load(tmp_path / "r.json")
     assert found.status == "failed" and not found.rounds
+
+
+@pytest.mark.parametrize("given", ["\x1b[31m red", "\x00", "\ud800", "x" * 5000, "two\nlines"])
+def test_whatever_ends_a_run_its_record_can_be_read(given, tmp_path, monkeypatch):
+    """A damaged one would end every table that looks into its folder."""
+
+    def fail(*_):
+        raise InputError(given)
+
+    monkeypatch.setattr(Task, "evaluate", fail)
+    with pytest.raises(InputError):
+        queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert records(tmp_path) == {} and queue.failed_before(small(), "adhoc", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metrics", [{"accuracy": 1.5}, {"accuracy": 0.5, "a b": 1.0}, {"loss": 1.0}]
+)
+def test_a_round_that_no_record_can_hold_ends_the_run_and_is_not_written(
+    metrics, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Task, "evaluate", lambda *_: metrics)
+    with pytest.raises(InputError, match="round 1"):
+        run(small(), runtime=Runtime(), record=tmp_path / "r.json")
+    found = Record.load(tmp_path / "r.json")
+    assert found.status == "failed" and not found.rounds and "round 1" in found.notes[0]
+
+
+def test_a_record_that_could_not_be_read_is_not_written(tmp_path):
+    found = record.new_record(small(), make_task(small(), Runtime()))
+    found.notes.append("\x1b")
+    with pytest.raises(InputError, match="notes"):
+        found.save(tmp_path / "r.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):

@@ -9,13 +9,14 @@ import threading
 import time
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 
 from core.errors import InputError
 from core.experiments import Experiment, queue
 from core.experiments.queue import Pending
-from core.experiments.sweep import LOSSES, Lost, Progress, display, sweep, workers
+from core.experiments.sweep import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
 from core.experiments.sweep.local import LocalWorkers
 from core.federation import Runtime
 
@@ -190,6 +191,13 @@ def finished(workers, handle):
     while not (done := workers.finished([handle], 1.0)):
         pass
     return done
+
+
+def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
+    task = Task(item(0), tmp_path, "cpu", "float32", None)
+    assert "core changed" in perform(attrs.evolve(task, code="0" * 12))
+    assert not list(tmp_path.iterdir())
+    assert perform(task).code == task.code
 
 
 def test_nothing_begins_after_the_time_is_up(tmp_path):

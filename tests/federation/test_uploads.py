@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from core.experiments import Experiment, Record
+from core.experiments import Experiment, Record, schema
 from core.experiments.running import make_clients, make_task, rounds, run
 from core.federation import Field, Ledger, Message, Runtime, UploadError, admit, as_announced
 from core.federation.algorithm import Algorithm
@@ -139,7 +139,7 @@ STRANGERS = {
     "a true client": True,
     "half a client": 1.5,
     "no client": None,
-    "a tensor": torch.ones(3),
+    "a tensor": torch.ones(3, 3),
 }
 
 
@@ -151,7 +151,15 @@ def test_only_the_clients_of_the_round_are_heard(name):
     assert len(str(error.value)) < 300
     ledger = opened()
     assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == set(ANNOUNCED)
-    assert len(ledger.rounds[0]["refused"]) == 1
+    ((name, reason),) = ledger.rounds[0]["refused"].items()
+    assert schema.NAME.fullmatch(name) and reason.isprintable()
+
+
+def test_every_stranger_is_named_in_a_way_that_a_record_can_hold():
+    answers = [(one, good(of=9)) for one in STRANGERS.values()]
+    ledger = opened()
+    admit([(0, good()), *answers], FORM, {0: 8}, ledger, refused="leave_out")
+    assert len(ledger.rounds[0]["refused"]) == len(STRANGERS)
 
 
 def test_who_answers_twice_is_not_heard_at_all():

@@ -21,7 +21,7 @@ from core.experiments.bench import (
     runs,
     shadows,
 )
-from core.experiments.record import REPOSITORY, code_version
+from core.experiments.record import REPOSITORY, check_code, code_version
 from core.federation import Runtime
 from core.files import write_whole
 
@@ -41,7 +41,8 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
 
 def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[str, Any]:
     """Run a bench and keep its record in `book/bench`; "run" also against a checkout of the authors'
-    FedVCK. Raises InputError for an unknown bench, and where there is no such checkout.
+    FedVCK. Raises InputError for an unknown bench, and where there is no such checkout; FileError
+    where the package has changed since this process began.
 
     Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared
     with), the ratios pair by pair (median, lowest, highest) and the share of the machine's
@@ -51,6 +52,7 @@ def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[st
         raise unknown("bench", what, BENCHES)
     if authors is not None and what != "run":
         raise InputError(f"only `bench run` takes the authors' code, not {what!r}")
+    check_code()
     result = {
         "bench": what,
         **(runs.measure(runtime, authors) if authors else BENCHES[what](runtime)),

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from core import data
 from core.checks import is_whole
-from core.errors import InputError, brief
+from core.errors import InputError, brief, printable
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
@@ -80,8 +80,7 @@ class Link:
 
     def note(self, text: str) -> None:
         """Say it now, and in the record, once, in one line that a record can hold."""
-        text = " ".join(text.split())[: schema.TEXT]
-        text = "".join(letter if letter.isprintable() else "?" for letter in text)
+        text = printable(" ".join(text.split())[: schema.TEXT])
         if text not in self.notes:
             log.warning(text)
             self.notes.append(text)

@@ -18,7 +18,7 @@ import attrs
 
 from core.errors import InputError, one_line
 from core.experiments.queue import Pending, failed_before, measure, places
-from core.experiments.record import Record
+from core.experiments.record import Record, check_code, code_version
 from core.federation import Runtime
 from core.metrics import headline
 
@@ -42,6 +42,8 @@ class Task:
     precision: str
     #: seconds since 1970 after which no round begins
     until: float | None
+    #: the hash of the caller's source: a worker may have begun with another one
+    code: str = attrs.field(factory=code_version)
 
 
 def perform(task: Task) -> Record | str:
@@ -49,6 +51,7 @@ def perform(task: Task) -> Record | str:
     experiment, paper = task.item.experiment, task.item.paper
     deadline = None if task.until is None else time.monotonic() + task.until - time.time()
     try:
+        check_code(task.code)
         if failed_before(experiment, paper, task.out):
             return "it failed before with the same code"
         runtime = Runtime.choose(task.device, task.precision)
