@@ -33,6 +33,31 @@ def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
+def check_number(
+    name: str, value: Any, low: float, high: float = LARGEST_FLOAT, above: bool = False
+) -> None:
+    """Raise InputError for what is no number in [low, high], or in (low, high] when `above` is set;
+    `name` is what the message calls it.
+    """
+    within = is_number(value) and (low < value if above else low <= value)
+    if not within or value > high:
+        edge = "above" if above else "of at least"
+        # everybody's bound is said only to who is beyond it
+        top = f" and at most {high:g}" if high < LARGEST_FLOAT or within else ""
+        raise InputError(f"{name} must be a number {edge} {low:g}{top}, not {brief(value)}")
+
+
+def check_whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
+    """Raise InputError for what is no whole number in [low, high]; `name` is what the message calls
+    it.
+    """
+    if not is_whole(value, low, high):
+        top = f" and at most {high}" if is_whole(value, low, value) else ""
+        raise InputError(
+            f"{name} must be a whole number of at least {low}{top}, not {brief(value)}"
+        )
+
+
 Part = TypeVar("Part")
 
 
@@ -40,14 +65,7 @@ def number(low: float, high: float = LARGEST_FLOAT, above: bool = False) -> Call
     """A number in [low, high], or in (low, high] when `above` is set."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        within = is_number(value) and (low < value if above else low <= value)
-        if not within or value > high:
-            edge = "above" if above else "of at least"
-            # everybody's bound is said only to who is beyond it
-            top = f" and at most {high:g}" if high < LARGEST_FLOAT or within else ""
-            raise InputError(
-                f"{attribute.name} must be a number {edge} {low:g}{top}, not {brief(value)}"
-            )
+        check_number(attribute.name, value, low, high, above)
 
     return check
 
@@ -56,13 +74,8 @@ def whole(low: int, optional: bool = False, high: int = LARGEST) -> Callable:
     """A whole number in [low, high]; `optional` also allows None."""
 
     def check(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-        if optional and value is None:
-            return
-        if not is_whole(value, low, high):
-            top = f" and at most {high}" if is_whole(value, low, value) else ""
-            raise InputError(
-                f"{attribute.name} must be a whole number of at least {low}{top}, not {brief(value)}"
-            )
+        if value is not None or not optional:
+            check_whole(attribute.name, value, low, high)
 
     return check
 

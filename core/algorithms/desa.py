@@ -45,7 +45,7 @@ from core.algorithms import fedavg
 from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
-from core.condensation.problem import Condensation, Draws, Problem, strategy
+from core.condensation.problem import ESTIMATORS, Condensation, Draws, Problem, strategy
 from core.distillation import kl_divergence
 from core.families import condensing
 from core.federation import (
@@ -77,10 +77,7 @@ class Settings(fedavg.Settings):
     #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    estimator: str = attrs.field(
-        default="minibatch",
-        validator=one_of("estimator", "minibatch", "feature_bank", "expectation"),
-    )
+    estimator: str = attrs.field(default="minibatch", validator=one_of("estimator", *ESTIMATORS))
     augmentation: str = attrs.field(
         default="color_crop_cutout_flip_scale_rotate", validator=strategy
     )

@@ -46,6 +46,7 @@ from core.condensation import (
     extract,
     initial_images,
 )
+from core.condensation.initial import KINDS
 from core.families import condensing, generative
 from core.federation import (
     Client,
@@ -71,7 +72,6 @@ from core.rng import Rng
 from core.training import batches, sgd, train
 
 WEIGHTS = ("dynamic", "class_balanced", "uniform")
-INITS = ("noise", "real")
 
 
 @attrs.frozen(kw_only=True)
@@ -92,9 +92,10 @@ class Settings(condensing.ServerSide, Extraction):
     weights: str = attrs.field(default="dynamic", validator=one_of("weights", *WEIGHTS))
     #: start from another client's knowledge; without it from U[-1, 1] in every round (Table 2)
     sharing: bool = attrs.field(default=True, validator=on_or_off)
-    #: what knowledge starts from where no other client's is at hand: "noise" from U[-1, 1], or
-    #: "real" images of the client; with these, no iterations and no sharing, clients send these
-    init: str = attrs.field(default="noise", validator=one_of("initialisation", *INITS))
+    #: what knowledge starts from where no other client's is at hand: "noise" from U[-1, 1], "real"
+    #: images of the client, or each from the mean of several ("real_average"); with real ones, no
+    #: iterations and no sharing, clients send these
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *KINDS))
     #: |pseudo| / |uploaded|, which is beta of Eq. 11; 0: no pseudo knowledge (Table 2)
     pseudo: float = attrs.field(default=1.0, validator=number(0))
     #: classes that a client makes knowledge of: its "own", or "all"
@@ -224,11 +225,12 @@ class FedMK(condensing.Condensing):
         Raises InputError where real images are asked for and the client has none of a class.
         """
         data, draws = client.task.dataset, rng.at("start").generator(labels.device)
-        if self.settings.init == "real":
+        kind = self.settings.init
+        if kind != "noise":
             order = client.labels.argsort(stable=True)
             sorted_, counts = client.labels[order], torch.bincount(labels)
             return initial_images(
-                "real", client.images[order], sorted_, counts, client.task.inputs, draws
+                kind, client.images[order], sorted_, counts, client.task.inputs, draws
             )
         # D^_ini ~ U[-1, 1]
         shape = (len(labels), data.channels, data.size, data.size)

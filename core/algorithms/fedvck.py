@@ -22,6 +22,7 @@ from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.descent import milestones, progress
 from core.condensation.engine import condense, condensed_counts
 from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
+from core.condensation.selection import BLENDS, RULES
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
@@ -29,6 +30,8 @@ from core.federation import Client, Field, Message, State, Task, as_announced, p
 from core.federation.tensors import take, unpack, weights
 from core.models import Classifier
 from core.rng import Rng
+from core.server.contrastive import FORMS, SIMILARITIES
+from core.server.update import TRAININGS
 
 #: what the released code multiplies con_beta by, half way through every round
 FADE = 0.1
@@ -72,11 +75,9 @@ class Settings(condensing.ServerSide, Condensation):
         default="batch", validator=one_of("kind of statistics", "batch", "running")
     )
     #: Eq. 7: blend "probabilities" or "logits" of the two models
-    blend: str = attrs.field(
-        default="probabilities", validator=one_of("blend", "probabilities", "logits")
-    )
+    blend: str = attrs.field(default="probabilities", validator=one_of("blend", *BLENDS))
     #: Eq. 8: P is the "share" of the weight, or a "softmax" of the weights within a class
-    selection: str = attrs.field(default="share", validator=one_of("selection", "share", "softmax"))
+    selection: str = attrs.field(default="share", validator=one_of("selection", *RULES))
     #: Eq. 9: every iteration draws a "fresh" batch, or one that shares all images but one with the
     #: last ("sliding"); the exact means of an "expectation" have no batches
     batches: str = attrs.field(
@@ -95,11 +96,11 @@ class Settings(condensing.ServerSide, Condensation):
     )
     #: Eq. 15: the "printed" ratio, or the "released" one, with the positive in the denominator
     contrast_form: str = attrs.field(
-        default="printed", validator=one_of("form of the loss", "printed", "released")
+        default="printed", validator=one_of("form of the loss", *FORMS)
     )
     #: Eq. 15: "cosine" similarity, as in SimSiam, which the paper follows, or the "dot" product as
     #: printed, under which the loss has no lower bound
-    similarity: str = attrs.field(default="cosine", validator=one_of("similarity", "cosine", "dot"))
+    similarity: str = attrs.field(default="cosine", validator=one_of("similarity", *SIMILARITIES))
     #: Eq. 15: the projector is "kept" from round to round, or "fresh" in every round
     projector: str = attrs.field(
         default="kept", validator=one_of("kind of projector", "kept", "fresh")
@@ -107,7 +108,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: Eq. 15: the projector learns "together" with the model, or from "accumulated" gradients,
     #: zeroed once a round
     projector_training: str = attrs.field(
-        default="together", validator=one_of("training of the projector", "together", "accumulated")
+        default="together", validator=one_of("training of the projector", *TRAININGS)
     )
     #: Eq. 16: con_beta falls to a tenth half way through every round and is never restored
     fading_contrast: bool = switch()
@@ -128,7 +129,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: clients also upload how their loss fell, for the record: nothing is computed from it
     tell_loss: bool = switch()
     #: the wire: one byte a pixel, or the float32 of the released code's memory
-    wire: str = attrs.field(default="uint8", validator=one_of("wire format", "uint8", "float32"))
+    wire: str = attrs.field(default="uint8", validator=one_of("wire format", *condensing.WIRE))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

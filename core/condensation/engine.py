@@ -17,6 +17,7 @@ from core.condensation.augment import Augmentation
 from core.condensation.descent import Descent
 from core.condensation.latent import LatentStatistics
 from core.condensation.problem import (
+    ESTIMATORS,
     Condensation,
     Problem,
     Target,
@@ -104,11 +105,9 @@ def expectation_side(problem: Problem) -> RealSide:
     return Pool(problem, expected).__getitem__
 
 
-REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = {
-    "minibatch": minibatch_side,
-    "feature_bank": _feature_bank,
-    "expectation": expectation_side,
-}
+REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = dict(
+    zip(ESTIMATORS, (minibatch_side, _feature_bank, expectation_side), strict=True)
+)
 
 
 def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:

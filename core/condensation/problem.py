@@ -18,11 +18,14 @@ from core.condensation.augment import Augmentation, augment, draw_augmentation, 
 from core.condensation.descent import OPTIMISERS
 from core.condensation.initial import KINDS
 from core.condensation.latent import LatentEncoder, LatentStatistics
-from core.condensation.matching import mmd
+from core.condensation.matching import KERNELS, mmd
 from core.condensation.selection import draw, draw_different
 from core.errors import InputError
 from core.models import at_once
 from core.rng import Rng
+
+#: where the real side of an iteration comes from
+ESTIMATORS = ("minibatch", "feature_bank", "expectation")
 
 
 def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -58,15 +61,10 @@ class Condensation:
     replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: real images per class that a client looks at in a round; None: all
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    kernel: str = attrs.field(
-        default="linear", validator=one_of("kernel", "linear", "inner", "gaussian")
-    )
+    kernel: str = attrs.field(default="linear", validator=one_of("kernel", *KERNELS))
     #: where the real side of each iteration comes from: a fresh `minibatch`, a batch of stored
     #: features (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
-    estimator: str = attrs.field(
-        default="minibatch",
-        validator=one_of("estimator", "minibatch", "feature_bank", "expectation"),
-    )
+    estimator: str = attrs.field(default="minibatch", validator=one_of("estimator", *ESTIMATORS))
     #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)
     #: draws (of augmentations, of disturbed weights) that a bank or an expectation holds

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from core.checks import is_whole
 from core.data import medical
 from core.data.arrays import on_disk
 from core.data.catalogue import SOURCES, Source
@@ -41,7 +42,7 @@ def _resolve(name: str, size: int | None) -> tuple[Source, int] | None:
         raise InputError(
             f"the name of a data set is made of letters, digits and underscores, not {brief(name)}"
         )
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+    if size is not None and not is_whole(size, 1):
         raise InputError(f"size must be a whole number of pixels, not {size!r}")
     base, suffix = name, None
     if name not in SOURCES and (match := re.fullmatch(r"(.+)_(\d{1,6})", name)):

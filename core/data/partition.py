@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import inspect
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.checks import LARGEST, check_whole, is_number
 from core.data.dataset import Split
 from core.data.roots import data_root
 from core.errors import InputError, unknown
@@ -57,7 +57,7 @@ def dirichlet(
     until every client is large enough, which may take forever, here samples drawn at random from
     whichever client is largest are moved until every client has `min_size`; 0 allows empty clients.
     `per_class`: no more than so many random samples of a class are given out, as in the code of
-    FedGen (1,500); None: all. Raises InputError when alpha is not a positive finite number or when
+    FedGen (1,500); None: all. Raises InputError when alpha is no number above 0 or when
     `clients * min_size` exceeds the number of samples.
     """
     labels = _labels(labels)
@@ -66,8 +66,8 @@ def dirichlet(
     counts = np.unique(labels, return_counts=True)[1]
     given = int(np.minimum(counts, len(labels) if per_class is None else per_class).sum())
     _check(labels, given, clients, seed, min_size)
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < math.inf:
-        raise InputError(f"alpha must be a positive finite number, not {alpha!r}")
+    if not is_number(alpha) or alpha <= 0:
+        raise InputError(f"alpha must be a number above 0, not {alpha!r}")
     if not isinstance(cap, bool):
         raise InputError(f"cap must be true or false, not {cap!r}")
     rng = Rng(seed).at("partition", "dirichlet").numpy()
@@ -303,15 +303,14 @@ def _labels(labels: Labels) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _whole(name: str, value: Any, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise InputError(f"{name} must be a whole number of at least {low}, not {value!r}")
+def _whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
+    check_whole(name, value.item() if isinstance(value, np.integer) else value, low, high)
 
 
 def _check(labels: np.ndarray, given: int, clients: int, seed: int, min_size: int) -> None:
     """Whether there are samples, and whether the `given` ones suffice for all clients."""
     _whole("clients", clients, 1)
-    _whole("seed", seed, 0)
+    _whole("seed", seed, 0, 2**64 - 1)
     _whole("min_size", min_size, 0)
     if not len(labels):
         raise InputError("there are no samples to give out")

@@ -10,7 +10,7 @@ import attrs
 
 from core import algorithms
 from core.experiments.cell import Cell
-from core.experiments.experiment import Experiment
+from core.experiments.experiment import VARIANTS, Experiment
 from core.experiments.layers import OPEN, Layer, Stack, Step
 from core.experiments.spec import short
 
@@ -25,9 +25,7 @@ def origins(cell: Cell) -> dict[str, list[Step]]:
     fields = {key: value for key, value in bare.items() if key not in stated}
     layers = [Layer("default of an experiment", fields)]
     if run.algorithm in algorithms.names():
-        made = {
-            name: algorithms.create(run.algorithm, None, name) for name in ("printed", "released")
-        }
+        made = {name: algorithms.create(run.algorithm, None, name) for name in VARIANTS}
         printed, released = (attrs.asdict(made[name].settings) for name in made)
         layers.append(Layer(f"default of {run.algorithm}", {"settings": printed}))
         if run.variant == "released":

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from core.checks import check_number, check_whole
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES
 from core.experiments.layers import Layer
@@ -101,8 +102,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _whole(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{where} must be a whole number of at least 0, not {value!r}")
+    check_whole(where, value, 0)
     return value
 
 
@@ -231,12 +231,7 @@ def _alpha(data: dict[str, Any], where: str) -> float | None:
     )
     if alpha is None:
         return None
-    if (
-        isinstance(alpha, bool)
-        or not isinstance(alpha, (int, float))
-        or not 0 < alpha < float("inf")
-    ):
-        raise InputError(f"{where}: alpha must be a positive finite number, not {alpha!r}")
+    check_number(f"{where}: alpha", alpha, 0, above=True)
     return float(alpha)
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from core.checks import is_whole
 from core.errors import InputError
 from core.rng import Rng
 
@@ -55,7 +56,7 @@ def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
     splits.
     """
     p = _probabilities(probabilities, 2)
-    if isinstance(splits, bool) or not isinstance(splits, int) or not 1 <= splits <= len(p):
+    if not is_whole(splits, 1, len(p)):
         raise InputError(
             f"splits must be a whole number from 1 to the number of images, {len(p)}, not {splits!r}"
         )

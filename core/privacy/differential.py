@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from core.checks import check_number, check_whole
 from core.errors import InputError
 
 #: orders of the Rényi divergence that are tried: Opacus' own, and larger ones for small budgets
@@ -48,8 +49,7 @@ def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: in
     the package opacus is not installed.
     """
     check_release(delta, sample_rate, steps)
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise InputError(f"epsilon must be a number above 0, not {epsilon!r}")
+    check_number("epsilon", epsilon, 0, above=True)
     new_accountant()
     from opacus.accountants.utils import get_noise_multiplier
 
@@ -138,8 +138,7 @@ def clip_and_noise(
     or multiplier, and for values that are not finite: a clipped row that is not a number would be
     one still.
     """
-    if not (math.isfinite(max_norm) and max_norm > 0):
-        raise InputError(f"max_norm must be a number above 0, not {max_norm!r}")
+    check_number("max_norm", max_norm, 0, above=True)
     if not bool(torch.isfinite(per_sample_gradients).all()):
         raise InputError(
             "what should be clipped holds values that are not finite (did a client's training diverge?)"
@@ -178,8 +177,7 @@ def with_noise(
     values: torch.Tensor, sensitivity: float, multiplier: float, generator: torch.Generator
 ) -> torch.Tensor:
     """Values plus N(0, (multiplier sensitivity)^2), independently for every number."""
-    if not (math.isfinite(multiplier) and multiplier >= 0):
-        raise InputError(f"noise_multiplier must be a number of at least 0, not {multiplier!r}")
+    check_number("noise_multiplier", multiplier, 0)
     if multiplier == 0:
         return values
     noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
@@ -201,7 +199,5 @@ def check_release(delta: float, sample_rate: float, steps: int, least: int = 1) 
     """Raise InputError for a delta, a rate or a number of steps that no release can have."""
     if not 0 < delta < 1:
         raise InputError(f"delta must be a number above 0 and below 1, not {delta!r}")
-    if not 0 < sample_rate <= 1:
-        raise InputError(f"sample_rate must be a number above 0 and at most 1, not {sample_rate!r}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < least:
-        raise InputError(f"steps must be a whole number of at least {least}, not {steps!r}")
+    check_number("sample_rate", sample_rate, 0, 1, above=True)
+    check_whole("steps", steps, least)

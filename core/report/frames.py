@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from core.errors import InputError, unknown
-from core.experiments import Record, records
+from core.experiments import PROFILES, Record, records
 from core.experiments.cell import Cell
 from core.experiments.grid import TableSpec
 from core.report.verdict import MB, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
-BEST_FIRST = ("paper", "converged", "laptop", "quick")
+BEST_FIRST = PROFILES[::-1]
 COLUMNS = (
     "paper",
     "table",

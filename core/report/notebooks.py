@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
-import math
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from core.checks import check_number, is_number
 from core.errors import InputError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,7 +210,7 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, bool) or isinstance(value, bool):
         fits = isinstance(default, bool) and isinstance(value, bool)
     elif isinstance(default, float):
-        fits = isinstance(value, (int, float)) and math.isfinite(value)
+        fits = is_number(value)
         value = float(value) if fits else value
     elif isinstance(default, (list, tuple)):
         fits = isinstance(value, (list, tuple))
@@ -260,8 +260,7 @@ def _possible(name: str, value: Any) -> None:
         Experiment(algorithm="fedavg", dataset="digits", **{name: value})
     elif name in ("alpha", "alphas", "beta"):
         for number in value if isinstance(value, (list, tuple)) else [value]:
-            if not isinstance(number, (int, float)) or not (math.isfinite(number) and number > 0):
-                raise InputError(f"{name} must be above 0, not {number!r}")
+            check_number(name, number, 0, above=True)
 
 
 def _algorithms() -> list[str]:

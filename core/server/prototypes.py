@@ -14,6 +14,7 @@ import math
 import torch
 from torch.nn import functional as F
 
+from core.checks import check_whole
 from core.errors import InputError, unknown
 
 OWN = ("never", "allowed", "forced")
@@ -89,10 +90,7 @@ def hard_negatives(
         raise InputError(
             f"hard negatives need square prototypes (classes, classes), not {tuple(prototypes.shape)}"
         )
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InputError(
-            f"the number of hard negatives must be a whole number of at least 1, not {k!r}"
-        )
+    check_whole("the number of hard negatives", k, 1)
     if own not in OWN:
         raise unknown("treatment of the own class", own, OWN)
     classes = len(prototypes)

@@ -20,6 +20,8 @@ from core.training import sgd, train
 
 #: a weight of the contrastive term below float32's rounding of the cross-entropy's weight, 1
 NEGLIGIBLE = 2.0**-24
+#: how a projector learns, see `Contrast.projector_training`
+TRAININGS = ("together", "accumulated")
 
 #: a function of a batch of images (N, C, H, W)
 Transform = Callable[[torch.Tensor], torch.Tensor]
@@ -81,7 +83,7 @@ class Contrast:
     #: learning rate 0.01, whose gradients are never set back to zero within a round, so that each
     #: step follows the sum of all gradients so far
     projector_training: str = attrs.field(
-        default="together", validator=one_of("training of the projector", "together", "accumulated")
+        default="together", validator=one_of("training of the projector", *TRAININGS)
     )
 
     def loss(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

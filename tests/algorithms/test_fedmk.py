@@ -131,6 +131,17 @@ def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
                     assert int(drawn.sum()) == 50 and int(drawn.max() - drawn.min()) <= 1
 
 
+def test_knowledge_may_start_from_means_of_real_images(task, clients):
+    """The kinds of start are those of all methods; a mean of five is no image of the client."""
+    algorithm = fedmk(init="real_average")
+    state = algorithm.initialise(task, Rng(0))
+    source = sources(algorithm, clients, state)[0]
+    real = task.inputs(clients[0].images)
+    apart = torch.cdist(source.knowledge.flatten(1), real.flatten(1))
+    assert float(apart.min()) > 0.1
+    torch.testing.assert_close(source.knowledge.mean((0, 1)), real.mean((0, 1)), rtol=0, atol=0.5)
+
+
 def test_all_classes_can_be_made(task, clients):
     algorithm = fedmk(classes="all")
     for source in sources(algorithm, clients, algorithm.initialise(task, Rng(0))).values():

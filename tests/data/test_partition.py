@@ -255,7 +255,7 @@ BAD_SPECS = [
     ({"name": "iid"}, 2.0, "clients must be a whole number"),
     ({"name": "iid"}, 7, "6 samples cannot give each of 7 clients at least one sample"),
     *(
-        ({"name": "dirichlet", "alpha": a}, 2, "alpha must be a positive finite number")
+        ({"name": "dirichlet", "alpha": a}, 2, "alpha must be a number above 0")
         for a in (0, -1, math.nan, math.inf, "x", None, True)
     ),
     ({"name": "dirichlet", "alpha": 1, "min_size": 4}, 2, "at least 4 samples"),

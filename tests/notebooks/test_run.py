@@ -90,6 +90,7 @@ def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
         ("rounds", True, "whole number"),
         ("alpha", "nan", "a number"),
         ("alpha", "0", "above 0"),
+        ("alpha", 10**400, "a number"),
         ("alpha", float("inf"), "a number"),
         ("fast", "1", "true or false"),
         ("name", 5, "a text"),

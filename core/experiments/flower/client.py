@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 from safetensors import safe_open
 
 from core import data
+from core.checks import is_whole
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
@@ -66,7 +67,7 @@ def own(context: Context) -> tuple[Experiment, Client]:
     """The experiment, and this node's client, without its memory."""
     text, config = str(context.run_config["experiment"]), context.node_config
     number = config.get("partition-id")
-    if not isinstance(number, int):
+    if not is_whole(number):
         raise InputError("this node needs a whole number partition-id in its --node-config")
     where = runtime(context)
     folder = config.get("data")
