@@ -28,6 +28,7 @@ from core.experiments import records
 from core.experiments.bench import BENCH
 from core.federation import Ledger
 from core.report import source
+from core.report.style import sentences
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -210,10 +211,8 @@ common = pd.Series([setting(record) for record in printed]).value_counts()
 first = {}
 for record in sorted(printed, key=lambda one: -common[setting(one)]):
     first.setdefault(record.experiment.algorithm, record)
-table = pd.DataFrame(map(traffic, first.values())).set_index(
-    ["setting", "algorithm"]
-)
-table.sort_values(["setting", "kB up a turn"]).round(1)
+table = pd.DataFrame(map(traffic, first.values()))
+sentences(table.sort_values(["setting", "kB up a turn"]), "traffic")
 
 # %% [markdown]
 # A *turn* is a round of one client. Methods that send models cost the same in every round; one-shot methods send

@@ -22,6 +22,7 @@ from core.report import (
     versions,
 )
 from core.report.speed import precision_in_words, precisions, speed
+from core.report.style import sentences
 from core.report.texts import Markdown
 
 # %%
@@ -41,7 +42,7 @@ progress()
 # not count:
 
 # %%
-tally()
+tally().T
 
 # %% [markdown]
 # ## Orders
@@ -50,7 +51,7 @@ tally()
 # It is the mean over seeds, with its 95% interval, which has no width where all seeds give the same tau; pairs that are
 # printed within two points of each other do not count.
 
-# %%
+# %% tags=["hide-output"]
 orders().set_index(["paper", "table", "column", "metric"]).round(2)
 
 # %% [markdown]
@@ -69,14 +70,14 @@ shares.set_index(["deviation", "true gap", "seeds"]).round(3)
 #
 # What was run so far: number of runs, and mean minutes and MB sent (up and down, all clients) of one run.
 
-# %%
+# %% tags=["hide-output"]
 records_summary().round(2).set_index(["method", "dataset", "profile"])
 
 # %% [markdown]
 # Records are never deleted. Those below are shown by no table, and no total counts them: tries of hyper-parameters that gave
 # way to others, and runs from before a table or a profile was changed.
 
-# %%
+# %% tags=["hide-output"]
 apart = records_apart()
 records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 
@@ -92,7 +93,9 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 # allowed.
 
 # %%
-speed().set_index(["bench", "contestant"])
+rates = speed()
+rates["rate"] += " " + rates.pop("unit")
+sentences(rates.drop(columns="precision"), "speed")
 
 # %% [markdown]
 # ## Precision
@@ -126,7 +129,7 @@ sets = pd.DataFrame(
         for info in available()
     ]
 )
-sets.set_index("name").style.set_table_attributes('class="dataframe"')
+sentences(sets, "data-sets")
 
 # %% [markdown]
 # ## Versions

@@ -1,5 +1,7 @@
 """Tables and figures, computed from records: what a paper prints beside what was measured here."""
 
+import pandas as pd
+
 from core.report.charts import bars, heat_map, lines, partition_plot, scatter
 from core.report.figures import condensed_images, image_rows, show
 from core.report.frames import metrics_frame, table_frame
@@ -43,3 +45,6 @@ __all__ = [
     "tally",
     "versions",
 ]
+
+# a page shows its tables whole: no words are cut off, and no rows left out of the middle
+pd.set_option("display.max_colwidth", None, "display.max_rows", 200)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
-from pandas.io.formats.style import Styler
 
 from core.experiments import Record, TableSpec, records
 from core.report import style
@@ -70,29 +70,23 @@ def coverage(
     return pd.DataFrame(rows)
 
 
-def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> Styler:
-    """`coverage` as a page shows it: what no table has is left out. Arguments and errors as
-    there.
+def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> Any:
+    """`coverage` as a page shows it: the verdicts that a table has, in one column of words.
+    Arguments and errors as there.
     """
     covered = coverage(paper, measured)
-    empty = [name for name in VERDICTS if not covered[name].any()]
+    verdicts = [
+        ", ".join(f"{row[name]} {name}" for name in VERDICTS if row[name])
+        for row in covered.to_dict("records")
+    ]
     # the title says the number, so that all columns fit a page
     titles = [
         f"Table {table}: {title}" if table.isdigit() else title
         for table, title in zip(covered["table"].astype(str), covered["title"], strict=True)
     ]
     known = ["table", *(["paper"] if paper else [])]
-    frame = covered.assign(title=titles).drop(columns=[*empty, *known])
-    return (
-        Styler(
-            frame,
-            uuid=f"progress-{paper or 'all'}",
-            table_attributes='class="dataframe core-table"',
-            escape="html",
-        )
-        .set_table_styles(style.SENTENCES_CSS)
-        .hide(axis="index")
-    )
+    frame = covered.assign(title=titles, verdicts=verdicts).drop(columns=[*VERDICTS, *known])
+    return style.sentences(frame, f"progress-{paper or 'all'}")
 
 
 def versions() -> pd.DataFrame:

@@ -195,6 +195,30 @@ SENTENCES_CSS: list[Any] = [
     {"selector": "th, td", "props": "font-size:.85em; padding:.25em .4em;"},
     {"selector": "th.col_heading", "props": "overflow-wrap:normal; font-size:.76em;"},
 ]
+
+
+def sentences(frame: Any, name: str, precision: int = 1) -> Any:
+    """A data frame whose cells hold sentences, as a page shows it: in small type, and wrapped, so that
+    it is no wider than the page. Its index is not shown.
+
+    Args:
+        name: names the table in the page's HTML.
+        precision: digits behind the point of numbers that are not whole.
+
+    Returns a `pandas.io.formats.style.Styler`.
+    """
+    from pandas.io.formats.style import Styler
+
+    made = Styler(
+        frame,
+        uuid=name,
+        table_attributes='class="dataframe core-table"',
+        escape="html",
+        precision=precision,
+    )
+    return made.set_table_styles(SENTENCES_CSS).hide(axis="index")
+
+
 DETAILS_CSS = (
     ".core-details{margin:.5em 0 1.5em} .core-details summary{cursor:pointer} "
     ".core-details div{overflow-x:auto} .core-details table{font-size:.82em} "

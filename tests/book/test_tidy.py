@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.report.site.tidy import ABSENT, tidy
+from core.report.site.tidy import ABSENT, LONG, tidy
 
 
 class Cells(HTMLParser):
@@ -51,6 +51,13 @@ def test_a_link_in_a_cell_and_rows_over_rows_do_not_shift_columns():
     found = tidy(frame.to_html(escape=False))
     assert cells(found) == [["1.0", "2", "0.5"], ["b", "3", "1.0"]]
     assert '<a href="x">1.0</a>' in found
+
+
+def test_sentences_wrap_and_a_long_address_does_not_make_one():
+    frame = pd.DataFrame({"said": ["x" * LONG, "x" * (LONG - 1), f'<a href="{"x" * LONG}">y</a>']})
+    found = tidy(frame.assign(count=1.0).to_html(escape=False))
+    assert found.count('<td class="long">') == 1 and found.count("<td>1</td>") == 3
+    assert tidy(found) == found
 
 
 @pytest.mark.parametrize("html", ["<p>NaN and 1.0</p>", "<table><td>1.0</td></table>", ""])
