@@ -30,7 +30,11 @@ class Descent(Protocol):
 
 
 def sgd(parameters: Iterable[nn.Parameter], settings: Descent) -> torch.optim.SGD:
-    """SGD with the momentum and weight decay of the settings."""
+    """SGD with the momentum and weight decay of the settings.
+
+    Not PyTorch's fused step: on a CPU it pairs numbers by their places in memory, so that a gradient
+    that is laid out otherwise than its parameter goes to the wrong weights.
+    """
     return torch.optim.SGD(
         parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
     )

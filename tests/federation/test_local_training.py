@@ -10,6 +10,7 @@ from core.data.crops import PADDING, crop_and_flip
 from core.errors import InputError
 from core.federation.local_training import LocalTraining, batches, train
 from core.rng import Rng
+from core.training import sgd
 
 CPU = torch.device("cpu")
 
@@ -61,6 +62,16 @@ def test_sgd_with_momentum_and_decay_matches_float64_numpy():
         v = 0.9 * v + gradient
         w = w - 0.1 * v
     np.testing.assert_allclose(model.weight.detach().numpy().ravel(), w, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_does_not_depend_on_how_weights_and_gradients_lie_in_memory():
+    weight = torch.arange(54.0).view(2, 3, 3, 3)
+    slope = weight.flip(0, 1, 2, 3).square()
+    for memory in (torch.channels_last, torch.contiguous_format):
+        parameter = torch.nn.Parameter(weight.to(memory_format=torch.channels_last, copy=True))
+        parameter.grad = slope.to(memory_format=memory, copy=True)
+        sgd([parameter], LocalTraining(lr=0.5, momentum=0.9, weight_decay=0)).step()
+        assert torch.equal(parameter.detach(), weight - 0.5 * slope)
 
 
 @pytest.mark.parametrize(
