@@ -13,11 +13,13 @@ import attrs
 import torch
 from torch import nn
 
+from core.errors import InputError
+from core.families.own_models import OWN, OwnModels
 from core.federation import (
     EVERY_TASK,
-    Algorithm,
     Client,
     Field,
+    Ledger,
     LocalTraining,
     Message,
     State,
@@ -28,7 +30,8 @@ from core.federation import (
     supervised,
 )
 from core.federation.local_training import Objective
-from core.federation.tensors import weights
+from core.federation.schedule import TESTERS
+from core.federation.tensors import put, take, weights
 from core.rng import Rng
 from core.server import Aggregation, combined
 
@@ -38,7 +41,7 @@ class Settings(Aggregation, LocalTraining):
     """FedAvg has the hyper-parameters of local training; its average may be a robust one."""
 
 
-class FedAvg(Algorithm):
+class FedAvg(OwnModels):
     """Clients train the server's model on their data; the server averages the models by numbers of
     samples.
 
@@ -46,14 +49,20 @@ class FedAvg(Algorithm):
     those with another network override `network`.
 
     Running means and variances of batch norm are averaged like parameters, with the same weights: a
-    global model with the initial running statistics would fail at test time.
+    global model with the initial running statistics would fail at test time. Where clients test,
+    each goes on with its own statistics, and is tested by the global parameters and these.
     """
 
     Settings = Settings
     learns: ClassVar[tuple[str, ...]] = EVERY_TASK
+    testers: ClassVar[tuple[str, ...]] = TESTERS
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model."""
+        """A fresh model. Raises InputError where clients are to test what has no classes."""
+        if self.clients_test and task.learns != "classification":
+            raise InputError(
+                f"tested_by must be server: {task.dataset.name} has no images of a class"
+            )
         return State(task, pack(task.new_model(rng.at("model"))))
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -81,10 +90,19 @@ class FedAvg(Algorithm):
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
-        model = self.network(client.task, message.tensors)
+        own = statistics(take(OWN, client.memory)) if self.clients_test else {}
+        model = self.network(client.task, message.tensors | own)
         objective = self.objective(client, message, rng.at("objective"))
         learn(model, client.images, client.labels, self.settings, objective, rng)
-        return Message(pack(model), {"samples": len(client)})
+        trained = pack(model)
+        if self.clients_test:
+            client.memory |= put(OWN, trained)
+        return Message(trained, {"samples": len(client)})
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """The usual round; where clients test, their networks are laid beside the state."""
+        state = super().round(state, clients, ledger, rng)
+        return self.laid_open(state, clients, ledger, rng) if self.clients_test else state
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state
@@ -102,6 +120,17 @@ class FedAvg(Algorithm):
         """The clients' tensors as one, by the rule that the settings name."""
         return combined(uploads, samples, state.tensors, self.settings)
 
-    def model(self, state: State) -> nn.Module:
-        """The global model."""
-        return self.network(state.task, state.tensors)
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
+        """The global model; where clients test, for each that has taken part with its own running
+        statistics.
+        """
+        if not self.clients_test:
+            return self.network(state.task, state.tensors)
+        return self.tested(
+            state, lambda own: self.network(state.task, state.tensors | statistics(own))
+        )
+
+
+def statistics(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The running statistics of batch norm among the weights of a network."""
+    return {name: value for name, value in tensors.items() if name.startswith("buffers/")}

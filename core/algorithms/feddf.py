@@ -80,7 +80,7 @@ class FedDF(fedavg.FedAvg):
         fused = super().server_update(state, uploads, rng)
         if not self.settings.distill_steps:
             return fused
-        task, student = state.task, self.model(fused)
+        task, student = state.task, self.network(state.task, fused.tensors)
         images = public.drawn(
             public.public_images(task, self.settings),
             self.settings.pool,

@@ -36,9 +36,10 @@ from core.algorithms import fedavg
 from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.errors import InputError
-from core.families.own_models import OWN, OwnModels
+from core.families.own_models import OWN
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
 from core.federation.local_training import Objective
+from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
 
@@ -84,13 +85,14 @@ class Settings(fedavg.Settings):
         )
 
 
-class FedDistill(OwnModels, fedavg.FedAvg):
+class FedDistill(fedavg.FedAvg):
     """Clients keep their outputs near the mean outputs of all clients on the same class.
 
     With `sharing: models` all else is FedAvg.
     """
 
     Settings = Settings
+    testers = TESTERS
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; with `sharing: logits` the seed from which every client makes the same
@@ -127,7 +129,7 @@ class FedDistill(OwnModels, fedavg.FedAvg):
         to be tested.
         """
         state = super().round(state, clients, ledger, rng)
-        if self.settings.sharing == "models":
+        if self.settings.sharing == "models" or self.clients_test:
             return state
         return self.laid_open(state, clients, ledger, rng)
 
@@ -196,7 +198,7 @@ class FedDistill(OwnModels, fedavg.FedAvg):
             state, tensors=state.tensors | {"logits/mean": mean, "logits/known": known}
         )
 
-    def model(self, state: State) -> nn.Module | list[nn.Module]:  # type: ignore[override]
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)

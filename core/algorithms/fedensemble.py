@@ -8,8 +8,9 @@ their logits, without weights.
 
 The paper says "all user models". In the code the models of users who were not active in a round are
 copies of the model that the round began with, and are summed too. Here the ensemble are the models
-that the server received in the round, since no other model is anybody's. It is not the FedEnsemble
-of Shi et al. (2021), who train several models.
+that the server received in the round, since no other model is anybody's; where clients test
+(`tested_by`), all have this ensemble. It is not the FedEnsemble of Shi et al. (2021), who train
+several models.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import nn
 
 from core.algorithms import fedavg
 from core.federation import Message, State
+from core.federation.schedule import TESTERS
 from core.federation.tensors import put_each, take_each, weights
 from core.rng import Rng
 
@@ -54,16 +56,21 @@ class FedEnsemble(fedavg.FedAvg):
     """FedAvg, tested by the ensemble of the models that came in the last round."""
 
     Settings = Settings
+    testers = TESTERS
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and the models themselves for the test."""
-        average = weights(super().server_update(state, uploads, rng).tensors)
+        tensors = super().server_update(state, uploads, rng).tensors
+        kept = {name: value for name, value in tensors.items() if not name.startswith("members/")}
         members = {id_: weights(upload.tensors) for id_, upload in uploads.items()}
-        return attrs.evolve(state, tensors=average | put_each("members/", members))
+        return attrs.evolve(state, tensors=kept | put_each("members/", members))
 
-    def model(self, state: State) -> nn.Module:
-        """The ensemble; before the first round the one model there is."""
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
+        """The ensemble, the same for all clients where these test; before the first round the one
+        model there is.
+        """
         members = take_each("members/", state.tensors)
         if not members:
             return super().model(state)
-        return Ensemble([self.network(state.task, member) for member in members.values()])
+        ensemble = Ensemble([self.network(state.task, member) for member in members.values()])
+        return self.tested(state, lambda own: ensemble) if self.clients_test else ensemble

@@ -35,6 +35,7 @@ from core.distillation import kl_divergence
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
 from core.federation.local_training import Objective
+from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, unpack, weights
 from core.models import FeatureGenerator
 from core.rng import Rng
@@ -108,6 +109,7 @@ class FedGen(fedavg.FedAvg):
     """
 
     Settings = Settings
+    testers = TESTERS
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model and a fresh generator."""

@@ -14,6 +14,7 @@ from core.algorithms import fedavg
 from core.checks import number
 from core.federation import EVERY_TASK, Client, Message
 from core.federation.local_training import Objective
+from core.federation.schedule import TESTERS
 from core.rng import Rng
 
 
@@ -30,6 +31,7 @@ class FedProx(fedavg.FedAvg):
 
     Settings = Settings
     learns = EVERY_TASK
+    testers = TESTERS
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The loss of the data and the squared distance to the model that was received."""

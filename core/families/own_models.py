@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import torch
 from torch import nn
 
-from core.federation import Algorithm, Client, Field, Ledger, Message, State, pack
-from core.federation.tensors import put_each, take, take_each, weights
+from core.federation import (
+    Algorithm,
+    Client,
+    Field,
+    Ledger,
+    Message,
+    OwnTest,
+    State,
+    as_announced,
+    pack,
+)
+from core.federation.tensors import Tensors, put_each, take, take_each, weights
 from core.rng import Rng
 
 #: where a client keeps its network in its memory
@@ -18,9 +29,9 @@ OWN = "model/"
 class OwnModels(Algorithm):
     """Every client remembers a network of its own, below `OWN`.
 
-    The test images are the server's. So the networks are laid beside the state for the test; where
-    clients are elsewhere, they cross the network for that. A test is no part of a method, and what
-    it moves is not counted.
+    Where clients test, each is tested on its own classes. The test images are the server's. So the
+    networks are laid beside the state for the test; where clients are elsewhere, they cross the
+    network for that. A test is no part of a method, and what it moves is not counted.
     """
 
     questions = ("clients_update", "own_models")
@@ -28,13 +39,27 @@ class OwnModels(Algorithm):
     def own_models(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """The networks, for the test."""
-        return {client.id: Message(weights(take(OWN, client.memory))) for client in clients}
+        """The networks, for the test; where clients test, also how often they have each class."""
+        return {
+            client.id: Message(
+                weights(take(OWN, client.memory))
+                | ({"counts": client.class_counts} if self.clients_test else {})
+            )
+            for client in clients
+        }
+
+    @property
+    def clients_test(self) -> bool:
+        """Whether each client is tested on its own classes."""
+        return self.schedule.tested_by == "clients"
 
     def laid_open(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The state with the networks of these clients beside it."""
         network = pack(state.task.new_model(Rng(0)))
         form = {name: Field(tuple(value.shape), value.dtype) for name, value in network.items()}
+        if self.clients_test:
+            classes = state.task.dataset.num_classes
+            form["counts"] = Field((classes,), torch.int64, low=0, total=as_announced)
         nothing, uncounted = {client.id: Message({}) for client in clients}, Ledger()
         uncounted.open_round()
         given = self.ask("own_models", clients, nothing, (form, {}), uncounted, rng.at("test"))
@@ -42,7 +67,14 @@ class OwnModels(Algorithm):
         tested = put_each("tested/", {id_: message.tensors for id_, message in given.items()})
         return attrs.evolve(state, tensors=state.tensors | tested)
 
-    def tested(self, state: State) -> list[nn.Module]:
-        """The networks that stand beside a state."""
-        found = take_each("tested/", state.tensors)
-        return [state.task.model_from(tensors) for tensors in found.values()]
+    def tested(
+        self, state: State, network: Callable[[Tensors], nn.Module] | None = None
+    ) -> list[nn.Module]:
+        """The networks that stand beside a state, or what `network` makes of each one's tensors; where
+        clients test, with the classes of each.
+        """
+        found = list(take_each("tested/", state.tensors).values())
+        models = [(network or state.task.model_from)(own) for own in found]
+        if not self.clients_test:
+            return models
+        return [OwnTest(model, own["counts"] > 0) for model, own in zip(models, found, strict=True)]

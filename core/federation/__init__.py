@@ -8,7 +8,7 @@ from core.federation.loop import RoundResult, check_serves, rounds, select
 from core.federation.message import Ledger, Message
 from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
-from core.federation.task import Task
+from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
 from core.federation.uploads import Field, UploadError, admit, announce, as_announced, check_upload
 
@@ -21,6 +21,7 @@ __all__ = [
     "Ledger",
     "LocalTraining",
     "Message",
+    "OwnTest",
     "Reconstruction",
     "RoundResult",
     "Rows",

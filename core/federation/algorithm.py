@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import nn
 
+from core.errors import InputError
 from core.federation.client import Client
 from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
@@ -45,12 +46,16 @@ class Algorithm:
     learns: ClassVar[tuple[str, ...]] = ("classification",)
     #: the methods that `ask` may call on the clients' side
     questions: ClassVar[tuple[str, ...]] = ("clients_update",)
+    #: who can test it (`Schedule.tested_by`). A class says so itself, as for `learns`
+    testers: ClassVar[tuple[str, ...]] = ("server",)
     #: whether the clients are in another process, so that `ask` alone reaches them
     elsewhere: ClassVar[bool] = False
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.schedule = schedule or Schedule()
+        if self.schedule.tested_by not in vars(type(self)).get("testers", Algorithm.testers):
+            raise InputError(f"tested_by must be server, not {self.schedule.tested_by}")
 
     @classmethod
     def serves(cls) -> tuple[str, ...]:

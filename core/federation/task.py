@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +18,20 @@ from core.federation.tensors import unpack
 from core.federation.uploads import Field
 from core.models import Classifier
 from core.rng import Rng
+
+
+class OwnTest(nn.Module):
+    """A client's part in a test: the model as the client has it, and which classes are the client's,
+    (C,) bool.
+    """
+
+    def __init__(self, model: nn.Module, classes: torch.Tensor) -> None:
+        super().__init__()
+        self.model, self.classes = model, classes
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """What the client's model says of normalised images (N, C, H, W)."""
+        return self.model(images)
 
 
 @attrs.frozen(eq=False)
@@ -113,15 +127,45 @@ class Task:
         outputs = self.outputs(model, data.images.to(self.runtime.device))
         return metrics.classification(outputs.cpu(), data.labels)
 
+    def measure_own(self, tests: Sequence[OwnTest], data: Split) -> dict[str, float]:
+        """The metrics of a classification over all images that clients test.
+
+        The images of a class are dealt out to the clients in turn; a client tests those of its own
+        classes, and the others of its images are tested by nobody.
+        """
+        turn = turns(data.labels, len(tests))
+        own = [(one, (turn == k) & one.classes.cpu()[data.labels]) for k, one in enumerate(tests)]
+        outputs = [
+            self.outputs(model, data.images[part].to(self.runtime.device)).cpu()
+            for model, part in own
+            if part.any()
+        ]
+        return metrics.classification(
+            torch.cat(outputs), torch.cat([data.labels[part] for _, part in own])
+        )
+
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
         """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std`
         over the models. Where the models are those of named clients, each one's stand beside them as
-        `<metric>:<name>`.
+        `<metric>:<name>`. For tests of clients, see `measure_own`.
         """
         data = getattr(self.dataset, split)
         if not isinstance(model, list):
             return self.measure(model, data)
+        if tests := [one for one in model if isinstance(one, OwnTest)]:
+            return self.measure_own(tests, data)
         each = [self.measure(one, data) for one in model]
         named = zip(self.parties, each, strict=True) if len(self.parties) == len(each) else ()
         own = {f"{metric}:{name}": one[metric] for name, one in named for metric in one}
         return metrics.mean_and_std(each) | own
+
+
+def turns(labels: torch.Tensor, clients: int) -> torch.Tensor:
+    """Whose turn an image is where those of each class are dealt out one by one: (N,) int64 in 0 ..
+    clients - 1, of labels (N,).
+    """
+    order = labels.argsort(stable=True)
+    counts = torch.bincount(labels)
+    place = torch.empty_like(labels)
+    place[order] = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
+    return place % clients

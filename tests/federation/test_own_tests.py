@@ -1,0 +1,174 @@
+"""Clients test: with running statistics of their own, on images of their own classes."""
+
+import attrs
+import pytest
+import torch
+
+from core import algorithms
+from core.data import Split
+from core.errors import InputError
+from core.experiments import Experiment, make_clients, make_task, rounds
+from core.federation import OwnTest, Runtime, Schedule, pack
+from core.federation.task import turns
+from core.federation.tensors import take
+
+BY_CLIENTS = [
+    ("fedavg", {}),
+    ("fedprox", {}),
+    ("fedgen", {"generator_steps": 2}),
+    ("feddistill", {}),
+    ("fedensemble", {}),
+]
+TINY = Experiment(
+    algorithm="fedavg",
+    dataset="digits",
+    model_options={"width": 8},
+    clients=4,
+    active=2,
+    rounds=4,
+    partition={"name": "dirichlet", "alpha": 0.3},
+    settings={"local_steps": 3, "batch_size": 16, "lr": 0.05},
+    tested_by="clients",
+)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(TINY, Runtime())
+
+
+def test_images_of_a_class_are_dealt_out_in_turn():
+    labels = torch.tensor([1, 0, 1, 1, 0, 1, 2, 1])
+    assert turns(labels, 3).tolist() == [0, 0, 1, 2, 1, 0, 0, 1]
+    assert turns(labels, 1).tolist() == [0] * 8
+
+
+class Says(torch.nn.Module):
+    """A network that gives every image the same class."""
+
+    def __init__(self, label):
+        super().__init__()
+        self.label = label
+
+    def forward(self, images):
+        return 5.0 * torch.nn.functional.one_hot(torch.full((len(images),), self.label), 10)
+
+
+def test_a_client_tests_its_turn_of_its_classes(task):
+    """Of four images each of classes 1, 0 and 7: client 0 has 1 and 0 and says 1, client 1 has 1 only
+    and says 0, nobody has 7. Two of the images of class 1 and two of class 0 are client 0's.
+    """
+    labels = torch.tensor([1, 0, 7] * 4)
+    images = task.dataset.test.images[:12]
+    held = [torch.zeros(10, dtype=torch.bool) for _ in range(2)]
+    held[0][[0, 1]], held[1][1] = True, True
+    tests = [OwnTest(Says(1), held[0]), OwnTest(Says(0), held[1])]
+    found = task.measure_own(tests, Split(images, labels))
+    # tested: 1 and 0 twice each by client 0, 1 twice by client 1; right: client 0 on class 1
+    assert found["accuracy"] == pytest.approx(2 / 6)
+    assert found["balanced_accuracy"] == pytest.approx((2 / 4 + 0 / 2) / 2)
+
+
+@pytest.fixture(scope="module")
+def watched(task):
+    """Each round's result, and what clients sent in it, by method."""
+    found = {}
+    for name, more in BY_CLIENTS:
+        run, sent = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | more), []
+        algorithm = run.new_algorithm()
+        update = algorithm.server_update
+
+        def seen(state, uploads, rng, update=update, sent=sent):
+            sent.append(uploads)
+            return update(state, uploads, rng)
+
+        algorithm.server_update = seen
+        found[name] = list(rounds(run, task=task, algorithm=algorithm)), sent
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, _ in BY_CLIENTS])
+def test_the_global_parameters_are_tested_with_the_clients_own_statistics(task, watched, name):
+    """Each round anew by hand: who has taken part, with what statistics, on which images."""
+    results, sent = watched[name]
+    clients, data, last = make_clients(TINY, task), task.dataset.test, {}
+    for result, uploads in zip(results, sent, strict=True):
+        last |= {id_: take("buffers/", upload.tensors) for id_, upload in uploads.items()}
+        shared, right, tested = take("parameters/", result.state.tensors), 0, 0
+        for k, id_ in enumerate(sorted(last)):
+            mine = clients[id_].class_counts[data.labels] > 0
+            mine &= turns(data.labels, len(last)) == k
+            model = task.model_from(
+                {f"parameters/{n}": w for n, w in shared.items()}
+                | {f"buffers/{n}": w for n, w in last[id_].items()}
+            )
+            logits = task.outputs(model, data.images[mine])
+            if name == "fedensemble":
+                each = [task.model_from(u.tensors) for u in uploads.values()]
+                logits = sum(task.outputs(one, data.images[mine]).double() for one in each)
+            right += int((logits.argmax(1) == data.labels[mine]).sum())
+            tested += int(mine.sum())
+        assert 0 < tested < len(data)
+        assert result.metrics["accuracy"] == pytest.approx(right / tested), result.round
+    assert len(last) > 2
+
+
+@pytest.mark.parametrize(("name", "more"), BY_CLIENTS)
+def test_a_test_is_no_part_of_the_method(task, watched, name, more):
+    """Batch norm trains with the statistics of a batch, so the parameters and the traffic are those of
+    a run that the server tests, bit for bit; the running statistics are not.
+    """
+    run = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | more, tested_by="server")
+    plain, (own, _) = list(rounds(run, task=task)), watched[name]
+    assert [(r.up, r.down) for r in own] == [(r.up, r.down) for r in plain]
+    apart = 0
+    for key, value in plain[-1].state.tensors.items():
+        if key.startswith("parameters/"):
+            assert torch.equal(own[-1].state.tensors[key], value), key
+        elif key.startswith("buffers/"):
+            apart += not torch.equal(own[-1].state.tensors[key], value)
+    assert apart
+    assert own[-1].metrics["accuracy"] != plain[-1].metrics["accuracy"]
+
+
+def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch):
+    started = []
+    learn = algorithms.fedavg.learn
+
+    def noting(model, *rest):
+        started.append(take("buffers/", pack(model)))
+        learn(model, *rest)
+
+    monkeypatch.setattr(algorithms.fedavg, "learn", noting)
+    run = attrs.evolve(TINY, active=None, rounds=2, clients=2)
+    clients = make_clients(run, task)
+    results = rounds(run, task=task, clients=clients)
+    next(results)
+    kept = [take("model/buffers/", client.memory) for client in clients]
+    next(results)
+    for before, after in zip(kept, started[2:], strict=True):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert any(not torch.equal(started[2][n], started[3][n]) for n in started[2])
+
+
+def test_it_resumes_bit_for_bit(task, watched, tmp_path):
+    run = attrs.evolve(TINY, algorithm="fedensemble")
+    for number in range(1, TINY.rounds + 1):
+        running = rounds(run, task=task, checkpoint=tmp_path / "checkpoint")
+        found = [next(running) for _ in range(number)]
+        running.close()
+    whole, _ = watched["fedensemble"]
+    assert [r.metrics for r in found] == [r.metrics for r in whole]
+
+
+@pytest.mark.parametrize("name", ["fedvck", "moon", "standalone", "scaffold"])
+def test_others_are_tested_by_the_server(name):
+    with pytest.raises(InputError, match="tested_by must be server"):
+        algorithms.create(name, schedule=Schedule(tested_by="clients"))
+
+
+def test_what_has_no_classes_is_tested_by_the_server(task):
+    dense = type("Dense", (), {"learns": "segmentation", "dataset": task.dataset})()
+    with pytest.raises(InputError, match="tested_by must be server: digits"):
+        algorithms.create("fedavg", schedule=Schedule(tested_by="clients")).initialise(dense, None)
