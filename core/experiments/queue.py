@@ -59,22 +59,24 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     Args:
         only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
 
-    Left out are cells that cannot be tested here, algorithms that are not written yet and runs that
-    would stop before the rounds of their heading. A run that fills several cells stands once. Raises
+    Left out are cells that cannot be tested here, algorithms that are not written yet, runs that would
+    stop before the rounds of their heading, and those of which another profile has the very same
+    run on record. A run that fills several cells stands once. Raises
     InputError where `only` names nothing.
     """
     done = records(root)
+    same = {_but_for("profile", record.experiment) for record in done.values()}
     here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
-            if one.id in done:
+            if one.id in done or _but_for("profile", one) in same:
                 continue
             if before := found.get(one.id):
                 cells, both = (*before.cells, cell.address), before.answered and answered
                 found[one.id] = attrs.evolve(before, cells=cells, answered=both)
                 continue
-            missing, cost = _missing(one, here), took.get(_but_for_seed(one))
+            missing, cost = _missing(one, here), took.get(_but_for("seed", one))
             found[one.id] = Pending(
                 one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
             )
@@ -134,9 +136,9 @@ def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
     return None if file is None or file.is_file() else f"the split file {file} is not here"
 
 
-def _but_for_seed(experiment: Experiment) -> str:
-    """What runs have in common that differ in the seed only."""
-    return attrs.evolve(experiment, seed=0).id
+def _but_for(name: str, experiment: Experiment) -> str:
+    """What runs have in common that differ in this field only."""
+    return attrs.evolve(experiment, **{name: getattr(attrs.fields(Experiment), name).default}).id
 
 
 def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
@@ -144,7 +146,7 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
     took: dict[str, list[float]] = {}
     for record in measured:
         cost = record.seconds * record.environment.get("threads", 1)
-        took.setdefault(_but_for_seed(record.experiment), []).append(cost)
+        took.setdefault(_but_for("seed", record.experiment), []).append(cost)
     return {name: statistics.median(costs) for name, costs in took.items()}
 
 

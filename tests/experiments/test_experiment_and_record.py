@@ -191,6 +191,22 @@ def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch)
             assert item.answered == (last and item.cells == (cells[0].address,))
 
 
+def test_a_run_that_another_profile_has_on_record_is_not_waited_for(tmp_path, monkeypatch):
+    """The baselines of FedMK's Table 1 take no less at `converged` than at `paper`."""
+    waiting = queue.pending("converged", tmp_path, "fedmk/1")
+    some = next(item.experiment for item in waiting if item.experiment.algorithm == "fedavg")
+    record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    for profile in ("paper", "laptop"):
+        done = attrs.evolve(record, experiment=attrs.evolve(some, profile=profile))
+        monkeypatch.setattr(queue, "records", lambda root, done=done: {done.experiment.id: done})
+        assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting) - 1
+    other = attrs.evolve(some, profile="paper", rounds=some.rounds + 1)
+    monkeypatch.setattr(
+        queue, "records", lambda root: {other.id: attrs.evolve(record, experiment=other)}
+    )
+    assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting)
+
+
 def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):
     diverging = attrs.evolve(small(), settings={"local_steps": 20, "lr": 1e30})
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
