@@ -82,6 +82,29 @@ took = {
 beside = readings_beside("fedvck", "ladder", "converged", in_print)
 beside.assign(hours=pd.Series(took)).round(1)
 
+# %% tags=["hide-input"]
+drawn = {}
+for method in ("FedVCK", "FedDM", "FedAvg"):
+    of = beside[beside.index.str.startswith(method)].sort_values("measured")
+    drawn |= {
+        row.replace(" as released", ""): (
+            one["measured"],
+            one["std"] if one["seeds"] > 1 else 0,
+        )
+        for row, one in of.iterrows()
+    }
+    drawn[f"{method}, print"] = (
+        in_print[method].value,
+        in_print[method].std or 0,
+    )
+show(
+    bars(
+        drawn,
+        "accuracy after ten rounds (%)",
+        title="The paper's size, budgets beside print",
+    )
+)
+
 # %% [markdown]
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all knowledge that it has, and with the knowledge an epoch
