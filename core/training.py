@@ -40,6 +40,15 @@ def sgd(parameters: Iterable[nn.Parameter], settings: Descent) -> torch.optim.SG
     )
 
 
+def take_step(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
+    """A step of each optimiser down a loss, which is a scalar."""
+    for optimiser in optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    for optimiser in optimisers:
+        optimiser.step()
+
+
 def batches(
     samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device
 ) -> Iterator[torch.Tensor]:
@@ -87,9 +96,4 @@ def train(
     ):
         if halfway is not None and step == max(steps // 2, 1):
             halfway()
-        loss = objective(model, images[batch], labels[batch])
-        for optimiser in optimisers:
-            optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        for optimiser in optimisers:
-            optimiser.step()
+        take_step(objective(model, images[batch], labels[batch]), *optimisers)

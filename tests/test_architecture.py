@@ -82,6 +82,38 @@ def test_imports_go_down_only(path):
     assert not wrong, f"{path.relative_to(ROOT)} (floor {FLOORS[part]}) imports {wrong}"
 
 
+#: lines of a file, and of a function without its docstring
+LONGEST_FILE, LONGEST_FUNCTION = 410, 50
+
+
+def lengths(text: str) -> dict[str, int]:
+    """The lines of every function of a program, from its `def` on, without its docstring; of several
+    of one name the longest.
+    """
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            said = ast.get_docstring(node) is not None
+            docstring = first.end_lineno - first.lineno + 1 if said else 0
+            lines = node.end_lineno - node.lineno + 1 - docstring
+            found[node.name] = max(lines, found.get(node.name, 0))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CORE)))
+def test_files_and_functions_can_be_read_at_once(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST_FILE
+    long = {name: lines for name, lines in lengths(text).items() if lines > LONGEST_FUNCTION}
+    assert not long, f"{path.relative_to(ROOT)}: cut {long}"
+
+
+def test_a_docstring_does_not_make_a_function_long():
+    text = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n\nasync def g():\n    pass\n'
+    assert lengths(text) == lengths(f"{text}\ndef f(): pass") == {"f": 2, "g": 2}
+
+
 def test_the_import_finder_sees_every_form():
     text = (
         "import core.report\nfrom core import data\ndef f():\n    from core.models import "

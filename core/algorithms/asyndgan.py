@@ -41,7 +41,7 @@ from core.federation import (
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import LabelToImage, PatchJudge
 from core.rng import Rng
-from core.training import sgd
+from core.training import sgd, take_step
 
 GAN_LOSSES = ("vanilla", "least_squares")
 
@@ -122,8 +122,8 @@ class AsynDGAN(Algorithm):
         last = self.settings.gan_steps + self.settings.steps(sum(map(len, maps)))
         meta = state.meta | {"round": state.meta["round"] + 1}
         first, gan = state.meta["step"], self.settings.gan_steps
-        until = last * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
-        until = max(until, first)  # `last` is of the clients of this round
+        # `last` is of the clients of this round
+        until = max(self.schedule.steps_until(last, meta["round"]), first)
         generator = self.generator(state)
         tensors = dict(state.tensors)
         if first < gan:
@@ -237,10 +237,8 @@ class AsynDGAN(Algorithm):
         with task.runtime.autocast():
             on_real = judge(conditional.beside(task, real, labels))
             on_made = judge(conditional.beside(task, inputs.detach(), labels))
-        adam.zero_grad(set_to_none=True)
         loss = adversarial(on_made, False, s.gan_loss) + adversarial(on_real, True, s.gan_loss)
-        (s.judging * loss).backward()
-        adam.step()
+        take_step(s.judging * loss, adam)
         with task.runtime.autocast():
             on_made = judge(conditional.beside(task, inputs, labels))
             # lambda_G L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual
@@ -271,9 +269,7 @@ class AsynDGAN(Algorithm):
                 images = generator(told.labels).float()
             with task.runtime.autocast():
                 outputs = student(task.dataset.standardise(images))
-            descent.zero_grad(set_to_none=True)
-            task.loss(outputs, told.labels).backward()
-            descent.step()
+            take_step(task.loss(outputs, told.labels), descent)
         return pack(student, "student/") | pack_optimiser(descent, student, "student/sgd/")
 
     def _adam(self, network: nn.Module) -> torch.optim.Adam:

@@ -33,7 +33,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.algorithms import fedavg
-from core.checks import number, one_of, whole
+from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, learn, pack
@@ -41,7 +41,8 @@ from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.models.stacked import Stacked
 from core.rng import Rng
-from core.server import draw_labels, label_shares
+from core.server import ServerTraining, draw_labels, label_shares
+from core.training import sgd, take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -194,24 +195,21 @@ class DFRD(fedavg.FedAvg):
             unpack(self._generator(task, Rng(0)), tensors, prefix)
             for prefix in ("generator/", "ema/")
         )
-        adam, sgd = self._optimisers(generator, student)
+        adam, descent = self._optimisers(generator, student)
         unpack_optimiser(adam, generator, tensors, "adam/")
         draws = rng.at("draws").generator(task.runtime.device)
         for _ in range(settings.iterations):
             noise, labels = self._sample(distribution, draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
-                adam.zero_grad(set_to_none=True)
-                self.generator_loss(task, generator, student, ensemble, noise, labels).backward()
-                adam.step()
+                wrong = self.generator_loss(task, generator, student, ensemble, noise, labels)
+                take_step(wrong, adam)
             student.requires_grad_(True)
             new = self._lesson(task, generator, ensemble, noise, labels)
             for _ in range(settings.student_steps):
                 sample = self._sample(distribution, draws)
                 old = self._lesson(task, average, ensemble, *sample)
-                sgd.zero_grad(set_to_none=True)
-                self.student_loss(task, student, new, old).backward()
-                sgd.step()
+                take_step(self.student_loss(task, student, new, old), descent)
         with torch.no_grad():
             # w~^t = lambda w~^{t-1} + (1 - lambda) w^t
             for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
@@ -230,13 +228,8 @@ class DFRD(fedavg.FedAvg):
         settings = self.settings
         betas = (settings.generator_momentum, 0.999)
         adam = torch.optim.Adam(generator.parameters(), lr=settings.generator_lr, betas=betas)
-        sgd = torch.optim.SGD(
-            student.parameters(),
-            lr=settings.server_lr,
-            momentum=settings.server_momentum,
-            weight_decay=settings.server_weight_decay,
-        )
-        return adam, sgd
+        own = part(settings, ServerTraining, "server_", batch_size=settings.server_batch)
+        return adam, sgd(student.parameters(), own)
 
     def _sample(
         self, distribution: torch.Tensor, draws: torch.Generator

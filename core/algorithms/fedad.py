@@ -39,7 +39,7 @@ from core.federation import (
 from core.federation.tensors import pack_optimiser, take_each, unpack_optimiser
 from core.models import UNet, at_once
 from core.rng import Rng
-from core.training import batches
+from core.training import batches, take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -145,8 +145,8 @@ class FedAD(Algorithm):
             given = self.ask("teach", new, down, self.upload_format(state), ledger, root)
             for id_, upload in given.items():
                 tensors |= {f"teachers/{id_}/{k}": v for k, v in upload.tensors.items()}
-        done, rounds = state.meta["round"] + 1, self.schedule.rounds
-        until = self.settings.distill_steps * min(done, rounds) // rounds
+        done = state.meta["round"] + 1
+        until = self.schedule.steps_until(self.settings.distill_steps, done)
         with ledger.timed("server"):
             tensors |= self._distilled(task, tensors, state.meta["step"], until, root)
         return State(task, tensors, {"step": until, "round": done})
@@ -177,9 +177,7 @@ class FedAD(Algorithm):
             loss = (found - wanted[rows]).square().sum(1).mean()
             if self.settings.attention:
                 loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
-            adam.zero_grad(set_to_none=True)
-            loss.backward()
-            adam.step()
+            take_step(loss, adam)
         return pack(student, "student/") | pack_optimiser(adam, student, "student/adam/")
 
     def model(self, state: State) -> nn.Module:

@@ -36,6 +36,7 @@ from core.algorithms import fedavg
 from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.errors import InputError
+from core.families import fedgen_code
 from core.families.own_models import OWN
 from core.federation import Client, Field, Ledger, Message, State, Task, pack
 from core.federation.local_training import Objective
@@ -72,17 +73,8 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the
-        learning rate, 0.99 a round, is left out), and its way to average logits.
-        """
-        return cls(
-            batch_size=32,
-            local_steps=20,
-            momentum=0.0,
-            weight_decay=0.0,
-            absent="zero",
-            tracking="run",
-        )
+        """The local training of zhuangdizhu/FedGen, and its way to average logits."""
+        return cls(**fedgen_code.LOCAL, absent="zero", tracking="run")
 
 
 class FedDistill(fedavg.FedAvg):

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from core.algorithms import fedavg
+from core.families import fedgen_code
 from core.federation import Message, State
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put_each, take_each, weights
@@ -34,10 +35,8 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of the
-        learning rate, 0.99 a round, is left out).
-        """
-        return cls(batch_size=32, local_steps=20, momentum=0.0, weight_decay=0.0)
+        """The local training of zhuangdizhu/FedGen."""
+        return cls(**fedgen_code.LOCAL)
 
 
 class Ensemble(nn.Module):

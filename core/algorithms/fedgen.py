@@ -32,7 +32,7 @@ from core import server
 from core.algorithms import fedavg
 from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
-from core.families import generative
+from core.families import fedgen_code, generative
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
 from core.federation.local_training import Objective
 from core.federation.schedule import TESTERS
@@ -85,15 +85,11 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen for MNIST: 20 local batches of 32 by plain SGD, and 32
-        features in a step of the generator, which does not use the `ensemble_batch_size` of 128.
-        The decay of the local learning rate, 0.99 a round, is left out.
+        """Those of zhuangdizhu/FedGen for MNIST: its local training, and 32 features in a step of the
+        generator, which does not use the `ensemble_batch_size` of 128.
         """
         return cls(
-            batch_size=32,
-            local_steps=20,
-            momentum=0.0,
-            weight_decay=0.0,
+            **fedgen_code.LOCAL,
             generator_batch=32,
             noise="uniform",
             ensemble="losses",

@@ -39,6 +39,7 @@ from core.federation.local_training import Objective
 from core.federation.tensors import take, unpack
 from core.models import UNet, fresh
 from core.rng import Rng
+from core.training import take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -201,9 +202,7 @@ class FLMRCM(fedavg.FedAvg):
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():
                 own = encoder(model).encode(task.inputs(images))[-1].float()
-            adam.zero_grad(set_to_none=True)
-            identified(identifier(own.detach()), identifier(latents)).backward()
-            adam.step()
+            take_step(identified(identifier(own.detach()), identifier(latents)), adam)
             # L_recon + lambda_adv L_advE
             return plain(model, images, labels) + self.settings.adversarial * confused(
                 identifier(own)

@@ -75,9 +75,7 @@ def table(
             "table, `python -m core explain` where its values come from"
         )
     if not number:
-        papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})
-        for one in itertools.chain.from_iterable(map(TableSpec.of_paper, papers)):
-            print(f"{one.paper}/{one.table}  {one.title}")
+        _list_tables(paper)
         return
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile)
     print(spec.title)
@@ -89,6 +87,15 @@ def table(
     waiting = found[found.verdict == "pending"]
     if len(waiting):
         print(_first_of(waiting, spec.cells(profile or "laptop")))
+
+
+def _list_tables(paper: str) -> None:
+    """Print the tables of a paper, or of all."""
+    from core.experiments import TableSpec
+
+    papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})
+    for one in itertools.chain.from_iterable(map(TableSpec.of_paper, papers)):
+        print(f"{one.paper}/{one.table}  {one.title}")
 
 
 def in_columns(found: Any) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -73,26 +73,28 @@ def read_table(path: Path) -> dict[str, Any]:
         "columns": columns,
         "seeds": _seeds(data.get("seeds", [0, 1, 2]), where),
         "defaults": defaults,
-        "stand_ins": {
-            name: _stand_in(value, f"{where}, stand_ins, {name}")
-            for name, value in as_mapping(data.get("stand_ins"), f"{where}, stand_ins").items()
-        },
-        "profiles": _profiles(data.get("profiles"), where),
-        "absent": tuple(
-            _absent(one, f"{where}, absent", (*names, metrics))
-            for one in (as_list(data["absent"], f"{where}, absent") if "absent" in data else ())
-        ),
+        "stand_ins": _each(data.get("stand_ins"), f"{where}, stand_ins", _stand_in),
+        "profiles": _profiles(data.get("profiles"), f"{where}, profiles"),
+        "absent": _absences(data, where, (*names, metrics)),
         "compare": _compare(data.get("compare", "all"), names[0], where),
         "at_rounds": _truth(data.get("at_rounds", False), f"{where}, at_rounds"),
-        "record_metrics": _texts(data.get("record_metrics"), f"{where}, record_metrics"),
-        "sites": {
-            name: _texts(value, f"{where}, sites, {name}")
-            for name, value in as_mapping(data.get("sites"), f"{where}, sites").items()
-        },
+        "record_metrics": _each(data.get("record_metrics"), f"{where}, record_metrics", _text),
+        "sites": _each(
+            data.get("sites"), f"{where}, sites", lambda value, at: _each(value, at, _text)
+        ),
         "priority": _whole(data.get("priority", 100), f"{where}, priority"),
         "note": _text(data["note"], f"{where}, note") if "note" in data else None,
         "path": path,
     }
+
+
+Part = TypeVar("Part")
+
+
+def _each(value: Any, where: str, read: Callable[[Any, str], Part]) -> dict[str, Part]:
+    """A mapping of names to what is read of each."""
+    found = as_mapping(value, where)
+    return {name: read(one, f"{where}, {name}") for name, one in found.items()}
 
 
 def _text(value: Any, where: str) -> str:
@@ -207,10 +209,9 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
     if alpha is not None and "partition" not in data:
         data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}
     inside = f"{where}, {name}, settings_of"
-    settings_of = {
-        key: Layer.read({"settings": value}, f"{inside}, {key}")
-        for key, value in as_mapping(data.get("settings_of"), inside).items()
-    }
+    settings_of = _each(
+        data.get("settings_of"), inside, lambda value, at: Layer.read({"settings": value}, at)
+    )
     return Line(
         **_remarks(data, _text(name, f"{where}, name"), where, metrics),
         alpha=alpha,
@@ -245,24 +246,28 @@ def _stand_in(value: Any, where: str) -> StandIn:
     return StandIn(Layer.read(fields, where), profiles)
 
 
-def _texts(value: Any, where: str) -> dict[str, str]:
-    """A mapping of names to texts."""
-    found = as_mapping(value, where)
-    return {name: _text(mine, f"{where}, {name}") for name, mine in found.items()}
-
-
 def _profiles(value: Any, where: str) -> dict[str, Overrides]:
-    found = {}
-    for name, given in as_mapping(value, f"{where}, profiles").items():
+    """What a table changes in each profile."""
+    for name in as_mapping(value, where):
         if name not in PROFILES:
-            raise unknown(f"profile ({where}, profiles)", name, PROFILES)
-        inside = f"{where}, profiles, {name}"
-        data = as_mapping(given, inside)
-        apart = ("models", "algorithms", "limits")
-        check_keys(data, (FIELDS - {"algorithm"}) | set(apart), inside)
-        fields = {key: value for key, value in data.items() if key not in apart}
-        found[name] = Overrides.read(Layer.read(fields, inside), data, inside)
-    return found
+            raise unknown(f"profile ({where})", name, PROFILES)
+    return _each(value, where, _profile)
+
+
+def _profile(value: Any, where: str) -> Overrides:
+    data = as_mapping(value, where)
+    apart = ("models", "algorithms", "limits")
+    check_keys(data, (FIELDS - {"algorithm"}) | set(apart), where)
+    fields = {key: value for key, value in data.items() if key not in apart}
+    return Overrides.read(Layer.read(fields, where), data, where)
+
+
+def _absences(
+    data: dict[str, Any], where: str, known: tuple[tuple[str, ...], ...]
+) -> tuple[Absent, ...]:
+    where = f"{where}, absent"
+    given = as_list(data["absent"], where) if "absent" in data else ()
+    return tuple(_absent(one, where, known) for one in given)
 
 
 def _absent(value: Any, where: str, known: tuple[tuple[str, ...], ...]) -> Absent:

@@ -55,6 +55,12 @@ class Schedule:
         active = None if self.active is None or self.active >= able else self.active
         return attrs.evolve(self, clients=able, active=active)
 
+    def steps_until(self, steps: int, number: int) -> int:
+        """How many of so many steps are done after a round, counted from 1, where all rounds of a run
+        take as many.
+        """
+        return steps * min(number, self.rounds) // self.rounds
+
     def tests(self, number: int) -> bool:
         """Whether the model is tested after this round, counted from 1."""
         return number % self.evaluate_every == 0 or number == self.rounds

@@ -112,22 +112,10 @@ def scatter(
         axes = figure.subplots()
         for name, colour, marker in zip(names, colours, markers, strict=True):
             of = frame[frame[by] == name]
-            axes.scatter(
-                of[x],
-                of[y],
-                color=colour,
-                marker=marker,
-                s=26,
-                alpha=0.75,
-                linewidth=0,
-                label=str(name),
-            )
-            (across, width), (up, height) = (
-                (of[column].mean(), of[column].std(ddof=0)) for column in (x, y)
-            )
-            places.append(
-                f"{name} lies at {across:.3g} ± {width:.2g} across and {up:.3g} ± {height:.2g} up"
-            )
+            dots = axes.scatter(of[x], of[y], 26, colour, marker=marker, alpha=0.75, linewidth=0)
+            dots.set_label(str(name))
+            across, up = (f"{of[one].mean():.3g} ± {of[one].std(ddof=0):.2g}" for one in (x, y))
+            places.append(f"{name} lies at {across} across and {up} up")
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
         style.titled(axes, title)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)

@@ -585,7 +585,7 @@ absent:
         ("algorithm: fedprox", "algoritm: fedprox", "row.*'algoritm'.*did you mean 'algorithm'"),
         ("dataset: mnist, alpha", "alpha", "needs a 'name' or a 'dataset'"),
         ("dataset: mnist, alpha", "name: x, alpha", "'x' has no 'dataset'"),
-        ("alpha: 0.1", "alpha: -1", "positive"),
+        ("alpha: 0.1", "alpha: -1", "alpha must be a number above 0"),
         ("alpha: 0.1", "alpha: 0.1, beta: 0.1", "the same"),
         ("seeds: [0, 4]", "seeds: [0, 1.5]", "each seed must be a whole number"),
         ("seeds: [0, 4]", "seeds: [0, true]", "each seed must be a whole number"),

@@ -9,7 +9,7 @@ import torch
 from core import algorithms
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
-from core.federation import Runtime, distribute, select
+from core.federation import Runtime, Schedule, distribute, select
 from core.federation import rounds as federated
 from core.models import count_parameters
 from core.rng import Rng
@@ -177,3 +177,9 @@ def test_some_images_of_a_client_are_those_rows(task):
     rows = torch.tensor([4, 0, 4])
     for client in (whole, held):
         assert torch.equal(client.some(rows), whole.images[rows])
+
+
+def test_the_rounds_of_a_run_share_its_steps():
+    """Ten steps in three rounds: 3, 3 and 4; after the last round none is left."""
+    schedule = Schedule(rounds=3)
+    assert [schedule.steps_until(10, number) for number in range(5)] == [0, 3, 6, 10, 10]

@@ -16,7 +16,7 @@ from core.experiments.bench.timing import random_task, seconds, spread
 from core.federation import LocalTraining, Runtime, Task, supervised, train
 from core.models import Classifier, Stacked
 from core.rng import Rng
-from core.training import batches, sgd
+from core.training import batches, sgd, take_step
 
 NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 3
 PLAN = LocalTraining(lr=0.003)
@@ -59,9 +59,7 @@ def stacked(task: Task) -> list[Classifier]:
             outputs = together.each(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
         # the sum of the networks' losses: no network has a part in another's
         loss = NETWORKS * task.loss(outputs.flatten(0, 1), labels[rows].flatten())
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
+        take_step(loss, optimiser)
     return models
 
 
