@@ -12,7 +12,8 @@ client's own. Neither quantisation nor the Laplace noise is accounted for as dif
 
 `private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017
 and 2018). A client votes for one class per public image, noise is added (GNMax), and the student
-learns the winners; class counts, which nothing would protect, are not sent. Table 5 is read as
+learns the winners; class counts, which nothing would protect, are not sent. A private client answers
+once, with at least the noise of its own settings. Table 5 is read as
 FedIOD's row is: the noise is what lets all public images be answered within `full_epsilon`, and a
 smaller `epsilon` buys fewer answers, with privacy or without.
 """
@@ -47,9 +48,12 @@ from core.federation import (
     pack,
     supervised,
 )
+from core.federation.tensors import weights
 from core.privacy.differential import affordable_steps, noise_multiplier, noisy_votes, spent_epsilon
 from core.rng import Rng
 
+#: a private client's mark that it has answered, and so spent its budget
+SPENT = "spent/queries"
 #: the most levels on one side of zero that a signed byte holds
 MOST_LEVELS = 127
 
@@ -212,29 +216,24 @@ class FedKD(Algorithm):
     ) -> dict[int, Message]:
         """Every client trains its teacher further, and says no more than that it has."""
         for client in clients:
-            client.memory = pack(self._teacher(client, rng.at("client", client.id)))
+            client.memory |= pack(self._teacher(client, rng.at("client", client.id)))
         return {client.id: Message({}) for client in clients}
 
     def _teacher(self, client: Client, rng: Rng) -> nn.Module:
         """The client's teacher after a further round of training on its data."""
-        task = client.task
-        model = task.model_from(client.memory) if client.memory else task.new_model(rng.at("model"))
+        task, learnt = client.task, weights(client.memory)
+        model = task.model_from(learnt) if learnt else task.new_model(rng.at("model"))
         learn(model, client.images, client.labels, self.settings, supervised(task), rng)
         return model
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Train to completion, answer the public images, forget the teacher. Raises InputError where
-        a private client is asked for more answers or for less noise than its budget has.
+        a private client is asked for more than its budget has.
         """
         if self.settings.private:
-            queries, noise = self._budget(client.task)
-            if message.whole("queries") > queries or message.number("noise") < noise * (1 - 1e-6):
-                raise InputError(
-                    f"client {client.id} is asked for more than its privacy budget of epsilon "
-                    f"{self.settings.full_epsilon:g} allows"
-                )
+            self._keep_to_budget(client, message)
         teacher = self._teacher(client, rng)
-        client.memory = {}
+        client.memory = {name: one for name, one in client.memory.items() if name == SPENT}
         logits = client.task.outputs(teacher, self._asked(client.task, message.meta))
         if self.settings.private:
             votes = F.one_hot(logits.argmax(1), logits.shape[1]).float()
@@ -248,6 +247,26 @@ class FedKD(Algorithm):
             return Message({"answers/logits": logits} | counts)
         steps, scale = quantised(logits, self.settings.levels)
         return Message({"answers/levels": steps, "answers/scale": scale} | counts)
+
+    def _keep_to_budget(self, client: Client, message: Message) -> None:
+        """Enter that a private client answers. Raises InputError where it has done so before, and
+        where it is asked for more answers, for less noise, or to share the noise with more clients
+        than a round has.
+        """
+        settings, (queries, noise) = self.settings, self._budget(client.task)
+        round_ = self.schedule.active or self.schedule.clients
+        within = (
+            SPENT not in client.memory
+            and message.whole("queries") <= queries
+            and message.number("noise") >= noise * (1 - 1e-6)
+            and 1 <= message.whole("sharers") <= (1 if settings.protects == "upload" else round_)
+        )
+        if not within:
+            raise InputError(
+                f"client {client.id} is asked for more than its privacy budget of epsilon "
+                f"{settings.epsilon or settings.full_epsilon:g} allows"
+            )
+        client.memory[SPENT] = torch.tensor(message.whole("queries"))
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Build the ensemble once, then distil. Raises UploadError where a client is missing whose

@@ -40,6 +40,12 @@ Out = Annotated[
 ]
 
 
+def fail_where(failed: object) -> None:
+    """End the verb, which has said what there is to say, with status 1 where something failed."""
+    if failed:
+        raise typer.Exit(1)
+
+
 def pairs(given: list[str], what: str = "settings") -> dict[str, Any]:
     """`key=value` texts as a mapping; `what` they are goes into the message for another text."""
     pairs = {}

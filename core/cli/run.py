@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pairs
+from core.cli.app import Device, Out, Precision, Profile, app, fail_where, known_profile, pairs
 from core.errors import InputError
 
 Algorithm = Annotated[
@@ -193,7 +193,7 @@ def run(
     precision: Precision = "auto",
 ) -> None:
     """Run an experiment, a cell of a table, or the queue. An interrupted run resumes when it is
-    called again.
+    called again. Where a run of the queue failed, the status is 1.
 
     \b
     Examples:
@@ -362,6 +362,7 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
     left = len(items) - complete
     why = f", {failed} of them failed with this code" if failed else ""
     print(f"{complete} runs completed, {left} still pending here{why}")
+    fail_where(failed)
 
 
 def _sweep(
@@ -385,3 +386,4 @@ def _sweep(
         for table in progress:
             shown.show(table)
     print(display.summary(table) or "nothing is pending here")
+    fail_where(any(one.state == "failed" for one in table))

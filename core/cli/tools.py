@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from core.cli.app import Device, Precision, app, pairs
+from core.cli.app import Device, Precision, app, fail_where, pairs
 from core.errors import InputError
 
 
@@ -134,6 +134,7 @@ def gpu_check(
     precision: Precision = "auto",
 ) -> None:
     """Run every algorithm, benches and the beginning of a paper-budget run on a GPU; write one JSON.
+    Where one of them failed, the status is 1.
 
     \b
     Example:
@@ -146,11 +147,14 @@ def gpu_check(
     found = gpu.check(Runtime.choose(device, precision), minutes)
     text = json.dumps(found, indent=1) + "\n"
     write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
-    failed = [name for name, one in found["algorithms"].items() if "error" in one]
+    checks = found["algorithms"] | found["benches"] | {"paper": found["paper"]}
+    failed = [name for name, one in checks.items() if "error" in one]
     print(
-        f"{len(found['algorithms'])} algorithms, {len(failed)} failed"
-        f"{': ' + ', '.join(failed) if failed else ''}; written: {out}"
+        f"{len(found['algorithms'])} algorithms, {len(found['benches'])} benches and a run at the "
+        f"paper's budget, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}; "
+        f"written: {out}"
     )
+    fail_where(failed)
 
 
 @app.command()

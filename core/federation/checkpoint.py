@@ -4,14 +4,12 @@ so far.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 from safetensors import SafetensorError, safe_open
 
 from core.errors import brief, one_line
@@ -19,7 +17,7 @@ from core.federation.algorithm import State
 from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
-from core.federation.tensors import put, put_each, take
+from core.federation.tensors import fingerprint, put, put_each, take
 from core.files import FileError, write_tensors
 
 
@@ -55,7 +53,7 @@ def save(
     }
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
     text = json.dumps(facts)
-    metadata = {"facts": text, "sha256": _digest(text, plain)}
+    metadata = {"facts": text, "sha256": fingerprint(text, plain)}
     write_tensors(path, plain, metadata)
 
 
@@ -74,7 +72,7 @@ def restore(
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _digest(metadata["facts"], tensors) != metadata["sha256"]:
+        if fingerprint(metadata["facts"], tensors) != metadata["sha256"]:
             raise ValueError("its content was changed")
         facts = json.loads(metadata["facts"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
@@ -90,14 +88,6 @@ def restore(
     state = State(task, take("state/", tensors), facts["meta"])
     ledger = Ledger(facts["ledger"], task.runtime.device)
     return Checkpoint(state, ledger, facts["history"])
-
-
-def _digest(facts: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """A hash of all that a checkpoint holds."""
-    digest = hashlib.sha256(facts.encode())
-    for name in sorted(tensors):
-        digest.update(name.encode() + tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ statistics of its batch normalisation; an optimiser has `<quantity>/<parameter>`
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -52,6 +53,15 @@ def take_each(prefix: str, tensors: Named) -> dict[int, Tensors]:
     below = take(prefix, tensors)
     owners = sorted({int(name.split("/", 1)[0]) for name in below})
     return {owner: take(f"{owner}/", below) for owner in owners}
+
+
+def fingerprint(text: str, tensors: Named) -> str:
+    """SHA-256 of a text and of named tensors, by their bits."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        bits = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(name.encode() + bits.numpy().data)
+    return digest.hexdigest()
 
 
 def weights(tensors: Named) -> Tensors:

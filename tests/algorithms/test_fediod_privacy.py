@@ -10,6 +10,7 @@ import torch
 
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
+from core.algorithms.fediod.conversation import part_of
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
@@ -140,3 +141,85 @@ def test_a_private_client_answers_no_test(task, clients):
     message = Message({"images": torch.zeros(2, 1, 8, 8)})
     with pytest.raises(InputError, match="to nobody"):
         algorithm.logits(clients, {client.id: message for client in clients}, Rng(0))
+
+
+def listening(task, steps=40, **settings):
+    """FedIOD, and two private clients that have heard of so many steps."""
+    algorithm = algorithms.create("fediod", PRIVATE | settings)
+    clients = make_clients(attrs.evolve(TINY, clients=2), task)
+    for client in clients:
+        train_teacher(client, algorithm.settings, Rng(4).at(client.id))
+    told(algorithm, clients, steps)
+    return algorithm, clients
+
+
+def told(algorithm, clients, steps):
+    heard = Message({}, {"weight": 0.5, "steps": steps})
+    algorithm.hear(clients, {client.id: heard for client in clients}, Rng(0))
+
+
+def asked(algorithm, question, clients, step, part=0, value=0.5):
+    shape = (B, 10) if question == "pull_back" else (B, 1, 8, 8)
+    name = "gradients/logits" if question == "pull_back" else "images"
+    message = Message({name: torch.full(shape, value)})
+    answer = getattr(algorithm, question)
+    rng = part_of(Rng(0, ("fediod",)), step, part)
+    return answer(clients, {client.id: message for client in clients}, rng)
+
+
+REFUSED = "more than its privacy budget"
+
+
+def test_a_private_client_answers_each_question_of_each_step_once_and_in_order(task):
+    """One that answered other images of the same step would add the same noise to both."""
+    algorithm, clients = listening(task, student_steps=2)
+    honest = [("answer", 0), ("pull_back", 0), ("answer_only", 1), ("answer_only", 2)]
+    for step in (0, 1):
+        for place, (question, part) in enumerate(honest):
+            assert asked(algorithm, question, clients, step, part)
+            for before, (other, number) in enumerate(honest):
+                if before <= place:
+                    with pytest.raises(InputError, match=REFUSED):
+                        asked(algorithm, other, clients, step, number, value=0.7)
+    with pytest.raises(InputError, match=REFUSED):
+        asked(algorithm, "answer_only", clients, 2, part=3)
+
+
+@pytest.mark.parametrize(("epsilon", "last"), [(None, 40), (3.5, 6)])
+def test_a_private_client_answers_no_step_that_its_budget_does_not_have(task, epsilon, last):
+    algorithm, clients = listening(task, epsilon=epsilon)
+    assert algorithm.budget(40)[1] == last
+    for step in (last, last + 1, -1):
+        for question in ("answer", "pull_back"):
+            with pytest.raises(InputError, match=REFUSED):
+                asked(algorithm, question, clients, step)
+    assert asked(algorithm, "answer", clients, last - 1)
+
+
+def test_logits_of_the_pretraining_are_not_in_the_budget(task):
+    algorithm, clients = listening(task, pretrain_steps=3)
+    with pytest.raises(InputError, match=REFUSED):
+        asked(algorithm, "answer", clients, 2)
+    assert asked(algorithm, "answer", clients, 3)
+
+
+def test_the_steps_on_which_the_noise_depends_are_heard_once(task):
+    """Few at first, for little noise, and then more, would be cheap."""
+    algorithm, clients = listening(task, steps=1)
+    told(algorithm, clients, 1)
+    with pytest.raises(InputError, match="another number of steps"):
+        told(algorithm, clients, 40)
+
+
+def test_private_clients_that_are_elsewhere_answer_as_at_hand_also_after_a_cut(task, tmp_path):
+    settings = PRIVATE | {"distill_steps": 4, "pretrain_steps": 1, "student_steps": 2}
+    experiment = attrs.evolve(TINY, settings=settings, rounds=2)
+    *_, at_hand = rounds(experiment, task=task)
+    distant = experiment.new_algorithm()
+    distant.elsewhere = True
+    given = {"task": task, "algorithm": distant, "checkpoint": tmp_path / "c"}
+    next(rounds(experiment, **given))
+    *_, by_questions = rounds(experiment, **given)
+    for name, value in at_hand.state.tensors.items():
+        assert torch.equal(value, by_questions.state.tensors[name]), name
+    assert at_hand.metrics == by_questions.metrics

@@ -213,9 +213,8 @@ def test_votes_carry_the_noise_that_the_budget_asks_for(task):
                 message = algorithm.broadcast(
                     attrs.evolve(state, meta=state.meta | sharers), client.id
                 )
-                sent.append(
-                    algorithm.client_update(client, message, Rng(client.id)).tensors["votes/noisy"]
-                )
+                answer = algorithm.client_update(client.copy(), message, Rng(client.id))
+                sent.append(answer.tensors["votes/noisy"])
             errors.append(sent[0] - sent[1].round())
         sigma = math.sqrt(2) * states[0].meta["noise"] * math.sqrt(1500)
         assert float(errors[0].std()) == pytest.approx(sigma * math.sqrt(share), rel=0.05)
@@ -223,6 +222,50 @@ def test_votes_carry_the_noise_that_the_budget_asks_for(task):
             sigma * math.sqrt(4 * share), rel=0.05
         )
         assert not torch.allclose(errors[0], errors[1])
+
+
+@pytest.mark.parametrize(
+    ("protects", "sharers", "fine"),
+    [("upload", 1, True), ("upload", 2, False)]
+    + [("sum", sharers, 1 <= sharers <= 4) for sharers in (-1, 0, 1, 4, 5, 10**6)],
+)
+def test_a_client_shares_its_noise_with_no_more_than_a_round_has(task, protects, sharers, fine):
+    """Or one that claims a million would get the votes as they are."""
+    pytest.importorskip("opacus")
+    clients = make_clients(TINY, task)
+    algorithm = create(private=True, protects=protects).among(clients)
+    honest = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    message = Message({}, honest.meta | {"sharers": sharers})
+    if fine:
+        assert algorithm.client_update(clients[0], message, Rng(0)).tensors
+        return
+    with pytest.raises(InputError, match="more than its privacy budget"):
+        algorithm.client_update(clients[0], message, Rng(0))
+
+
+def test_a_private_client_answers_once(task):
+    """Whatever comes between; so a checkpoint has its mark."""
+    pytest.importorskip("opacus")
+    algorithm, client = create(private=True), make_clients(TINY, task)[0]
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    algorithm.client_update(client, message, Rng(0))
+    algorithm.teach([client], {0: Message({})}, Rng(0))
+    for again in (message, Message({}, message.meta | {"queries": 1, "seed": 5})):
+        with pytest.raises(InputError, match="more than its privacy budget"):
+            algorithm.client_update(client, again, Rng(1))
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_private_run_goes_on_where_it_was_cut(task, cut, tmp_path):
+    pytest.importorskip("opacus")
+    experiment = attrs.evolve(tiny(private=True, local_rounds=2), rounds=3)
+    whole = [result.row() | {"seconds": None} for result in rounds(experiment, task=task)]
+    running = rounds(experiment, task=task, checkpoint=tmp_path / "c")
+    for _ in range(cut):
+        next(running)
+    running.close()
+    again = rounds(experiment, task=task, checkpoint=tmp_path / "c")
+    assert [result.row() | {"seconds": None} for result in again] == whole
 
 
 def test_a_sum_without_some_of_its_noise_is_refused(task):

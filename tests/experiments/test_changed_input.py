@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 
+import attrs
 import numpy as np
 import pytest
 
 from core.__main__ import main
 from core.errors import InputError
-from core.experiments import Experiment, queue, record
+from core.experiments import Experiment, Record, queue, record
 from core.experiments.record import REPOSITORY
 from core.experiments.running import rounds, run
 from core.files import FileError
@@ -167,6 +168,22 @@ def test_an_impossible_partition_leaves_no_record(tmp_path):
     with pytest.raises(InputError):
         run(of(clients=5000), record=tmp_path / "record.json")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("where", [[], ["--on", "local:1"]])
+def test_a_queue_in_which_a_run_failed_ends_with_status_1(where, tmp_path, monkeypatch, capsys):
+    """After the others had their turn; also when it is not tried again."""
+    diverging = attrs.evolve(of(), settings={"local_steps": 20, "lr": 1e30})
+    items = [
+        queue.Pending(one, "adhoc", (f"cell {seed}",), 0)
+        for seed, one in enumerate((diverging, of(seed=1)))
+    ]
+    monkeypatch.setattr(queue, "pending", lambda profile, only=None: items)
+    asked = ["run", "--pending", "--profile", "quick", "--out", str(tmp_path), *where]
+    for _ in range(2):
+        assert main(asked) == 1
+        assert "failed" in capsys.readouterr().out.splitlines()[-1]
+    assert Record.load(queue.places(of(seed=1), "adhoc", tmp_path)[0]).status == "complete"
 
 
 def test_the_queue_counts_what_its_folder_holds(tmp_path, monkeypatch, capsys):

@@ -488,6 +488,22 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     assert not torch.equal(first, guess.tensors["votes/noisy"])
 
 
+def test_a_private_node_answers_the_same_address_with_another_content_as_another_question():
+    """Or a server would get the votes on as many images as it likes, with one noise."""
+    stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40}, rounds=1)
+    algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
+    honest, nodes = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Nodes(stated)
+    for change, fine in (({}, True), ({}, True), ({"seed": 7}, False)):
+        content = wire.records(Message({}, honest.meta | change))
+        content["asked"] = wire.ConfigRecord({"what": '["clients_update", ["round", 1]]'})
+        envelope = Envelope(content, 100, "query")
+        if fine:
+            client.app(envelope, nodes.contexts[100])
+            continue
+        with pytest.raises(InputError, match="privacy budget"):
+            client.app(envelope, nodes.contexts[100])
+
+
 def test_a_private_client_refuses_a_server_that_asks_for_less_noise():
     stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40})
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())

@@ -1,7 +1,9 @@
 """The GPU check, on the CPU and with a failure put in: it needs no GPU to be right about the rest."""
 
+import pytest
 import torch
 
+from core.__main__ import main
 from core.experiments import bench, gpu
 from core.federation import Runtime
 
@@ -23,3 +25,16 @@ def test_no_algorithm_is_begun_when_the_time_is_up(monkeypatch):
     monkeypatch.setattr(gpu.queue, "pending", lambda profile: [])
     found = gpu.check(Runtime(torch.device("cpu")), minutes=0)
     assert not found["algorithms"] and not found["benches"]
+
+
+@pytest.mark.parametrize("bad", ["", "fedavg", "bilevel", "paper"])
+def test_the_verb_ends_with_status_1_where_something_failed(bad, monkeypatch, tmp_path, capsys):
+    def one(name):
+        return {"error": "no"} if name == bad else {"seconds": 1.0}
+
+    parts = {"algorithms": {"fedavg": one("fedavg")}, "benches": {"bilevel": one("bilevel")}}
+    monkeypatch.setattr(gpu, "check", lambda *_: parts | {"paper": one("paper")})
+    told = ["gpu-check", "--device", "cpu", "--out", str(tmp_path / "found.json")]
+    assert main(told) == (1 if bad else 0)
+    said = capsys.readouterr().out
+    assert f"{len(bad) > 0:d} failed" in said and bad in said and "found.json" in said

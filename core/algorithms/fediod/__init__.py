@@ -39,7 +39,9 @@ see `server.Centre.shaping`.
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect
 to images, goes through the Gaussian mechanism, and both are accounted together. This protects each
-upload by itself. The paper names PATE for the logits, whose noise protects the sum of the clients'
+upload by itself. A client across a network keeps to its budget whatever the server says: its noise
+depends on a number of steps that it hears once, and it answers each question of each of these once,
+in order. The paper names PATE for the logits, whose noise protects the sum of the clients'
 votes; but Eq. 3 and 4 need each client's answer. How many samples a client has of each class is
 sent as it is.
 """
@@ -74,7 +76,7 @@ from core.federation import (
     pack,
 )
 from core.federation.tensors import take
-from core.privacy.differential import affordable_steps, spent_epsilon
+from core.privacy.differential import spent_epsilon
 from core.rng import Rng
 
 #: images that are the same to one grey level in each pixel are one image
@@ -157,21 +159,8 @@ class FedIOD(Conversation):
         counts = torch.stack([tensors[f"counts/{client.id}"] for client in clients])
         samples = (counts.sum(1) // state.task.predictions).tolist()
         if not meta["all"]:
-            meta["all"] = meta["last"] = settings.all_steps(samples)
-            releases = settings.releases(meta["all"])
-            if settings.private or settings.epsilon is not None:
-                meta["noise"] = self.noise(meta["all"])
-            if settings.epsilon is not None:
-                affordable = affordable_steps(
-                    settings.epsilon, settings.delta, meta["noise"], 1.0, releases
-                )
-                meta["last"] = sum(
-                    settings.releases(step) <= affordable for step in range(1, meta["all"] + 1)
-                )
-                if not meta["last"]:
-                    raise InputError(
-                        f"a budget of epsilon {settings.epsilon:g} does not buy one step of distillation"
-                    )
+            meta["all"] = settings.all_steps(samples)
+            meta["noise"], meta["last"] = self.budget(meta["all"])
         told = {"steps": meta["all"]}
         if settings.discriminator_rests:
             told["epoch"] = settings.epoch_steps(samples)
@@ -294,8 +283,7 @@ class FedIOD(Conversation):
             yield slopes_up(gradients)
             parts.insert(0, gradients.sum(0))
         centre.generator_step(images, torch.stack(parts).sum(0))
-        further = self.settings.student_steps if self.settings.student_steps > 1 else 0
-        for part in range(1, further + 1):
+        for part in range(1, self.settings.fresh_batches + 1):
             with torch.no_grad():
                 fresh = centre.images(now, part)
             told = centre.told(now, part)

@@ -8,6 +8,7 @@ what it needs in its memory, and computes the graph once more, to the same numbe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,11 +21,13 @@ from core.families import conditional
 from core.families.conditional import Told
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
 from core.federation.tensors import put, take
-from core.privacy.differential import noise_multiplier
+from core.privacy.differential import affordable_steps, noise_multiplier
 from core.rng import Rng
 
 #: what a client heard before stage two, and the images that it answered last
 WEIGHT, STEPS, EPOCH, ASKED = "heard/weight", "heard/steps", "heard/epoch", "asked/"
+#: how many places of its budget a private client has behind it: see `Conversation.release`
+SPENT = "spent/places"
 
 
 def part_of(root: Rng, step: int, part: int = 0) -> Rng:
@@ -55,11 +58,16 @@ class Conversation(Algorithm):
     def hear(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
-        """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests."""
+        """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests. Raises
+        InputError where a private client, whose noise depends on the steps, has heard otherwise.
+        """
         for client in clients:
             heard, device = messages[client.id], client.labels.device
+            steps = heard.whole("steps")
+            if self.settings.private and int(client.memory.get(STEPS, steps)) != steps:
+                raise InputError(f"client {client.id} has heard of another number of steps before")
             client.memory[WEIGHT] = torch.tensor(heard.number("weight"), device=device)
-            client.memory[STEPS] = torch.tensor(heard.whole("steps"), device=device)
+            client.memory[STEPS] = torch.tensor(steps, device=device)
             if self.settings.discriminator_rests:
                 client.memory[EPOCH] = torch.tensor(heard.whole("epoch"), device=device)
         return {client.id: Message({}) for client in clients}
@@ -68,6 +76,7 @@ class Conversation(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """z_k, D_k(x) and E D_k(x'_k) of the images that came."""
+        self.release(clients, rng, 0)
         for client in clients:
             client.memory |= put(ASKED, messages[client.id].tensors)
         locals_, step, _ = self._recalled(clients, rng)
@@ -81,6 +90,7 @@ class Conversation(Algorithm):
         """The gradients with respect to the images answered last, or, where images come along, to
         those, which only D_k judges; then D_k takes its step, where it comes after.
         """
+        self.release(clients, rng, 1)
         locals_, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
         if "images" in asked[0]:
@@ -102,6 +112,7 @@ class Conversation(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """The answers on images that the student alone learns from."""
+        self.release(clients, rng, 1 + int(rng.path[-1]))
         locals_, step, part = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
         told = Told.heard(asked)
@@ -122,18 +133,53 @@ class Conversation(Algorithm):
         *root, _, step, part = rng.path
         weights = torch.stack([client.memory[WEIGHT] for client in clients])
         steps = int(clients[0].memory[STEPS])
-        noise = self.noise(steps) if self.settings.private else 0.0
+        noise = self.budget(steps)[0] if self.settings.private else 0.0
         epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
         above = Rng(rng.seed, tuple(root))
         locals_ = Locals(clients, self.settings, weights, noise, above, epoch)
         locals_.set_rate(self.settings.gan_rate(int(step), steps))
         return locals_, int(step), int(part)
 
-    def noise(self, steps: int) -> float:
-        """The multiplier of a private client's noise, where stage two has so many steps."""
-        settings = self.settings
-        releases = settings.releases(steps)
-        return noise_multiplier(settings.full_epsilon, settings.delta, 1.0, releases)
+    def release(self, clients: Sequence[Client], rng: Rng, place: int) -> None:
+        """Enter what private clients send in a step, by its place there: the logits have place 0, the
+        gradients 1, the logits of fresh images those after it.
+
+        Raises InputError for what the budget does not have: it has each place of its steps once,
+        and in order, so that no noise is drawn twice.
+        """
+        settings, step = self.settings, int(rng.path[-2])
+        if not settings.private:
+            return
+        places = 2 + settings.fresh_batches
+        answered = place == 1 or step >= settings.pretrain_steps
+        for client in clients:
+            last = self.budget(int(client.memory[STEPS]))[1]
+            now, spent = places * step + place, int(client.memory.get(SPENT, 0))
+            if not (answered and 0 <= step < last and 0 <= place < places and now >= spent):
+                raise InputError(
+                    f"client {client.id} is asked for more than its privacy budget of epsilon "
+                    f"{settings.epsilon or settings.full_epsilon:g} allows"
+                )
+            client.memory[SPENT] = torch.tensor(now + 1)
+
+    def budget(self, steps: int) -> tuple[float, int]:
+        """The multiplier of a private client's noise where stage two has so many steps, and how many
+        of them the budget buys, private or not. Raises InputError where it buys none.
+        """
+        s = self.settings
+        if not s.private and s.epsilon is None:
+            return 0.0, steps
+        releases = s.releases(steps)
+        noise = noise_multiplier(s.full_epsilon, s.delta, 1.0, releases)
+        if s.epsilon is None:
+            return noise, steps
+        affordable = affordable_steps(s.epsilon, s.delta, noise, 1.0, releases)
+        last = bisect_right(range(1, steps + 1), affordable, key=s.releases)
+        if not last:
+            raise InputError(
+                f"a budget of epsilon {s.epsilon:g} does not buy one step of distillation"
+            )
+        return noise, last
 
 
 #: what a server sends to a client, by its position

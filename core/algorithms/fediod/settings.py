@@ -204,12 +204,16 @@ class Settings(LocalTraining):
         """Whether the clients' discriminators tell the server what they think of an image."""
         return self.importance == "class_and_input"
 
+    @property
+    def fresh_batches(self) -> int:
+        """Batches in a step from which the student alone learns."""
+        return self.student_steps if self.student_steps > 1 else 0
+
     def releases(self, steps: int) -> int:
         """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for
         the pretraining.
         """
-        batches = 1 if self.student_steps == 1 else 1 + self.student_steps
-        return steps + batches * max(steps - self.pretrain_steps, 0)
+        return steps + (1 + self.fresh_batches) * max(steps - self.pretrain_steps, 0)
 
     def all_steps(self, samples: Sequence[int]) -> int:
         """Steps of stage two for clients with so many samples."""

@@ -31,7 +31,7 @@ from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task
 from core.federation import Client, Runtime, Task, task_of
-from core.federation.tensors import put, take
+from core.federation.tensors import fingerprint, put, take
 from core.files import write_tensors
 from core.rng import Rng
 
@@ -94,13 +94,14 @@ def fresh_secret() -> torch.Tensor:
 
 
 def _recall(
-    context: Context, client: Client, asked: str
+    context: Context, client: Client, question: str
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """A client's memory, and its node's secret, (SECRET,) uint8: from the Context, or, in a node
     that was started again, from its file.
 
     When a question comes a second time, because its answer was lost, it is the memory that the
-    client had when the question came first; so the answer is the same.
+    client had when the question came first; so the answer is the same. `question` is a fingerprint
+    of its address and of all that came with it: one that comes with other things is another.
     """
     path, last, kept = _kept(context, client), "", dict[str, torch.Tensor]()
     if MEMORY in context.state:
@@ -111,7 +112,7 @@ def _recall(
             last = file.metadata()["asked"]
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     secret = kept["secret"] if "secret" in kept else fresh_secret()
-    return take("before/" if last == asked else "after/", kept), secret
+    return take("before/" if last == question else "after/", kept), secret
 
 
 def _remember(
@@ -119,15 +120,15 @@ def _remember(
     client: Client,
     before: dict[str, torch.Tensor],
     secret: torch.Tensor,
-    asked: str,
+    question: str,
 ) -> None:
     kept = put("before/", before) | put("after/", client.memory) | {"secret": secret}
     context.state[MEMORY] = wire.arrays(kept)
-    context.state["asked"] = ConfigRecord({"what": asked})
+    context.state["asked"] = ConfigRecord({"what": question})
     if path := _kept(context, client):
         # a copy of each: before and after may share tensors
         plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
-        write_tensors(path, plain, {"asked": asked})
+        write_tensors(path, plain, {"asked": question})
 
 
 @app.query("introduce")
@@ -151,13 +152,15 @@ def answer(message: Message, context: Context) -> Message:
     algorithm = experiment.new_algorithm()
     if question not in algorithm.questions:
         raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
-    before, secret = _recall(context, client, asked)
+    received = wire.message(message.content, client.task.runtime.device)
+    identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
+    before, secret = _recall(context, client, identity)
     # all draws below the same node of the tree of random streams as in one process
     private = getattr(algorithm.settings, "private", False)
     rng = Rng(int.from_bytes(bytes(secret.tolist())) if private else experiment.seed, tuple(path))
     client = attrs.evolve(client, memory=before).copy()  # some learn in place
-    received = {client.id: wire.message(message.content, client.task.runtime.device)}
-    content = wire.records(getattr(algorithm, question)([client], received, rng)[client.id])
-    _remember(context, client, before, secret, asked)
+    answers = getattr(algorithm, question)([client], {client.id: received}, rng)
+    content = wire.records(answers[client.id])
+    _remember(context, client, before, secret, identity)
     content["asked"] = ConfigRecord({"what": asked})
     return Message(content, reply_to=message)
