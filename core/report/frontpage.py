@@ -14,6 +14,8 @@ from core.report.intervals import OUTCOMES
 from core.report.tallies import numbers
 from core.report.verdict import FULL, REDUCED
 
+#: what no other line of the table counts
+REST = "pending, not testable, not compared, repeats and settings"
 DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
 
 
@@ -46,7 +48,9 @@ def _counts(rows: pd.DataFrame, verdicts: tuple[str, ...], what: str) -> str:
 
 
 def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The same as a table, a column for each paper: narrow enough for a phone."""
+    """The same as a table, a column for each paper: narrow enough for a phone. Below the numbers in
+    print each column adds up to them.
+    """
     rows = numbers() if counted is None else counted
     lines = {"numbers in print": {paper: printed(paper) for paper in PAPERS}}
     for label, kind, budget, verdicts in (
@@ -61,4 +65,5 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
                 found = counts.loc[verdict]
                 lines[f"{label}: {verdict}"] = {paper: int(found[paper]) for paper in found.index}
     frame = pd.DataFrame(lines).T.reindex(columns=list(PAPERS)).fillna(0).astype(int)
+    frame.loc[REST] = 2 * frame.iloc[0] - frame.sum()
     return frame.rename(columns=PAPERS).rename_axis("").reset_index()

@@ -7,7 +7,7 @@ import pytest
 
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES
-from core.report.frontpage import by_paper, headline, printed
+from core.report.frontpage import REST, by_paper, headline, printed
 from core.report.tallies import numbers, tally
 from core.report.verdict import FULL, REDUCED
 
@@ -45,6 +45,13 @@ def test_accuracies_at_the_papers_budget_are_compared():
     table = by_paper(rows).set_index("")
     assert table.loc["own budget: different", "FedVCK"] == 1
     assert table.loc["numbers in print", "FedVCK"] == 432
+    assert table.loc[REST, "FedVCK"] == 430
+
+
+def test_the_columns_of_the_table_add_up_to_what_is_printed():
+    table = by_paper().set_index("")
+    assert table.iloc[1:].sum().tolist() == table.loc["numbers in print"].tolist()
+    assert table.ge(0).all(axis=None)
 
 
 def test_a_setting_that_is_read_back_is_no_result():
