@@ -6,6 +6,8 @@ a printed number does not count.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from core.experiments.spec import TABLES, read_published
@@ -22,6 +24,15 @@ DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
 def printed(paper: str) -> int:
     """How many numbers a paper prints."""
     return len(read_published(TABLES / paper / "published.csv"))
+
+
+def folded(list_of_findings: str) -> str:
+    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens."""
+    made = []
+    for line in list_of_findings.splitlines():
+        title, text = re.fullmatch(r"\* \*\*(.+?)\*\* (.+)", line).groups()  # type: ignore[union-attr]
+        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{text}\n```\n")
+    return "\n".join(made)
 
 
 def headline(counted: pd.DataFrame | None = None) -> str:

@@ -6,8 +6,9 @@ import attrs
 import pytest
 
 from core.experiments import TableSpec, records
-from core.experiments.spec import TABLES
-from core.report.frontpage import REST, by_paper, headline, printed
+from core.experiments.spec import TABLES, read_yaml
+from core.report.findings import FINDINGS, findings
+from core.report.frontpage import REST, by_paper, folded, headline, printed
 from core.report.tallies import numbers, tally
 from core.report.verdict import FULL, REDUCED
 
@@ -26,6 +27,13 @@ def measured(*cells, shift=0.0):
 
 def cell_of(table, row, column, profile="paper", paper="fedvck"):
     return TableSpec.find_cell(f"{paper}/{table}/{row}/{column}", profile)
+
+
+def test_a_finding_opens_below_its_headline():
+    made = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n")
+    assert made.count("```{dropdown} It ") == made.count("\n```\n") == 2
+    assert "dropdown} It holds.\n:class-container: finding\n\nAt 3 ± 1%. [More](x)\n```" in made
+    assert folded(findings()).count("{dropdown}") == len(read_yaml(FINDINGS))
 
 
 def test_every_row_of_published_csv_is_a_printed_number():
