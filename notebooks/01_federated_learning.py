@@ -64,7 +64,9 @@ task.dataset.classes
 # \end{aligned}
 # $$ (eq:fl-goal)
 #
-# This is the loss on all data together. What is different is that nobody can compute it.
+# Here $\mathcal{T}_k$ are the images of client $k$ with their labels, $f_w$ is the network with weights $w$, and $\ell$
+# the cross-entropy. Below, $C$ is the number of classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum
+# ([notation](../book/notation)). This is the loss on all data together. What is different is that nobody can compute it.
 #
 # ## Clients that differ
 #
@@ -303,7 +305,8 @@ show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
 # \text{bytes} = 2 \cdot R \cdot K \cdot 4\,|w| .
 # $$ (eq:fl-bytes)
 #
-# The ledger counts what is really sent, so it can be compared:
+# The ledger counts what is really sent, so it can be compared, without the running statistics of batch norm and the few
+# bytes beside the model:
 
 # %%
 model = task.new_model(Rng(0))

@@ -30,6 +30,7 @@ from core.experiments import make_clients
 from core.privacy import leakage
 from core.report import condensed_images, show, source
 from core.report.lesson import Lesson, victim
+from core.report.texts import Markdown
 from core.rng import Rng
 
 # %%
@@ -129,8 +130,22 @@ compared = {
 pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 
 # %% [markdown]
-# The last row is the control: this is what copies look like.
-#
+# The last row is the control: this is what copies look like. Nearness is the peak signal-to-noise ratio (PSNR) in
+# decibels, larger where images are more alike. *Probability by chance*: if private images were as far away as others,
+# how often would at least this share be nearer to a private one?
+
+# %% tags=["hide-input"]
+sides = {True: [], False: []}
+for name, one in compared.items():
+    odds = f"{one.chance:.2f}" if one.chance >= 0.01 else "below 0.01"
+    sides[one.chance < 0.05].append(f"{name} ({odds})")
+Markdown(
+    "Nearer to private images than chance allows, with 0.05 as the limit: "
+    f"{', '.join(sides[True]) or 'none'}. Not so: "
+    f"{', '.join(sides[False]) or 'none'}."
+)
+
+# %% [markdown]
 # ## What a gradient gives away
 #
 # Model-centric methods have another leak. Deep leakage {cite:p}`dlg` restores an image from its gradient, and for one
@@ -195,6 +210,8 @@ for i in range(attacked):
 pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
 
 # %% [markdown]
+# SSIM, structural similarity, is 1 for equal images and near 0 for unrelated ones.
+#
 # The gradient on condensed images leads back to the condensed images, which the attacker has already. That says nothing
 # about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
 #

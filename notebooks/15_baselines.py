@@ -28,8 +28,8 @@
 # Where each method acts.
 # ```
 #
-# This page takes the first four: FedAvg, and three that change what a client minimises. [The other
-# five](18_baselines_generators) generate or condense something. How far all come stands among their
+# This page takes the first four: FedAvg, two that change what a client minimises, one that changes its data. [The other
+# five](18_baselines_generators) generate or condense something. How far all come: see their
 # [results](19_baselines_results).
 
 # %% tags=["parameters"]
@@ -76,8 +76,7 @@ largest = max(members, key=len)
 # %% [markdown]
 # ## One run of each
 #
-# Same data, same split, same first network, same local work. One seed on a tiny data set says nothing about which
-# method is better. It lets us look inside each.
+# Same data, split, first network and local work. One seed on a tiny data set does not say which is better.
 
 # %%
 names = ("fedavg", "fedprox", "moon", "fedmix")
@@ -106,24 +105,28 @@ uploads = {
 }
 
 
-def merged(uploads):
-    state = fedavg.server_update(before, uploads, Rng(seed))
-    return 100 * task.evaluate(fedavg.model(state))["accuracy"]
+def hits(uploads):
+    """Which test images the average of some uploads recognises, as 0 or 1."""
+    model = fedavg.model(fedavg.server_update(before, uploads, Rng(seed)))
+    return (task.outputs(model, test.images).argmax(1) == test.labels).double()
 
 
-own, together = "its own model", "the average"
-rows = [(one, merged({one: uploads[one]}), own) for one in uploads]
-rows += [(one, merged(uploads), together) for one in uploads]
-scores = pd.DataFrame(rows, columns=["client", "accuracy", "label"])
-show(
-    lines(
-        scores,
-        "client",
-        "accuracy",
-        ylabel="accuracy on all classes (%)",
-        title="Models after one round",
-    )
-)
+test, rows = task.dataset.test, {}
+of_class, average = torch.bincount(test.labels), hits(uploads).mean().item()
+for client in members:
+    alone, held = hits({client.id: uploads[client.id]}), client.class_counts
+    own = (held / of_class)[test.labels].double() @ alone / held.sum()
+    rows[f"client {client.id}"] = {
+        "all classes (%)": 100 * alone.mean().item(),
+        "its own (%)": 100 * own.item(),
+    }
+table = pd.DataFrame(rows).T
+every, own = table.to_numpy().T
+said = f"""The average has {100 * average:.1f}% on all classes;
+{(every < 100 * average).sum()} of {len(table)} clients' models have less. *Its
+own* weighs each class as often as the client holds it: so {(own > every).sum()}
+of them are better than on all classes."""
+display(table.round(1), Markdown(said))
 
 # %%
 models = [
@@ -137,8 +140,8 @@ for name, average in server.weighted_average(models, sizes).items():
     same(torch.tensordot(shares, each, dims=1), average)
 
 # %% [markdown]
-# Each of them is good at its own classes. What the methods below try to mend is that the average loses as well, once
-# clients go too far apart.
+# A client's model knows best what the client holds. What the methods below try to mend is that the average loses as
+# well, once clients go too far apart.
 #
 # ## FedProx: stay near
 #
@@ -165,10 +168,10 @@ def distance(mu):
     return sum(far) / len(far)
 
 
-mus = pd.Series([0.01, 0.1, 1.0, 10.0], name="mu")
+mus = pd.DataFrame({"mu": [0.01, 0.1, 1.0, 10.0], "label": "FedProx"})
 show(
     lines(
-        mus.to_frame().assign(distance=mus.map(distance), label="FedProx"),
+        mus.assign(distance=mus["mu"].map(distance)),
         "mu",
         "distance",
         ylabel="mean distance from the received model",
@@ -183,14 +186,15 @@ show(
 # ## MOON: see as the others see
 #
 # MOON ties features, not weights. Of an image $x$ there are three: $z$ by the model in training, $z_{glob}$ by the
-# global model, and $z_{prev}$ by the client's own model of the round before. With the cosine $s$,
+# global model, and $z_{prev}$ by the client's own model of the round before. With the cosine $s$, which a temperature
+# $\tau$ divides (the smaller it is, the more a small difference of cosines counts),
 #
 # $$
 # \ell_{con} = -\log \frac{e^{s(z, z_{glob}) / \tau}}{e^{s(z, z_{glob}) / \tau} + e^{s(z, z_{prev}) / \tau}} .
 # $$ (eq:base-moon)
 #
-# A client minimises $\ell_{sup} + \mu \, \ell_{con}$. The global model has seen all classes, so its features are the
-# better guide. The first round has no $z_{prev}$ and no such term.
+# A client minimises $\ell_{sup} + \mu \, \ell_{con}$, where $\ell_{sup}$ is the cross-entropy. The global model has seen
+# all classes, so its features are the better guide. The first round has no $z_{prev}$ and no such term.
 
 
 # %%
@@ -213,12 +217,11 @@ def similarities(mu):
     previous = method.client_update(client, sent, Rng(seed)).tensors
     received = method.broadcast(runs["moon"].states[0], client.id)
     after = method.client_update(client, received, Rng(seed).at("second"))
+    x, seen = task.inputs(client.images), (after.tensors, received.tensors)
     with torch.no_grad():
         z, z_glob, z_prev = (
-            method.network(task, values)
-            .eval()
-            .embed(task.inputs(client.images))
-            for values in (after.tensors, received.tensors, previous)
+            method.network(task, values).eval().embed(x)
+            for values in (*seen, previous)
         )
     return {
         "z_glob": F.cosine_similarity(z, z_glob).mean().item(),
@@ -226,14 +229,11 @@ def similarities(mu):
     }
 
 
-found = [
-    {"mu": mu, "cosine": value, "label": label}
-    for mu in (0.0, 1.0, 5.0, 10.0)
-    for label, value in similarities(mu).items()
-]
+found = {mu: similarities(mu) for mu in (0.0, 1.0, 5.0, 10.0)}
+cosines = pd.DataFrame(found).rename_axis("label").reset_index()
 show(
     lines(
-        pd.DataFrame(found),
+        cosines.melt("label", var_name="mu", value_name="cosine"),
         "mu",
         "cosine",
         ylabel="cosine of z with it",
@@ -245,10 +245,9 @@ show(
 # The loss asks for a *difference* of two cosines, {eq}`eq:base-moon`. Look at which of the two moves: going away from
 # one's own past is as good as coming near to the global model.
 #
-# In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it.
-# FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there. The head is the default
-# here; with `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both
-# ways.
+# In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it, as
+# it is here by default. FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there; with
+# `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both ways.
 
 
 # %% tags=["hide-input"]
@@ -267,12 +266,15 @@ Markdown(
 # ## FedMix: mixing with averages
 #
 # Mixup trains on mixtures of two images. Of another client's image a client may only know an average $\bar x$ of
-# several, with the average $\bar y$ of their labels. So FedMix mixes $x$ with $\bar x$, to first order in $\lambda$:
+# several, with the average $\bar y$ of their labels. So FedMix mixes a share $\lambda$ of $\bar x$ into
+# $x$, to first order in $\lambda$:
 #
 # $$
-# \ell_{mix} = (1 - \lambda) \, \ell(\tilde x, y) + \lambda \, \ell(\tilde x, \bar y)
-# + \lambda \, \frac{\partial}{\partial \tilde x} \bigl[(1 - \lambda) \, \ell(\tilde x, y)\bigr] \cdot \bar x ,
-# \qquad \tilde x = (1 - \lambda) x .
+# \begin{aligned}
+# \ell_{mix} &= (1 - \lambda) \, \ell(\tilde x, y) + \lambda \, \ell(\tilde x, \bar y)
+# + \lambda \, \frac{\partial}{\partial \tilde x} \bigl[(1 - \lambda) \, \ell(\tilde x, y)\bigr] \cdot \bar x , \\
+# \tilde x &= (1 - \lambda) x .
+# \end{aligned}
 # $$ (eq:base-fedmix)
 #
 # The last term is that of the paper's Algorithm 2; its Eq. 3 leaves out the factor $1 - \lambda$ within the bracket, a
@@ -330,9 +332,8 @@ show(
 # %% [markdown]
 # ## Each is FedAvg when its own term is off
 #
-# This is a strong test of a baseline: whatever makes a difference is the method's own term, and nothing else. The same
-# seed must give the same weights, bit for bit. MOON goes without its head here, and DESA takes FedAvg's batches of 64 in
-# place of its 32. FedDM has no FedAvg inside.
+# A strong test of a baseline: only its own term may make a difference, so the same seed must give the same weights, bit
+# for bit. MOON goes without its head here, DESA takes FedAvg's batches of 64. FedDM has no FedAvg inside.
 
 # %% tags=["hide-input"]
 switched_off = {
@@ -355,13 +356,11 @@ def weights(name, **settings):
 
 plain, rows = weights("fedavg"), {}
 for name, off in switched_off.items():
-    other = weights(name, **off)
+    other, put = weights(name, **off), [f"{key} {off[key]}" for key in off]
     gaps = [(other[key] - plain[key]).abs().max().item() for key in plain]
-    settings = ", ".join(f"{key} {off[key]}" for key in off)
-    rows[method_name(name)] = settings, max(gaps)
-columns = ["switched off", "largest difference to FedAvg"]
-reduced = pd.DataFrame.from_dict(rows, "index", columns=columns)
-equal = (reduced[columns[1]] == 0).sum()
+    rows[method_name(name)] = ", ".join(put), max(gaps)
+reduced = pd.DataFrame(rows, ["switched off", "difference to FedAvg"]).T
+equal = (reduced["difference to FedAvg"] == 0).sum()
 said = f"{equal} of {len(reduced)} are FedAvg, to the last bit."
 display(reduced, Markdown(said))
 

@@ -96,9 +96,11 @@ source(membership.confidence)
 # both sides, the attack scores a target by
 #
 # $$
-# \Lambda_\text{online} = \log \frac{\mathcal N(\phi(x);\ \mu_\text{in}, \sigma_\text{in}^2)}
-# {\mathcal N(\phi(x);\ \mu_\text{out}, \sigma_\text{out}^2)}, \qquad
-# \Lambda_\text{offline} = \Pr\bigl[Z \le \phi(x)\bigr],\ Z \sim \mathcal N(\mu_\text{out}, \sigma_\text{out}^2) ,
+# \begin{aligned}
+# \Lambda_\text{online} &= \log \frac{\mathcal N(\phi(x);\ \mu_\text{in}, \sigma_\text{in}^2)}
+# {\mathcal N(\phi(x);\ \mu_\text{out}, \sigma_\text{out}^2)}, \\
+# \Lambda_\text{offline} &= \Pr\bigl[Z \le \phi(x)\bigr],\quad Z \sim \mathcal N(\mu_\text{out}, \sigma_\text{out}^2) ,
+# \end{aligned}
 # $$ (eq:pri-ratio)
 #
 # where $\phi(x)$ is the confidence of the model that is attacked. Offline needs no shadow model with the image. The two

@@ -313,8 +313,10 @@ show(
 # they are anchors $D_{syn}$ that everybody has. A client then minimises
 #
 # $$
-# L = L_{CE}(D_i \cup D_{syn}) + \beta_{REG} L_{REG}(D_i, D_{syn})
-# + \beta_{KD} \, \tau^2 \, \mathrm{KL}\bigl(Z_i \,\Vert\, f_i(D_{syn})\bigr) .
+# \begin{aligned}
+# L &= L_{CE}(D_i \cup D_{syn}) + \beta_{REG} L_{REG}(D_i, D_{syn}) \\
+# &\quad + \beta_{KD} \, \tau^2 \, \mathrm{KL}\bigl(Z_i \,\Vert\, f_i(D_{syn})\bigr) .
+# \end{aligned}
 # $$ (eq:base-desa)
 #
 # $D_i$ are client $i$'s data, $f_i$ is its model, and $\mathrm{KL}$ is taken at temperature $\tau$. (DESA's paper

@@ -247,16 +247,24 @@ kept_order = [
     "class-wise, P_k(x) / P(x)",
 ]
 hardest = pivot[pivot.columns.min()]
+ratio, alone, inverse = hardest[kept_order]
+
+
+def beside(value):
+    """A row beside class-wise weights alone, in words."""
+    return f"{'better' if value > alone else 'worse'} ({value:.1f}%)"
+
+
 Markdown(
-    f"At alpha = {pivot.columns.min():g}: "
-    + "; ".join(f"{name} {hardest[name]:.1f}%" for name in kept_order)
-    + f"; one client with all data {hardest['mixture, as one client']:.1f}%."
+    f"At alpha = {pivot.columns.min():g} class-wise weights alone have "
+    f"{alone:.1f}%. The ratio of Eq. 7, the row *P(x) / P_k(x)*, makes them "
+    f"{beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, {beside(inverse)}. "
+    f"One client with all data has {hardest['mixture, as one client']:.1f}%."
 )
 
 # %% [markdown]
-# The row *P(x) / P_k(x)* has the ratio of Eq. 7, the row *P_k(x) / P(x)* its inverse. Compare both with class-wise
-# weights alone. The mixture is as good as one client with all data, at any skew: perfect answers are enough if the
-# right teachers are heard.
+# The mixture is as good as one client with all data, at any skew: perfect answers are enough if the right teachers are
+# heard.
 #
 # Where clients differ much, no weight by class is as good. In the extreme case, where each client has a single class,
 # every teacher answers "my class, surely" to any input, and has all the weight of its class.

@@ -42,8 +42,9 @@ show(claims_figure(counts))
 #
 # A claim about the method itself *holds in a test* when a test of this repository would fail otherwise. Some claims
 # can be held against the paper's own numbers: they *agree* or *contradict*; the [errata](../book/errata) has the
-# details. What is *examined on its page* has no single number. The rest is *open*, with what would have to be run, or
-# *not testable here*, with the reason.
+# details. What is *examined on its page* has no single number. *Not measured* is a claim of the first kind for which no
+# run of both sides exists yet. The rest is *open*, with what would have to be run, or *not testable here*, with the
+# reason.
 #
 # ## The main claims
 

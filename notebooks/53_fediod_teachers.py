@@ -289,7 +289,10 @@ Markdown(
 # they differ, it can be right only if the ensemble is wrong: on at most $\min(1 - a, 1 - g)$. Together
 #
 # $$
-# \max(0, a + g - 1) \le \text{accuracy} \le \min(a, g) + \min(1 - a, 1 - g) = 1 - |a - g| .
+# \begin{aligned}
+# \max(0, a + g - 1) \le \text{accuracy} &\le \min(a, g) + \min(1 - a, 1 - g) \\
+# &= 1 - |a - g| .
+# \end{aligned}
 # $$ (eq:iot-bounds)
 #
 # With three classes or more both bounds can be reached.

@@ -61,9 +61,22 @@ orders().set_index(["paper", "table", "column", "metric"]).round(2)
 # experiments that get a verdict when the true means are so many points apart. With no gap *different* is false; with a
 # gap beyond the margin of two points *equivalent* is.
 
-# %%
+# %% tags=["hide-output"]
 shares = expected_verdicts(np.random.default_rng(0), draws=2000)
 shares.set_index(["deviation", "true gap", "seeds"]).round(3)
+
+# %%
+none, edge = (
+    100 * shares.loc[shares["true gap"] == gap, verdict]
+    for gap, verdict in ((0, "different"), (2, "equivalent"))
+)
+beyond = 100 * shares.loc[shares["true gap"] > 2, "equivalent"]
+Markdown(
+    f"*Different* is false in {none.min():.0f} to {none.max():.0f}% of these "
+    f"experiments. *Equivalent* comes in up to {edge.max():.0f}% of them where "
+    "the gap is exactly the margin, because its interval leaves out the noise "
+    f"of print, and in up to {beyond.max():.1f}% where the gap is larger."
+)
 
 # %% [markdown]
 # ## Records

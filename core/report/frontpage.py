@@ -6,6 +6,8 @@ a printed number does not count.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from core.experiments.spec import TABLES, read_published
@@ -14,12 +16,23 @@ from core.report.intervals import OUTCOMES
 from core.report.tallies import numbers
 from core.report.verdict import FULL, REDUCED
 
+#: what no other line of the table counts
+REST = "pending, not testable, not compared, repeats and settings"
 DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
 
 
 def printed(paper: str) -> int:
     """How many numbers a paper prints."""
     return len(read_published(TABLES / paper / "published.csv"))
+
+
+def folded(list_of_findings: str) -> str:
+    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens."""
+    made = []
+    for line in list_of_findings.splitlines():
+        title, text = re.fullmatch(r"\* \*\*(.+?)\*\* (.+)", line).groups()  # type: ignore[union-attr]
+        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{text}\n```\n")
+    return "\n".join(made)
 
 
 def headline(counted: pd.DataFrame | None = None) -> str:
@@ -46,7 +59,9 @@ def _counts(rows: pd.DataFrame, verdicts: tuple[str, ...], what: str) -> str:
 
 
 def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The same as a table, a column for each paper: narrow enough for a phone."""
+    """The same as a table, a column for each paper: narrow enough for a phone. Below the numbers in
+    print each column adds up to them.
+    """
     rows = numbers() if counted is None else counted
     lines = {"numbers in print": {paper: printed(paper) for paper in PAPERS}}
     for label, kind, budget, verdicts in (
@@ -61,4 +76,5 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
                 found = counts.loc[verdict]
                 lines[f"{label}: {verdict}"] = {paper: int(found[paper]) for paper in found.index}
     frame = pd.DataFrame(lines).T.reindex(columns=list(PAPERS)).fillna(0).astype(int)
+    frame.loc[REST] = 2 * frame.iloc[0] - frame.sum()
     return frame.rename(columns=PAPERS).rename_axis("").reset_index()

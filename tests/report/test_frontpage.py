@@ -6,8 +6,9 @@ import attrs
 import pytest
 
 from core.experiments import TableSpec, records
-from core.experiments.spec import TABLES
-from core.report.frontpage import by_paper, headline, printed
+from core.experiments.spec import TABLES, read_yaml
+from core.report.findings import FINDINGS, findings
+from core.report.frontpage import REST, by_paper, folded, headline, printed
 from core.report.tallies import numbers, tally
 from core.report.verdict import FULL, REDUCED
 
@@ -28,6 +29,13 @@ def cell_of(table, row, column, profile="paper", paper="fedvck"):
     return TableSpec.find_cell(f"{paper}/{table}/{row}/{column}", profile)
 
 
+def test_a_finding_opens_below_its_headline():
+    made = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n")
+    assert made.count("```{dropdown} It ") == made.count("\n```\n") == 2
+    assert "dropdown} It holds.\n:class-container: finding\n\nAt 3 ± 1%. [More](x)\n```" in made
+    assert folded(findings()).count("{dropdown}") == len(read_yaml(FINDINGS))
+
+
 def test_every_row_of_published_csv_is_a_printed_number():
     for path in TABLES.glob("*/published.csv"):
         with path.open(encoding="utf-8", newline="") as file:
@@ -45,6 +53,13 @@ def test_accuracies_at_the_papers_budget_are_compared():
     table = by_paper(rows).set_index("")
     assert table.loc["own budget: different", "FedVCK"] == 1
     assert table.loc["numbers in print", "FedVCK"] == 432
+    assert table.loc[REST, "FedVCK"] == 430
+
+
+def test_the_columns_of_the_table_add_up_to_what_is_printed():
+    table = by_paper().set_index("")
+    assert table.iloc[1:].sum().tolist() == table.loc["numbers in print"].tolist()
+    assert table.ge(0).all(axis=None)
 
 
 def test_a_setting_that_is_read_back_is_no_result():

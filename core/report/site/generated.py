@@ -29,7 +29,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "headline.md": frontpage.headline(counted) + "\n",
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
         "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
-        "findings.md": findings.findings(),
+        "findings.md": frontpage.folded(findings.findings()),
         "main_claims.md": markdown_table(claims.main_claims()),
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 #: terms whose words mean something else in most sentences
-_EVERYDAY = ("record", "profile", "kernel", "anchors", "audit", "student", "teacher")
+_EVERYDAY = (
+    *("record", "profile", "kernel", "anchors", "audit", "student", "teacher"),
+    *("print", "move", "seed"),
+)
 #: what is left as it is: fences, display equations, headings, rows of tables, options of directives
 _BLOCKS = re.compile(
     r"(?ms)^(`{3,}|~{3,}|:{3,}).*?^\1[ \t]*$|^\$\$.*?^\$\$[^\n]*$|^[ \t]*(?:#|\||:|\().*?$"

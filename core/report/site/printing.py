@@ -17,8 +17,9 @@ _MARGIN = {"top": "16mm", "bottom": "16mm", "left": "14mm", "right": "14mm"}
 _FOOT = (
     '<div style="font-size:8px;width:100%;text-align:center"><span class="pageNumber"></span></div>'
 )
-#: what a reader unfolds on the screen stays folded on paper, but for the solutions of exercises
-_PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.remove())"
+#: what a reader unfolds on the screen is left out on paper, but for the findings of the first page
+_PREPARE = """document.querySelectorAll('.dropdown, details:not(.finding)').forEach(one => one.remove());
+document.querySelectorAll('details.finding').forEach(one => { one.open = true })"""
 
 
 def pdf(target: Path = PDF, pages: list[str] | None = None) -> Path:
