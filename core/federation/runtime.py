@@ -33,6 +33,15 @@ def cpu_has_bfloat16() -> bool:
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
+def vectors() -> str:
+    """What PyTorch computes with on this CPU, as in "AVX2", "AVX512", or "AMX" where there are units
+    for the products of matrices besides.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        return "AMX"
+    return torch.backends.cpu.get_cpu_capability()
+
+
 @attrs.frozen
 class Runtime:
     """A device and the precision of its convolutions.
@@ -133,7 +142,7 @@ class Runtime:
             "torch": torch.__version__,
             "device": self.device.type,
             "device_name": name,
-            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "cpu": vectors(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
             "kernels": kernels.in_use() if self.device.type == "cpu" else "eager",
