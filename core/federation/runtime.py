@@ -39,6 +39,15 @@ def finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def vectors() -> str:
+    """What PyTorch computes with on this CPU, as in "AVX2", "AVX512", or "AMX" where there are units
+    for the products of matrices besides.
+    """
+    if torch.cpu._is_amx_tile_supported():
+        return "AMX"
+    return torch.backends.cpu.get_cpu_capability()
+
+
 @attrs.frozen
 class Runtime:
     """A device and the precision of its convolutions.
@@ -139,7 +148,7 @@ class Runtime:
             "torch": torch.__version__,
             "device": self.device.type,
             "device_name": name,
-            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "cpu": vectors(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
             "kernels": kernels.in_use() if self.device.type == "cpu" else "eager",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from core.experiments.bench import BENCH
+from core.experiments.bench import BENCH, ceilings_in_words
 from core.report.intervals import paired
 from core.report.verdict import MARGINS
 
@@ -60,7 +60,8 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
     """One row per contestant of every bench record of speed: `bench`, `contestant`, `rate` and its `unit`,
     the ratio of rates to a plain loop (`times plain`; median, lowest and highest of the pairs),
     the `share of the ceiling` of a matrix product, where both sides were tested their mean accuracy
-    over seeds (`accuracy (plain)`), `threads` and `precision`.
+    over seeds (`accuracy (plain)`), `threads` and `precision`, and what such a product reached in each
+    precision (`ceilings`, GFLOP/s).
     """
     rows = []
     for path in sorted(folder.glob("*.json")):
@@ -86,6 +87,7 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
                     else "",
                     "threads": found["environment"]["threads"],
                     "precision": found["environment"]["precision"],
+                    "ceilings": ceilings_in_words(found) if "ceilings" in found else "",
                 }
             )
     return pd.DataFrame(rows)

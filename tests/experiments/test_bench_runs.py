@@ -8,6 +8,7 @@ from unittest.mock import patch
 import attrs
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from core.algorithms.fediod import FedIOD
 from core.errors import InputError
@@ -16,13 +17,17 @@ from core.experiments.bench import (
     authors,
     bilevel,
     clients,
+    condensation,
     distillation,
     equal,
+    local_training,
     precision,
     runs,
+    timing,
 )
 from core.experiments.bench.whole import whole_run
 from core.federation import Runtime
+from core.models import kernels
 
 
 def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
@@ -30,7 +35,7 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     sizes |= {"WIDTH": 8, "BATCH": 4, "BILEVEL": 1, "SERVER": 1}
     for name, value in sizes.items():
         monkeypatch.setattr(runs, name, value)
-    monkeypatch.setattr(runs, "ceiling", lambda runtime: 1e12)
+    monkeypatch.setattr(runs, "ceilings", lambda runtime: {"float32": 1e12, "bfloat16": 2e12})
     monkeypatch.setattr(bilevel, "REAL", 64)
     # the authors' code is theirs: something that takes as long as it likes stands in its place
     monkeypatch.setattr(runs.authors, "fedvck", lambda *_: lambda: time.sleep(0.05))
@@ -43,6 +48,98 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
     assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+    assert "reaches float32 1,000, bfloat16 2,000 GFLOP/s" in text
+
+
+def test_condensation_says_what_share_of_which_ceiling_it_reaches(monkeypatch):
+    sizes = {"CLIENTS": 2, "PER_GROUP": 4, "REAL_BATCH": 2, "CONDENSED": 1}
+    for name, value in (sizes | {"ITERATIONS": 4, "PLAIN_ITERATIONS": 1, "PAIRS": 1}).items():
+        monkeypatch.setattr(condensation, name, value)
+    monkeypatch.setattr(condensation, "ceilings", lambda runtime: {"float32": 1e6})
+    counted = []
+
+    def operations(work):
+        counted.append(timing.operations(work))
+        return counted[-1]
+
+    monkeypatch.setattr(condensation, "operations", operations)
+    found = condensation.measure(Runtime(torch.device("cpu")))
+    ours = {name: one for name, one in found["contestants"].items() if name != "plain"}
+    for flops, (name, one) in zip(counted, ours.items(), strict=True):
+        whole = flops * (4 if name == "minibatch" else 1)  # one iteration of four was run
+        reached = whole / one["seconds_per_round"]
+        assert one["ceiling_share"] == pytest.approx(reached / 1e6)
+    assert found["ceilings"] == {"float32": 1e6}
+
+
+def test_operations_are_those_that_pytorch_counts():
+    """The same number for a step of training; a gradient for images only, which are a leaf, is two
+    products a layer.
+    """
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(72, 2)
+    )
+    images = torch.randn(4, 3, 5, 5)
+
+    def step():
+        model(images).sum().backward()
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    assert timing.operations(step) == counter.get_total_flops() > 0
+    model.requires_grad_(False)
+    leaf = images.clone().requires_grad_()
+    forward = 2 * 4 * (8 * 9 * 27 + 72 * 2)
+    assert timing.operations(lambda: torch.autograd.grad(model(leaf).sum(), leaf)) == 2 * forward
+
+
+def test_ceilings_are_measured_in_both_precisions_where_both_are_multiplied(monkeypatch):
+    best = Runtime(torch.device("cpu"), "bfloat16")
+    monkeypatch.setattr(timing.Runtime, "choose", lambda device: best)
+    found = timing.ceilings(Runtime(torch.device("cpu"), "float32"), size=16)
+    assert found.keys() == {"float32", "bfloat16"} and min(found.values()) > 0
+    monkeypatch.setattr(timing.Runtime, "choose", lambda device: Runtime(torch.device("cpu")))
+    assert timing.ceilings(Runtime(torch.device("cpu")), size=16).keys() == {"float32"}
+
+
+def test_local_training_is_timed_with_each_kind_of_kernels(monkeypatch):
+    for name, value in {"STEPS": 1, "BATCH": 2, "PAIRS": 2, "CLIENTS": 2, "SMALL_STEPS": 1}.items():
+        monkeypatch.setattr(local_training, name, value)
+    monkeypatch.setattr(local_training, "ceilings", lambda runtime: {"float32": 1e12})
+    asked = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: asked.append(kernels.in_use()))
+    found = local_training.measure(Runtime(torch.device("cpu")))["contestants"]
+    compiled = kernels.library() is not None
+    assert ("compiled" in found) == bool(asked) == compiled
+    assert found.keys() >= {"plain", "ours", "eager", "LeNets one by one", "LeNets side by side"}
+    assert found["LeNets side by side"]["beside"] == "LeNets one by one"
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    assert "compiled" not in local_training.measure(Runtime(torch.device("cpu")))["contestants"]
+
+
+def test_clients_side_by_side_learn_what_each_learns_alone(monkeypatch):
+    for name, value in {"CLIENTS": 3, "SMALL_STEPS": 5, "SMALL_BATCH": 8}.items():
+        monkeypatch.setattr(local_training, name, value)
+    task = runs.random_task(Runtime(torch.device("cpu")), 20, 1, 8, 5)  # batches of 8, 8 and 4
+    task = attrs.evolve(task, model="lenet")
+    alone, together = local_training.one_by_one(task), local_training.side_by_side(task)
+    for one, other in zip(alone, together, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(other[name], value, msg=name)
+    assert not torch.allclose(alone[0]["conv1.weight"], alone[1]["conv1.weight"])
+
+
+def test_a_machine_with_units_for_matrices_has_records_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "BENCH", tmp_path)
+    monkeypatch.setitem(bench.BENCHES, "clients", lambda runtime: {"contestants": {}})
+    names = {}
+    for units in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda units=units: units)
+        bench.measure("clients", Runtime(torch.device("cpu")))
+        (names[units],) = {path.name for path in tmp_path.iterdir()} - set(names.values())
+    plain = torch.backends.cpu.get_cpu_capability().lower()
+    assert names == {True: "clients-amx-float32.json", False: f"clients-{plain}-float32.json"}
 
 
 def test_both_sides_of_fedmk_learn_generator_and_model_by_as_many_steps(monkeypatch):

@@ -24,6 +24,7 @@ def test_a_row_for_each_contestant(tmp_path):
         "unit": "rounds/hour",
         "contestants": contestants,
         "environment": machine,
+        "ceilings": {"float32": 1.937e11, "bfloat16": 4.3e11},
     }
     (tmp_path / "condensation-cpu.json").write_text(json.dumps(found))
     plain, ours = speed(tmp_path).to_dict("records")
@@ -38,6 +39,7 @@ def test_a_row_for_each_contestant(tmp_path):
         "accuracy (plain)": "43.5% (41.0%)",
         "threads": 1,
         "precision": "float32",
+        "ceilings": "float32 194, bfloat16 430",
     }
 
 

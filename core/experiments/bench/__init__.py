@@ -74,6 +74,11 @@ def _kind(machine: dict[str, Any]) -> str:
     return f"{where}-{machine['precision']}"
 
 
+def ceilings_in_words(result: dict[str, Any]) -> str:
+    """The machine's ceilings, for example "float32 194, bfloat16 432", in GFLOP/s."""
+    return ", ".join(f"{name} {rate / 1e9:,.0f}" for name, rate in result["ceilings"].items())
+
+
 def report(result: dict[str, Any]) -> str:
     """A few lines for the terminal."""
     machine = result["environment"]
@@ -100,4 +105,6 @@ def report(result: dict[str, Any]) -> str:
             ours, theirs = (statistics.fmean(one["accuracy"][side]) for side in ("ours", "theirs"))
             memory += f"  accuracy {ours:.1f}% beside {theirs:.1f}%"
         lines.append(f"  {name:22}{one['rate']:12,.1f} {result['unit']}{beside}{share}{memory}")
+    if "ceilings" in result:
+        lines.append(f"  a matrix product reaches {ceilings_in_words(result)} GFLOP/s")
     return "\n".join(lines)

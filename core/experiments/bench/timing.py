@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from core.data import Dataset, Split
 from core.federation import Runtime, Task
-from core.federation.runtime import finish
+from core.federation.runtime import PRECISIONS, finish
 from core.models import kernels
 from core.rng import Rng
 
@@ -25,22 +26,41 @@ def seconds(work: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def ceiling(runtime: Runtime, size: int = 2048) -> float:
-    """Operations per second (FLOP/s) that a large matrix product reaches on this machine in the
-    runtime's precision.
+def ceilings(runtime: Runtime, size: int = 2048) -> dict[str, float]:
+    """Operations per second (FLOP/s) that a large matrix product reaches on this machine: in float32,
+    in the runtime's precision, and in bfloat16 where the hardware multiplies it (where it is emulated
+    one product takes minutes).
     """
-    dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
-    a = torch.ones(size, size, device=runtime.device, dtype=dtype)
-    return 2 * size**3 / min(seconds(lambda: a @ a, runtime.device) for _ in range(5))
+    best = Runtime.choose(str(runtime.device)).precision
+    found = {}
+    for precision in dict.fromkeys(("float32", runtime.precision, best)):
+        a = torch.ones(size, size, device=runtime.device, dtype=PRECISIONS[precision])
+        fastest = min(seconds(lambda: a @ a, runtime.device) for _ in range(5))  # noqa: B023
+        found[precision] = 2 * size**3 / fastest
+    return found
 
 
 def operations(work: Callable[[], Any]) -> int:
     """Multiplications and additions (FLOP) that PyTorch's kernels take for some work. Convolutions count
     by their definition, also where this machine takes fewer.
     """
-    with kernels.eager(), FlopCounterMode(display=False) as counter:
+    with kernels.eager(), _Operations() as counter:
         work()
-    return counter.get_total_flops()
+    return counter.total
+
+
+class _Operations(TorchDispatchMode):
+    """Counts as PyTorch's `FlopCounterMode`, which also follows modules and cannot do so where a
+    module's input is a leaf whose gradient is asked for, as condensed images are.
+    """
+
+    total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if count := flop_registry.get(func._overloadpacket):
+            self.total += count(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def random_task(runtime: Runtime, samples: int, channels: int, size: int, classes: int) -> Task:
