@@ -258,8 +258,9 @@ def beside(value):
 Markdown(
     f"At alpha = {pivot.columns.min():g} class-wise weights alone have "
     f"{alone:.1f}%. The ratio of Eq. 7, the row *P(x) / P_k(x)*, makes them "
-    f"{beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, {beside(inverse)}. "
-    f"One client with all data has {hardest['mixture, as one client']:.1f}%."
+    f"{beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, "
+    f"{beside(inverse)}. One client with all data has "
+    f"{hardest['mixture, as one client']:.1f}%."
 )
 
 # %% [markdown]

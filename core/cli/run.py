@@ -24,7 +24,10 @@ Model = Annotated[
     str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18; unet for pixels.")
 ]
 Alpha = Annotated[
-    float | None, typer.Option(help="Dirichlet concentration; small is heterogeneous.")
+    float | None,
+    typer.Option(
+        help="Dirichlet concentration; small is heterogeneous. Default: iid, all clients alike."
+    ),
 ]
 Partition = Annotated[
     str | None,
@@ -136,6 +139,7 @@ def _summary(record: Any, path: Path) -> str:
     row = {
         "algorithm": e.algorithm,
         "data set": e.dataset,
+        "split": _split(e.partition),
         "profile": e.profile,
         "seed": str(e.seed),
         "rounds": str(len(record.rounds)),
@@ -150,6 +154,13 @@ def _summary(record: Any, path: Path) -> str:
         for texts in (row.keys(), row.values())
     )
     return "\n".join([*lines, f"record: {path}"])
+
+
+def _split(partition: dict[str, Any]) -> str:
+    """A partition in a word: its concentration, its file, or its name."""
+    if "alpha" in partition:
+        return f"alpha {partition['alpha']:g}"
+    return Path(partition["file"]).stem if "file" in partition else str(partition["name"])
 
 
 def _in_table(record: Any, cell: Any) -> str:

@@ -188,7 +188,8 @@ def book(
         return [notebooks.find(name) for name in chapter or notebooks.chapters()]
 
     def told(written: list[Path]) -> None:
-        print(f"{len(written)} files in {written[0].parent}")
+        files = "1 file" if len(written) == 1 else f"{len(written)} files"
+        print(f"{files} in {written[0].parent}")
 
     actions: dict[str, Callable[[], object]] = {
         "build": site.build,

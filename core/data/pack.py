@@ -61,6 +61,11 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     return list(chosen)
 
 
+def shareable() -> list[str]:
+    """The names of the data sets that a pack may hold, by their licences, here or not."""
+    return [name for name, source in SOURCES.items() if source.licence.startswith(FREE)]
+
+
 def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
     """Bytes, name, source and files of each set that is here and may be passed on."""
     for source in SOURCES.values():

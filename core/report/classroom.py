@@ -29,6 +29,8 @@ _BLOCK = re.compile(
     r"(?P<options>(?::[^\n]*\n)*)\n*(?P<text>.*?)\n(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
+#: a formula in a title, which the text of a link cannot show
+_FORMULA = re.compile(r" *\$[^$]+\$")
 _EFFORT = re.compile(rf"\*(?P<level>{'|'.join(LEVELS)}), (?P<minutes>\d+) minutes\.\*")
 
 
@@ -74,17 +76,19 @@ def _blocks(notebook: Any) -> Iterator[re.Match[str]]:
 
 
 def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
-    """All exercises: chapter and exercise as links of the book, level, minutes, and whether the
-    student notebook checks the answer by itself.
+    """All exercises: chapter and exercise by their titles, as links of the book, level, minutes, and
+    whether the student notebook checks the answer by itself.
     """
     rows = []
     for path in sources:
         notebook = notebooks.read(path)
+        name = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
+        chapter = name[1] if name else path.stem
         checked = {cell.metadata["name"] for cell in notebook.cells if "check" in _tags(cell)}
         rows += [
             {
-                "chapter": f"[{one.chapter[:2]}](../notebooks/{one.chapter})",
-                "exercise": f"{{ref}}`{one.label}`",
+                "chapter": f"[{chapter}](../notebooks/{one.chapter})",
+                "exercise": f"{{ref}}`{_FORMULA.sub('', one.title)} <{one.label}>`",
                 "level": one.level.lower(),
                 "minutes": one.minutes,
                 "checked": "yes" if one.label in checked else "",

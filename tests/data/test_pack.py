@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core import data
-from core.data.pack import pack
+from core.data.pack import pack, shareable
 from core.errors import InputError
 
 
@@ -55,3 +55,9 @@ def test_what_does_not_fit_stays_out_and_the_file_is_below_its_limit(folder, tmp
 def test_nothing_to_pack_is_said(tmp_path):
     with pytest.raises(InputError, match="no data set that may be passed on"):
         pack(tmp_path / "pack.zip", tmp_path)
+
+
+def test_what_may_be_passed_on_is_named():
+    names = shareable()
+    assert {"mnist", "pneumoniamnist"} <= set(names)
+    assert not {"cifar10", "svhn", "imagenette"} & set(names)

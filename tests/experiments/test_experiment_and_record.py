@@ -385,3 +385,20 @@ def test_a_method_for_other_data_is_a_mistake_and_leaves_no_record(tmp_path):
     with pytest.raises(InputError, match="is a method for"):
         run(Experiment(algorithm="fedad", dataset="digits", profile="quick"), record=path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "partition, said",
+    [
+        ({"name": "iid"}, "iid"),
+        ({"name": "dirichlet", "alpha": 0.05}, "alpha 0.05"),
+        ({"name": "file", "file": "splits/of_ten.json"}, "of_ten"),
+    ],
+)
+def test_the_line_of_a_run_names_its_split(partition, said, tmp_path):
+    from core.cli.run import _summary
+
+    record = next(iter(records().values()))
+    known = attrs.evolve(record, experiment=attrs.evolve(record.experiment, partition=partition))
+    head, row, _ = _summary(known, tmp_path).splitlines()
+    assert row[head.index("split") :].startswith(said)

@@ -93,7 +93,8 @@ def test_an_exercise_is_read_with_its_effort(tiny):
     assert one.text == "What is twice three?"
     (row,) = classroom.exercise_table([tiny]).to_dict("records")
     assert row["level"] == "easy" and row["minutes"] == 5 and row["checked"] == "yes"
-    assert row["exercise"] == "{ref}`ex-twice`"
+    assert row["exercise"] == "{ref}`Twice <ex-twice>`"
+    assert row["chapter"].startswith("[") and row["chapter"].endswith("](../notebooks/tiny)")
 
 
 def test_an_exercise_without_effort_is_named(tiny):

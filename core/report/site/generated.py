@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from core.data import pack
 from core.report import notebooks
 from core.report.site.executing import seconds
 from core.report.texts import plain
@@ -34,6 +35,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
         ),
+        "datapack.md": f"{', '.join(pack.shareable())}; {pack.LIMIT / 2**20:.0f} MB at most.\n",
         "times.md": markdown_table(_times(executed)),
         "versions.md": markdown_table(status.versions()),
     }
