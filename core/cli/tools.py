@@ -101,6 +101,13 @@ def bench(
         tuple[str, Path] | None,
         typer.Option(help="authors PATH: with run, their FedVCK too, from a checkout of it."),
     ] = None,
+    against_commit: Annotated[
+        str | None,
+        typer.Option(
+            help="With condensation and local-training: the package at this commit, in place of a "
+            "plain loop."
+        ),
+    ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
@@ -112,6 +119,7 @@ def bench(
       python -m core bench condensation
       python -m core bench run
       python -m core bench run --against authors ../FedVCK_2024
+      python -m core bench condensation --against-commit HEAD~20
       python -m core bench clients
       python -m core bench precision
     """
@@ -121,7 +129,8 @@ def bench(
     whose, checkout = against or ("authors", None)
     if whose != "authors":
         raise InputError(f"--against takes authors and the path of their checkout, not {whose!r}")
-    print(benches.report(benches.measure(what, Runtime.choose(device, precision), checkout)))
+    runtime = Runtime.choose(device, precision)
+    print(benches.report(benches.measure(what, runtime, checkout, against_commit)))
 
 
 @app.command("gpu-check")

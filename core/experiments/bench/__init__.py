@@ -14,6 +14,7 @@ from core.errors import InputError, unknown
 from core.experiments.bench import (
     bilevel,
     clients,
+    commits,
     condensation,
     distillation,
     local_training,
@@ -39,9 +40,12 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
 }
 
 
-def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[str, Any]:
+def measure(
+    what: str, runtime: Runtime, authors: Path | None = None, commit: str | None = None
+) -> dict[str, Any]:
     """Run a bench and keep its record in `book/bench`; "run" also against a checkout of the authors'
-    FedVCK. Raises InputError for an unknown bench, and where there is no such checkout; FileError
+    FedVCK; with a commit, the package beside itself at that commit, which gives a record of its own.
+    Raises InputError for an unknown bench, and where there is no such checkout or commit; FileError
     where the package has changed since this process began.
 
     Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared
@@ -53,13 +57,18 @@ def measure(what: str, runtime: Runtime, authors: Path | None = None) -> dict[st
     if authors is not None and what != "run":
         raise InputError(f"only `bench run` takes the authors' code, not {what!r}")
     check_code()
+    if commit is not None:
+        found, name = commits.measure(what, commit, runtime), f"{what}-since"
+    else:
+        found = runs.measure(runtime, authors) if authors else BENCHES[what](runtime)
+        name = what
     result = {
-        "bench": what,
-        **(runs.measure(runtime, authors) if authors else BENCHES[what](runtime)),
+        "bench": name,
+        **found,
         "environment": runtime.describe(),
         "code": code_version(),
     }
-    path = BENCH / f"{what}-{_kind(result['environment'])}.json"
+    path = BENCH / f"{name}-{_kind(result['environment'])}.json"
     text = json.dumps(result, indent=1) + "\n"
     write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
     return result
