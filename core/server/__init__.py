@@ -2,6 +2,7 @@
 
 from core.server.aggregation import weighted_average
 from core.server.contrastive import Projector, relational_contrastive_loss
+from core.server.epochs import cosine, update_by_epochs
 from core.server.generator import (
     GeneratorTraining,
     Heads,
@@ -30,6 +31,7 @@ __all__ = [
     "ServerTraining",
     "aggregate_prototypes",
     "combined",
+    "cosine",
     "diversity",
     "draw_labels",
     "draw_noise",
@@ -40,6 +42,7 @@ __all__ = [
     "logit_prototypes",
     "relational_contrastive_loss",
     "train_generator",
+    "update_by_epochs",
     "update_model",
     "weighted_average",
 ]
