@@ -2,7 +2,7 @@
 
 from core.server.aggregation import weighted_average
 from core.server.contrastive import Projector, relational_contrastive_loss
-from core.server.epochs import cosine, update_by_epochs
+from core.server.epochs import update_by_epochs
 from core.server.generator import (
     GeneratorTraining,
     Heads,
@@ -31,7 +31,6 @@ __all__ = [
     "ServerTraining",
     "aggregate_prototypes",
     "combined",
-    "cosine",
     "diversity",
     "draw_labels",
     "draw_noise",

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from core.rng import Rng
-from core.server import ServerTraining, cosine, update_by_epochs
+from core.server import ServerTraining, update_by_epochs
+from core.server.epochs import cosine
 
 
 def linear():
