@@ -58,9 +58,9 @@ class Settings(dm.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code, but for three things. Its two networks are ResNet-18s, here ConvNets. It
-        keeps the epoch of the server's training that is best on the last client's images, and does not
-        train on these. Its rate falls by a cosine.
+        """The authors' code, but for its networks, two ResNet-18s where ConvNets stand here, and for
+        what its server does beside the 100 epochs: `server_cosine` and `last_client_chooses` are to be
+        stated.
         """
         return cls(
             iterations=100,

@@ -13,18 +13,21 @@ can be computed as one batch; the draws of images, augmentations and shifts stay
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Self
 
 import attrs
 import torch
+from torch import nn
 
-from core import models
+from core import metrics, models, server
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation.initial import KINDS
 from core.condensation.problem import RealData, strategy
+from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Ledger, Message, State, Task, pack
+from core.federation import Client, Field, Ledger, Message, State, Task, pack, supervised
 from core.models import Classifier
 from core.rng import Rng
 
@@ -40,6 +43,11 @@ class OneShotSettings(condensing.ServerSide):
     server_batch: int = attrs.field(default=64, validator=whole(1))
     server_epochs: int = attrs.field(default=50, validator=whole(1))
     server_decay: float = attrs.field(default=1.0, validator=number(0, 1, above=True))
+    #: whether the rate falls by a cosine, epoch by epoch, as in the code of GDD-FL
+    server_cosine: bool = attrs.field(default=False, validator=on_or_off)
+    #: whether the last client's images choose the epoch whose model is kept, and are not trained on, as
+    #: in the code of GDD-FL: by the AUC, by accuracy where all are of one class
+    last_client_chooses: bool = attrs.field(default=False, validator=on_or_off)
 
     @classmethod
     def released(cls) -> Self:
@@ -123,9 +131,11 @@ class OneShot(Condensing):
         their clients.
         """
         images, labels = condensing.collect(uploads)
-        model = condensing.learn(
-            state.task, state, Knowledge.extended(None, images, labels, 0), self.settings, rng
-        )
+        if self.settings.server_cosine or self.settings.last_client_chooses:
+            model = self.learnt_by_epochs(state, uploads, rng)
+        else:
+            knowledge = Knowledge.extended(None, images, labels, 0)
+            model = condensing.learn(state.task, state, knowledge, self.settings, rng)
         counts = [len(upload.tensors["labels"]) for upload in uploads.values()]
         client = torch.repeat_interleave(torch.tensor(list(uploads)), torch.tensor(counts)).to(
             labels.device
@@ -133,9 +143,41 @@ class OneShot(Condensing):
         tensors = {"uploaded/images": images, "uploaded/labels": labels, "uploaded/client": client}
         return State(state.task, pack(model) | tensors, state.meta | {"spoken": True})
 
+    def learnt_by_epochs(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> nn.Module:
+        """The model of the server of GDD-FL's code. Raises InputError where the last client is to
+        choose and is the only one.
+        """
+        settings, task, score = self.settings, state.task, None
+        model = task.model_from(state.tensors)
+        if settings.last_client_chooses:
+            *others, last = sorted(uploads)
+            if not others:
+                raise InputError("last_client_chooses asks for a second client, to learn from")
+            held = condensing.collect({last: uploads[last]})
+            uploads = {id_: uploads[id_] for id_ in others}
+            score = partial(quality, task, *held)
+        images, labels = condensing.collect(uploads)
+        server.update_by_epochs(
+            model,
+            images,
+            labels,
+            settings.training,
+            supervised(task),
+            rng.at("learn"),
+            falling=settings.server_cosine,
+            score=score,
+        )
+        return model
+
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The first round is the only one."""
         return state if state.meta["spoken"] else super().round(state, clients, ledger, rng)
+
+
+def quality(task: Task, images: torch.Tensor, labels: torch.Tensor, model: nn.Module) -> float:
+    """How well a model knows uploaded images (M, C, H, W): the AUC, or accuracy where there is none."""
+    found = metrics.classification(task.outputs(model, images).cpu(), labels.cpu())
+    return found.get("auc_macro", found["accuracy"])
 
 
 class OneShotCondensing(OneShot):

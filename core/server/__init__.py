@@ -2,6 +2,7 @@
 
 from core.server.aggregation import weighted_average
 from core.server.contrastive import Projector, relational_contrastive_loss
+from core.server.epochs import update_by_epochs
 from core.server.generator import (
     GeneratorTraining,
     Heads,
@@ -40,6 +41,7 @@ __all__ = [
     "logit_prototypes",
     "relational_contrastive_loss",
     "train_generator",
+    "update_by_epochs",
     "update_model",
     "weighted_average",
 ]

@@ -5,8 +5,9 @@ odd clients.
 import attrs
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
-from core import algorithms
+from core import algorithms, server
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
@@ -132,3 +133,53 @@ def test_each_beats_chance_on_digits(name, more):
 def test_images_far_from_any_image_are_not_sent(task):
     with pytest.raises(InputError, match="condensation has diverged"):
         list(rounds(attrs.evolve(TINY, settings=settings_of("dm", image_lr=1e38)), task=task))
+
+
+def uploaded(task, clients, name="dm", **more):
+    """An algorithm, its first state, and what the clients send."""
+    algorithm = create(name, **more)
+    state = algorithm.initialise(task, Rng(0))
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+    return algorithm, state, algorithm.clients_update(clients, messages, Rng(3))
+
+
+@pytest.mark.parametrize("falling", [False, True])
+def test_the_last_client_chooses_the_epoch_and_is_not_trained_on(
+    task, clients, falling, monkeypatch
+):
+    given = {"last_client_chooses": True, "server_cosine": falling, "server_lr": 0.05}
+    algorithm, state, uploads = uploaded(task, clients, **given)
+    seen, update = [], server.update_by_epochs
+
+    def noting(model, images, labels, *rest, score, **more):
+        scores = []
+
+        def scored(model):
+            scores.append(score(model))
+            return scores[-1]
+
+        update(model, images, labels, *rest, score=scored, **more)
+        seen.append((images, labels, scores))
+        assert more == {"falling": falling}
+
+    monkeypatch.setattr(server, "update_by_epochs", noting)
+    new = algorithm.server_update(state, uploads, Rng(7))
+    ((images, labels, scores),) = seen
+    *others, last = uploads.values()
+    assert torch.equal(images, torch.cat([one.tensors["images"] for one in others]))
+    assert torch.equal(labels, torch.cat([one.tensors["labels"] for one in others]).long())
+    # the kept model has the best AUC on the last client's images, each class against the rest
+    truth = last.tensors["labels"].long()
+    logits = task.outputs(task.model_from(new.tensors), last.tensors["images"])
+    areas = [
+        roc_auc_score(truth == c, logits.softmax(1)[:, c].double()) for c in truth.unique().tolist()
+    ]
+    assert len(scores) == 4 and max(scores) == pytest.approx(sum(areas) / len(areas), abs=1e-6)
+    # what stays in the state is all that came
+    assert len(new.tensors["uploaded/labels"]) == len(labels) + len(truth)
+
+
+def test_one_client_alone_cannot_choose(task, clients):
+    algorithm, state, uploads = uploaded(task, clients[:1], last_client_chooses=True)
+    with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
+        algorithm.server_update(state, uploads, Rng(7))

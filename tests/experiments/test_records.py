@@ -28,6 +28,8 @@ AS_BEFORE: dict[str, object] = {
     "networks": "fresh",
     "encoders": "one",
     "choice": "random",
+    "server_cosine": False,
+    "last_client_chooses": False,
     # robust averages
     "aggregation": "mean",
     "trim": 0.1,

@@ -1,0 +1,60 @@
+"""The server's training epoch by epoch, as in the code of GDD-FL: the rate may fall by a cosine, and
+other images may choose the epoch whose model is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from core.rng import Rng
+from core.server.update import ServerTraining
+from core.training import Objective, sgd, train
+
+#: what a cosine leaves of the first rate
+LEFT = 0.01
+
+
+def cosine(epoch: int, epochs: int) -> float:
+    """The share of the first rate in an epoch, from 0: 1 in the first, towards `LEFT` after the last."""
+    return LEFT + (1 - LEFT) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+
+
+def update_by_epochs(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    settings: ServerTraining,
+    objective: Objective,
+    rng: Rng,
+    *,
+    falling: bool = False,
+    score: Callable[[nn.Module], float] | None = None,
+) -> None:
+    """Train a model in place on labelled images.
+
+    Args:
+        images: (N, C, H, W) on the model's device, as `objective` takes them; labels: (N,) int64.
+        falling: whether the rate follows `cosine`.
+        score: of the model after an epoch; the model of the best one is kept, the last of these where
+            several are. Without it that of the last epoch.
+    """
+    optimiser = sgd(model.parameters(), settings)
+    steps = -(-len(labels) // settings.batch_size)
+    epochs = -(-settings.total(len(labels)) // steps)
+    best, kept = -math.inf, None
+    for epoch in range(epochs):
+        share = cosine(epoch, epochs) if falling else 1.0
+        share *= settings.decay if 2 * epoch >= epochs else 1.0
+        for group in optimiser.param_groups:
+            group["lr"] = settings.lr * share
+        here = rng.at("epoch", epoch)
+        train(model, images, labels, settings, steps, objective, here, [optimiser])
+        if score is not None and (found := score(model)) >= best:
+            best, kept = found, copy.deepcopy(model.state_dict())
+    if kept is not None:
+        model.load_state_dict(kept)
