@@ -142,11 +142,13 @@ def gpu_check(
     device: Device = "cuda",
     precision: Precision = "auto",
 ) -> None:
-    """Run every algorithm, benches and the beginning of a paper-budget run on a GPU; write one JSON.
+    """Run every algorithm, the tests for GPUs, benches and the beginning of a paper-budget run on a
+    GPU; write one JSON. With more minutes more of the benches fit.
 
     \b
     Example:
       python -m core gpu-check --out gpu-check.json
+      python -m core gpu-check --minutes 15
     """
     from core.experiments import gpu
     from core.federation import Runtime
@@ -155,11 +157,10 @@ def gpu_check(
     found = gpu.check(Runtime.choose(device, precision), minutes)
     text = json.dumps(found, indent=1) + "\n"
     write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
-    failed = [name for name, one in found["algorithms"].items() if "error" in one]
-    print(
-        f"{len(found['algorithms'])} algorithms, {len(failed)} failed"
-        f"{': ' + ', '.join(failed) if failed else ''}; written: {out}"
-    )
+    for kind, told in found["summary"].items():
+        rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
+        print(f"{kind}: {told['ok']} ok{''.join(rest)}")
+    print(f"written: {out}")
 
 
 @app.command()
