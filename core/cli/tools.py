@@ -142,12 +142,14 @@ def gpu_check(
     device: Device = "cuda",
     precision: Precision = "auto",
 ) -> None:
-    """Run every algorithm, benches and the beginning of a paper-budget run on a GPU; write one JSON.
-    Where one of them failed, the status is 1.
+    """Run every algorithm, the tests for GPUs, benches and the beginning of a paper-budget run on a
+    GPU; write one JSON. With more minutes more of the benches fit. Where something failed, the status
+    is 1.
 
     \b
     Example:
       python -m core gpu-check --out gpu-check.json
+      python -m core gpu-check --minutes 15
     """
     from core.experiments import gpu
     from core.federation import Runtime
@@ -156,14 +158,11 @@ def gpu_check(
     found = gpu.check(Runtime.choose(device, precision), minutes)
     text = json.dumps(found, indent=1) + "\n"
     write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
-    checks = found["algorithms"] | found["benches"] | {"paper": found["paper"]}
-    failed = [name for name, one in checks.items() if "error" in one]
-    print(
-        f"{len(found['algorithms'])} algorithms, {len(found['benches'])} benches and a run at the "
-        f"paper's budget, {len(failed)} failed{': ' + ', '.join(failed) if failed else ''}; "
-        f"written: {out}"
-    )
-    fail_where(failed)
+    for kind, told in found["summary"].items():
+        rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
+        print(f"{kind}: {told['ok']} ok{''.join(rest)}")
+    print(f"written: {out}")
+    fail_where([name for told in found["summary"].values() for name in told["failed"]])
 
 
 @app.command()

@@ -1,0 +1,134 @@
+"""A GPU gives the CPU's numbers. Where there is none, what stands in for it shows that all is in its
+place; `python -m core gpu-check` runs this file on a real one.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from core import models
+from core.condensation import LatentEncoder, mmd
+from core.condensation.alongside import Alongside
+from core.condensation.augment import TRANSFORMS, Augmentation, augment
+from core.models import Stacked
+from core.rng import Rng
+from core.server import hard_negatives, relational_contrastive_loss
+from tests.elsewhere import elsewhere
+
+Results = list[torch.Tensor]
+#: puts a tensor or a network on a device
+Put = Callable[[Any], Any]
+
+
+@contextmanager
+def a_gpu() -> Iterator[None]:
+    """The GPU of this machine, with convolutions in full precision, or what stands in for one."""
+    if torch.cuda.is_available():
+        with patch.object(torch.backends.cudnn, "allow_tf32", False):
+            yield
+    else:
+        with elsewhere():
+            yield
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=Rng(seed).generator())
+
+
+def network(name: str, seed: int = 0) -> models.Classifier:
+    narrow = {"convnet": {"width": 8}, "resnet8": {"width": 8, "grid": 1}}
+    return models.build(name, 3, 16, 4, Rng(seed), **narrow.get(name, {}))
+
+
+def training(name: str, put: Put) -> Results:
+    """Logits, all gradients and all statistics that moved."""
+    model, images = put(network(name)), put(drawn(6, 3, 16, 16)).requires_grad_()
+    logits = model(images)
+    F.cross_entropy(logits, put(torch.arange(6) % 4)).backward()
+    gradients = [weight.grad for weight in model.parameters()]
+    return [logits, images.grad, *gradients, *model.buffers()]
+
+
+def stacked(name: str, put: Put) -> Results:
+    """Three networks on the same images, as one program."""
+    together = Stacked([put(network(name, seed)).eval() for seed in range(3)], batched=True)
+    outputs = together(put(drawn(5, 3, 16, 16)))
+    weights = [weight for one in together.networks for weight in one.parameters()]
+    return [outputs, *torch.autograd.grad(outputs.square().sum(), weights)]
+
+
+def latent(put: Put) -> Results:
+    """Images of two groups, each normalised by its own statistics."""
+    encoder, images = put(LatentEncoder(network("convnet"))), put(drawn(7, 3, 16, 16))
+    group = put(torch.tensor([0, 1, 1, 0, 1, 0, 1]))
+    features, found = encoder(images.requires_grad_(), group, groups=2)
+    slope = torch.autograd.grad(features.square().sum(), images)
+    return [features, *found.means, *found.variances, *slope]
+
+
+def twice_derived(put: Put) -> Results:
+    """The second derivative of networks with their images last in memory."""
+    model = put(models.build("lenet", 1, 12, 3, Rng(0)))
+    wide = Alongside.of(model, 2)
+    assert wide is not None
+    weights = {n: torch.stack([w, w / 2]).detach() for n, w in model.named_parameters()}
+    asked = [weight.requires_grad_() for weight in weights.values()]
+    images = put(drawn(2, 5, 1, 12, 12)).requires_grad_()
+    slopes = torch.autograd.grad(
+        wide.logits(weights, images).square().sum(), asked, create_graph=True
+    )
+    return [*slopes, *torch.autograd.grad(sum(slope.square().sum() for slope in slopes), images)]
+
+
+def discrepancy(kernel: str, put: Put) -> Results:
+    x, y = put(drawn(2, 6, 5)).requires_grad_(), put(drawn(2, 4, 5, seed=1))
+    found = mmd(x, y, kernel, y_weights=put(torch.ones(2, 4)))
+    return [found, *torch.autograd.grad(found.sum(), x)]
+
+
+def augmented(transform: str, put: Put) -> Results:
+    uniform = torch.rand(8, 4, generator=Rng(2).generator())
+    images = put(drawn(8, 3, 16, 16)).requires_grad_()
+    draws = Augmentation.of(put(uniform), transform, 16)
+    found = augment(images, draws, put(torch.arange(8)))
+    return [found, *torch.autograd.grad(found.square().sum(), images)]
+
+
+def contrast(put: Put) -> Results:
+    prototypes, z = put(drawn(4, 4)), put(drawn(6, 4, seed=1)).requires_grad_()
+    labels, negatives = put(torch.arange(6) % 4), hard_negatives(prototypes, 2)
+    loss = relational_contrastive_loss(z, labels, prototypes, negatives, 0.1)
+    return [loss, *torch.autograd.grad(loss, z)]
+
+
+SMALL = ("convnet", "lenet", "resnet8")
+CASES: dict[str, Callable[[Put], Results]] = {
+    **{f"training {name}": lambda put, name=name: training(name, put) for name in models.names()},
+    **{f"stacked {name}": lambda put, name=name: stacked(name, put) for name in SMALL},
+    **{
+        f"mmd {kernel}": lambda put, k=kernel: discrepancy(k, put)
+        for kernel in ("linear", "gaussian")
+    },
+    **{f"augmentation {t}": lambda put, t=t: augmented(t, put) for t in TRANSFORMS},
+    "latent": latent,
+    "twice derived": twice_derived,
+    "contrast": contrast,
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_gpu_gives_the_numbers_of_the_cpu(case):
+    here = case(lambda what: what)
+    with a_gpu():
+        there = case(lambda what: what.to("cuda"))
+        assert all(each.is_cuda for each in there)
+        found = [each.detach().cpu() for each in there]
+    # sums that cancel, such as the slope of a bias in front of a normalisation, are only rounding
+    largest = max(float(each.detach().abs().max()) for each in here)
+    for one, other in zip(here, found, strict=True):
+        torch.testing.assert_close(other, one.detach(), rtol=1e-3, atol=1e-5 * largest)
