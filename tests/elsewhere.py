@@ -237,5 +237,6 @@ def elsewhere() -> Iterator[Elsewhere]:
         def device(self) -> torch.device:
             return CUDA if self._cdata in places.generators else CPU
 
-    with patch.object(torch, "Generator", Generator), places.operations, places:
+    waiting = patch.object(torch.cuda, "synchronize", lambda device=None: None)
+    with patch.object(torch, "Generator", Generator), waiting, places.operations, places:
         yield places

@@ -278,7 +278,9 @@ GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "me
 @functools.cache
 def watch(subject: Subject) -> Watched:
     """A run under eyes that change nothing."""
-    algorithm, seen = subject.new(), Watched([], crowd(subject.learns))
+    seen = Watched([], crowd(subject.learns))
+    # with the schedule of the run, which goes on with a copy: what is watched is bound to this one
+    algorithm = subject.new().among(seen.clients)
     _watch_clients(algorithm, subject, seen)
     for name in GUARDED:
         _guard(algorithm, name, seen)
