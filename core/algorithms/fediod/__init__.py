@@ -109,7 +109,7 @@ class FedIOD(Conversation):
         state = self._introduced(state, clients, ledger, root, rng)
         clients = [client for client in clients if f"counts/{client.id}" in state.tensors]
         meta = state.meta | {"round": state.meta["round"] + 1}
-        until = meta["last"] * min(meta["round"], self.schedule.rounds) // self.schedule.rounds
+        until = self.schedule.steps_until(meta["last"], meta["round"])
         with ledger.timed("distillation"):
             tensors, measures = self._distil(state, clients, ledger, until, root)
         spent = (
