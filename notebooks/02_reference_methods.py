@@ -226,7 +226,7 @@ table("reference", "crops", shown)
 
 # %% tags=["hide-input"]
 said = []
-for row in ("FedAvg", "FedAvg, 4 times the steps"):
+for row in ("FedAvg", "FedAvg, 4 times the steps", "FedProx", "MOON"):
     found = gains("reference", "crops", "accuracy", row, shown)
     for one in found[found["row"] == f"{row}, crops and flips"].itertuples():
         said.append(f"{row} {one.gain:+.1f} ({one.seeds} seeds)")
