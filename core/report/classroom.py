@@ -88,7 +88,7 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
         rows += [
             {
                 "chapter": f"[{chapter}](../notebooks/{one.chapter})",
-                "exercise": f"{{ref}}`{_FORMULA.sub('', one.title)} <{one.label}>`",
+                "exercise": f"[{_FORMULA.sub('', one.title)}]({one.label})",
                 "level": one.level.lower(),
                 "minutes": one.minutes,
                 "checked": "yes" if one.label in checked else "",

@@ -93,7 +93,7 @@ def test_an_exercise_is_read_with_its_effort(tiny):
     assert one.text == "What is twice three?"
     (row,) = classroom.exercise_table([tiny]).to_dict("records")
     assert row["level"] == "easy" and row["minutes"] == 5 and row["checked"] == "yes"
-    assert row["exercise"] == "{ref}`Twice <ex-twice>`"
+    assert row["exercise"] == "[Twice](ex-twice)"
     assert row["chapter"].startswith("[") and row["chapter"].endswith("](../notebooks/tiny)")
 
 
