@@ -144,11 +144,11 @@ Markdown(
         if guesses
         else ""
     )
-    + "What methods know of rare classes is told by balanced accuracy, among "
-    "[FedVCK's results](17_fedvck_results)."
 )
 
 # %% [markdown]
+# What methods know of rare classes is told by balanced accuracy, among [FedVCK's results](17_fedvck_results).
+#
 # Read such a figure in two ways. Along a vertical line: what does each method reach for the same traffic? Along a
 # horizontal one: what does the same accuracy cost? Images go up in FedDM and FedVCK, but a model comes down in all.
 
