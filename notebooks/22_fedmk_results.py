@@ -295,4 +295,3 @@ pd.Series(passed).unstack() if passed else Markdown(
 #
 # - Equal rounds favour the method that works more within a round. The printed lead is over 20 local batches. What is
 #   left of it here, with FedGen's rate for all rivals and with one chosen for each, stands at the top of this page.
-# - A rate, a schedule, a number of steps: what the paper does not print decides as much here as what it does.

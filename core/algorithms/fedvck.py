@@ -105,8 +105,7 @@ class Settings(condensing.ServerSide, Condensation):
     projector: str = attrs.field(
         default="kept", validator=one_of("kind of projector", "kept", "fresh")
     )
-    #: Eq. 15: the projector learns "together" with the model, or from "accumulated" gradients,
-    #: zeroed once a round
+    #: Eq. 15: the projector learns "together" with the model, or from gradients "accumulated" in a round
     projector_training: str = attrs.field(
         default="together", validator=one_of("training of the projector", *TRAININGS)
     )

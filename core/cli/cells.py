@@ -120,14 +120,24 @@ def in_columns(found: Any) -> str:
 def _first_of(waiting: Any, cells: Iterable[Any]) -> str:
     """How to run the first pending cell of a table, one whose data are here if there is any."""
     from core.data import present_names
+    from core.experiments import queue, records
 
-    here = present_names()
-    columns = {cell.column for cell in cells if cell.experiments[0].dataset in here}
-    ready = waiting[waiting.column.isin(columns)]
-    if len(ready):
-        return f"pending: run the first with {ready.command.iloc[0]}"
-    away = "(no data for it here: python -m core data says how to get them)"
-    return f"pending: run the first with {waiting.command.iloc[0]} {away}"
+    elsewhere, here = queue.recorded_elsewhere(records()), present_names()
+    needed = {
+        (cell.row, cell.column): cell.experiments[0].dataset in here
+        for cell in cells
+        if not all(map(elsewhere, cell.experiments))
+    }
+    for ready in (True, False):
+        for row in waiting.itertuples():
+            if needed.get((row.row, row.column)) == ready:
+                away = (
+                    ""
+                    if ready
+                    else " (no data for it here: python -m core data says how to get them)"
+                )
+                return f"pending: run the first with {row.command}{away}"
+    return "pending: the very same runs are on record with another profile"
 
 
 @app.command()

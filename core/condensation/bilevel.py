@@ -13,9 +13,8 @@ the statistics of the knowledge of the last inner step, and the gradient knows i
 
 All clients run as one program. On a CPU narrow networks stand alongside each other
 (`core.condensation.alongside`); else it is `torch.func.vmap` over stacked weights, or over shared
-ones as long as these are the same for all. That pays where many small kernels cost more to start
-than to run: on a GPU, and on a CPU with small batches. On a CPU with large ones the same function
-runs client by client. The numbers are the same within rounding.
+ones. That pays on a GPU, and on a CPU with small batches; with large ones the same function runs
+client by client. The numbers are the same within rounding.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ Weights = dict[str, torch.Tensor]
 #: scalar
 Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 
-#: images per client, made-up and real ones, up to which vmap pays on a CPU (`python -m core bench
-#: bilevel`)
+#: images per client, made-up and real, up to which vmap pays on a CPU (`python -m core bench bilevel`)
 SMALL = 256
 #: clients alongside each other at once
 CLIENTS = 10

@@ -8,7 +8,7 @@ import contextlib
 import re
 import statistics
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -65,12 +65,12 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     InputError where `only` names nothing.
     """
     done = records(root)
-    same = {_but_for("profile", record.experiment) for record in done.values()}
+    elsewhere = recorded_elsewhere(done)
     here, took = data.present_names(), _core_seconds(done.values())
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
-            if one.id in done or _but_for("profile", one) in same:
+            if one.id in done or elsewhere(one):
                 continue
             if before := found.get(one.id):
                 cells, both = (*before.cells, cell.address), before.answered and answered
@@ -134,6 +134,12 @@ def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
         return f"the data set {experiment.dataset} is not here"
     file = written(experiment.partition)
     return None if file is None or file.is_file() else f"the split file {file} is not here"
+
+
+def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:
+    """Of an experiment, whether another profile has the very same run among complete records."""
+    known = {_but_for("profile", record.experiment) for record in done.values()}
+    return lambda one: _but_for("profile", one) in known
 
 
 def _but_for(name: str, experiment: Experiment) -> str:

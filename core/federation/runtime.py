@@ -16,6 +16,7 @@ import torch
 
 from core.errors import InputError, unknown
 from core.models import kernels
+from core.models.convolution import has_tiles
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 #: runs in parallel, at most: each holds data and maps of its own
@@ -43,7 +44,7 @@ def vectors() -> str:
     """What PyTorch computes with on this CPU, as in "AVX2", "AVX512", or "AMX" where there are units
     for the products of matrices besides.
     """
-    if torch.cpu._is_amx_tile_supported():
+    if has_tiles():
         return "AMX"
     return torch.backends.cpu.get_cpu_capability()
 

@@ -91,7 +91,7 @@ def _can_filter(layer: nn.Conv2d) -> bool:
 
 def _pays(layer: nn.Conv2d, maps: torch.Tensor, precision: torch.dtype) -> bool:
     """Whether minimal filtering is the faster way for maps (N, C, H, W) in a precision."""
-    if precision not in MANY or (precision == torch.bfloat16 and _has_tiles()):
+    if precision not in MANY or (precision == torch.bfloat16 and has_tiles()):
         return False
     if min(layer.in_channels, layer.out_channels) < MANY[precision] * layer.groups:
         return False
@@ -220,7 +220,7 @@ class _MinimalFilter(_Convolution):
 
 
 @functools.cache
-def _has_tiles() -> bool:
+def has_tiles() -> bool:
     """Whether this processor multiplies matrices of bfloat16 as a whole (AMX)."""
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
 

@@ -61,7 +61,7 @@ def images_first(images: torch.Tensor, found: torch.Tensor) -> None:
 
 def _turn(matrices: torch.Tensor, found: torch.Tensor) -> None:
     """found (K, C, R) <- matrices (K, R, C), turned."""
-    each = matrices[:, None], found[:, None]
+    each = matrices[:, None], found[:, None]  # with as many dimensions as maps have
     if _fits(*each) and all(one[0].is_contiguous() for one in (matrices, found)):
         apart = (one.stride(0) for one in (matrices, found))
         kernels.call("last_turned", matrices, found, *matrices.shape, *apart)

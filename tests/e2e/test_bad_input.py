@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
@@ -488,6 +489,27 @@ def test_a_table_says_what_was_run_and_how_to_run_the_rest():
     assert "†" in stands_in and " of 3" in stands_in
     assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
     assert last.startswith("pending: run the first with python -m core run --cell fedvck/3/")
+
+
+def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch):
+    from core import experiments
+    from core.cli import cells as cli
+    from core.report import table_frame
+
+    spec = experiments.TableSpec.find("fedmk", 6)
+    waiting = table_frame("fedmk", "6", "converged", {})
+    some = next(iter(experiments.records().values()))
+    done = {}
+    for cell in spec.cells("paper"):  # nothing is scaled down there
+        for run in cell.experiments:
+            done[run.id] = attrs.evolve(some, experiment=run)
+    monkeypatch.setattr(experiments, "records", lambda: done)
+    said = cli._first_of(waiting, spec.cells("converged"))
+    assert said == "pending: the very same runs are on record with another profile"
+    first = spec.cells("converged")[0]
+    for run in first.experiments:
+        del done[attrs.evolve(run, profile="paper").id]
+    assert f"--cell {first.address} " in cli._first_of(waiting, spec.cells("converged"))
 
 
 def test_a_table_says_what_is_to_be_known_of_it(capsys):

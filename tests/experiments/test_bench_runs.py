@@ -26,7 +26,7 @@ from core.experiments.bench import (
     timing,
 )
 from core.experiments.bench.whole import whole_run
-from core.federation import Runtime
+from core.federation import Runtime, runtime
 from core.models import kernels
 
 
@@ -135,7 +135,7 @@ def test_a_machine_with_units_for_matrices_has_records_of_its_own(monkeypatch, t
     monkeypatch.setitem(bench.BENCHES, "clients", lambda runtime: {"contestants": {}})
     names = {}
     for units in (True, False):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda units=units: units)
+        monkeypatch.setattr(runtime, "has_tiles", lambda units=units: units)
         bench.measure("clients", Runtime(torch.device("cpu")))
         (names[units],) = {path.name for path in tmp_path.iterdir()} - set(names.values())
     plain = torch.backends.cpu.get_cpu_capability().lower()

@@ -92,7 +92,7 @@ def test_bfloat16_maps_are_nearer_than_pytorchs(
     """They are multiplied in float32, so only the maps are rounded; second derivatives are
     PyTorch's.
     """
-    monkeypatch.setattr(convolution, "_has_tiles", lambda: False)
+    monkeypatch.setattr(convolution, "has_tiles", lambda: False)
     monkeypatch.setitem(convolution.WASTE, torch.bfloat16, 2)  # tiles that the maps do not fill
     take_kernels_for(vectors)
     generator = Rng(7).generator()
@@ -113,7 +113,7 @@ def test_bfloat16_maps_are_nearer_than_pytorchs(
 def test_matrix_processors_keep_their_own_convolution(monkeypatch):
     layer, maps = nn.Conv2d(64, 64, 3, padding=1), torch.randn(20, 64, 12, 12)
     for has in (True, False):
-        monkeypatch.setattr(convolution, "_has_tiles", lambda has=has: has)
+        monkeypatch.setattr(convolution, "has_tiles", lambda has=has: has)
         with autocast(torch.bfloat16):
             assert (taken(layer, maps) == "MinimalFilter") != has
         assert taken(layer, maps) == "MinimalFilter"
@@ -148,7 +148,7 @@ def test_many_channels_have_the_values_and_gradients_of_pytorch(
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_minimal_filtering_does_not_depend_on_the_number_of_threads(precision, monkeypatch):
-    monkeypatch.setattr(convolution, "_has_tiles", lambda: False)
+    monkeypatch.setattr(convolution, "has_tiles", lambda: False)
     generator, threads, found = Rng(2).generator(), torch.get_num_threads(), []
     maps = torch.randn(40, 128, 8, 8, generator=generator)
     layer = nn.Conv2d(128, 64, 3, padding=1)

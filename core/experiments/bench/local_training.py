@@ -15,12 +15,19 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from core.experiments.bench.timing import ceilings, operations, random_task, seconds, spread
+from core.experiments.bench.timing import (
+    ceilings,
+    operations,
+    random_task,
+    seconds,
+    spread,
+    train_together,
+)
 from core.federation import LocalTraining, Runtime, Task, supervised, train
 from core.models import kernels
 from core.models.side_by_side import joined, merged, parted, widened
 from core.rng import Rng
-from core.training import batches, sgd
+from core.training import sgd
 
 STEPS, PAIRS, BATCH = 12, 5, 64
 #: clients side by side; images of a batch and steps of each, as in FedMK's comparison
@@ -91,33 +98,18 @@ def one_by_one(task: Task) -> list[dict[str, torch.Tensor]]:
 
 def side_by_side(task: Task) -> list[dict[str, torch.Tensor]]:
     """The same with the networks side by side as one, whose weights are stacked once a round."""
-    data, plan, device = (
-        task.dataset.train,
-        LocalTraining(batch_size=SMALL_BATCH),
-        task.runtime.device,
-    )
-    images, labels = (each.to(device) for each in (data.images, data.labels))
-    start = task.new_model(Rng(0)).train()
+    plan, start = LocalTraining(batch_size=SMALL_BATCH), task.new_model(Rng(0)).train()
     wide = widened(start, CLIENTS)
     assert wide is not None
     weights = joined({n: torch.stack([w] * CLIENTS) for n, w in start.state_dict().items()})
     trained = {name: nn.Parameter(weights[name]) for name, _ in start.named_parameters()}
     optimiser = sgd(trained.values(), plan)
     weights |= trained
-    streams = (
-        batches(len(labels), plan.batch_size, SMALL_STEPS, Rng(k).at("batches"), device)
-        for k in range(CLIENTS)
-    )
-    for each in zip(*streams, strict=True):
-        rows = torch.stack(each)
-        with task.runtime.autocast():
-            inputs = merged(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
-            outputs = parted(functional_call(wide, weights, (inputs,)), CLIENTS)
-        # the sum of the clients' losses: none has a part in another's
-        loss = CLIENTS * task.loss(outputs.flatten(0, 1), labels[rows].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+
+    def outputs(inputs: torch.Tensor) -> torch.Tensor:
+        return parted(functional_call(wide, weights, (merged(inputs),)), CLIENTS)
+
+    train_together(task, CLIENTS, plan, SMALL_STEPS, optimiser, outputs)
     return [
         {n: w.detach().unflatten(0, (CLIENTS, -1))[k] if w.ndim else w for n, w in weights.items()}
         for k in range(CLIENTS)

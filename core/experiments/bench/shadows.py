@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any
 
 import attrs
-import torch
 
-from core.experiments.bench.timing import random_task, seconds, spread
+from core.experiments.bench.timing import random_task, seconds, spread, train_together
 from core.federation import LocalTraining, Runtime, Task, supervised, train
 from core.models import Classifier, Stacked
 from core.rng import Rng
-from core.training import batches, sgd, take_step
+from core.training import sgd
 
 NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 3
 PLAN = LocalTraining(lr=0.003)
@@ -44,22 +43,10 @@ def in_parallel(task: Task) -> list[Classifier]:
 
 def stacked(task: Task) -> list[Classifier]:
     """The same in one program, with the batches that each has alone."""
-    data, device = task.dataset.train, task.runtime.device
-    images, labels = data.images.to(device), data.labels.to(device)
     models = [task.new_model(Rng(0)).train() for _ in range(NETWORKS)]
     optimiser = sgd((weight for model in models for weight in model.parameters()), PLAN)
     together = Stacked(models, batched=True)
-    drawn = (
-        batches(len(labels), PLAN.batch_size, STEPS, Rng(number).at("batches"), device)
-        for number in range(NETWORKS)
-    )
-    for each in zip(*drawn, strict=True):
-        rows = torch.stack(each)
-        with task.runtime.autocast():
-            outputs = together.each(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
-        # the sum of the networks' losses: no network has a part in another's
-        loss = NETWORKS * task.loss(outputs.flatten(0, 1), labels[rows].flatten())
-        take_step(loss, optimiser)
+    train_together(task, NETWORKS, PLAN, STEPS, optimiser, together.each)
     return models
 
 
