@@ -150,7 +150,8 @@ def pending(
     ] = None,
 ) -> None:
     """List the runs that the tables still need, most urgent first, with the time that the same run
-    took on one core with another seed. Cells that are complete with a larger budget come last.
+    took on one core with another seed. Cells that are complete with a larger budget come last. A
+    table that is not meant for a profile is listed there only where --only names it.
 
     \b
     Examples:

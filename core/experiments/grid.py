@@ -6,7 +6,8 @@ The `match` of a row and that of a column together pick one printed number out o
 whose `method` is the row's algorithm unless the row says otherwise. A table of which that file holds
 nothing is the book's own.
 `python -m core explain CELL` shows which part sets a value. Where they are needed: `stand_ins` (a
-data set at hand for one that is not), `profiles` (what a profile changes in this table), `absent`
+data set at hand for one that is not), `profiles` (what a profile changes in this table), `run_at` (the
+profiles at which the queue runs it: a choice of settings at one budget asks for no other), `absent`
 (cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
 print), `compare` (which rows are compared), `at_rounds` (whether its
 headings say after how many rounds), `record_metrics` (the name in a record of a metric in print)
@@ -50,6 +51,8 @@ class TableSpec:
     stand_ins: dict[str, StandIn]
     #: what each profile changes here beyond `profiles.yaml`
     profiles: dict[str, Overrides]
+    #: the profiles at which the queue runs it
+    run_at: tuple[str, ...]
     absent: tuple[Absent, ...]
     #: "all", "successive", or the name of the row that every other row is compared with
     compare: str

@@ -61,8 +61,9 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
 
     Left out are cells that cannot be tested here, algorithms that are not written yet, runs that would
     stop before the rounds of their heading, and those of which another profile has the very same
-    run on record. A run that fills several cells stands once. Raises
-    InputError where `only` names nothing.
+    run on record; also tables that do not say that they are run at this profile, unless `only` names
+    the table or a cell of it. A run that fills several cells stands once. Raises InputError where
+    `only` names nothing.
     """
     done = records(root)
     elsewhere = recorded_elsewhere(done)
@@ -98,6 +99,8 @@ def _wanted(
     for spec in TableSpec.all():
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
         named = named or bool(cells)
+        if profile not in spec.run_at and "/" not in (only or ""):
+            continue
         answered = _answered(spec, profile, done) if cells else set()
         for cell in cells:
             if not cell.not_testable and cell.implemented and not cell.cut:

@@ -179,6 +179,20 @@ def test_the_queue_of_what_does_not_exist(tmp_path):
         queue.pending("quick", tmp_path, "fedmk/99")
 
 
+def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
+    """The ladder of budgets has its rungs at `converged`; a choice of settings, none."""
+    for profile, ladder, tuning in (("converged", True, False), ("laptop", False, True)):
+        tables = {
+            cell.rsplit("/", 2)[0]
+            for item in queue.pending(profile, tmp_path)
+            for cell in item.cells
+        }
+        assert ("fedvck/ladder" in tables, "reference/tuning" in tables) == (ladder, tuning)
+    # whoever names a table or a cell has it
+    assert queue.pending("converged", tmp_path, "reference/tuning")
+    assert not queue.pending("converged", tmp_path, "fedmk")
+
+
 def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch):
     cells = TableSpec.find("fedmk", 1).cells("laptop")
     record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
