@@ -221,7 +221,7 @@ pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 # $$ (eq:fl-prox)
 
 # %%
-source(algorithms.find("fedprox").objective)
+source(algorithms.find("fedprox").loss)
 
 
 # %%

@@ -149,7 +149,7 @@ for name, average in server.weighted_average(models, sizes).items():
 # term, $\mu (w - w_t)$, pulls back. How far do clients go for different $\mu$?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(algorithms.find("fedprox").objective)
+source(algorithms.find("fedprox").loss)
 
 
 # %% tags=["hide-input"]

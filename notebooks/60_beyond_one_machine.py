@@ -146,7 +146,8 @@ Markdown(
 # two variables that it needs.) A node that is killed comes back with its memory; until then the round waits for it or
 # goes on without it, as `wait-for-all` says, and the record names it. All draws of random numbers come from the same
 # streams as in one process, so with the same seed the record is the same, bit for bit, where clients are computed one
-# by one and none is private. (In one process FedVCK condenses all clients as one batch, whose sums have another order.)
+# by one and none is private. (In one process FedVCK condenses all clients as one batch, and small networks train side by
+# side as one program: their sums have another order.)
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
 # question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.

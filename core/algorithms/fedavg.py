@@ -27,9 +27,10 @@ from core.federation import (
     as_announced,
     learn,
     pack,
-    supervised,
+    through,
 )
-from core.federation.local_training import Objective
+from core.federation.abreast import Learner, abreast, learn_abreast
+from core.federation.local_training import Loss, Objective
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -45,8 +46,9 @@ class FedAvg(OwnModels):
     """Clients train the server's model on their data; the server averages the models by numbers of
     samples.
 
-    Methods that differ in what a client minimises inherit from this class and override `objective`;
-    those with another network override `network`.
+    Methods that differ in what a client minimises inherit from this class and override `loss`, or
+    `objective` where it takes more than the network's outputs; those with another network override
+    `network`.
 
     Running means and variances of batch norm are averaged like parameters, with the same weights: a
     global model with the initial running statistics would fail at test time. Where clients test,
@@ -81,23 +83,76 @@ class FedAvg(OwnModels):
         }
         return tensors, {"samples": Field((), torch.int64, low=1, total=as_announced)}
 
-    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """What a client minimises in this round: the mean loss F_k(w) of its own data.
+    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
+        """What a client minimises in this round, of the network's outputs: the mean loss F_k(w) of its
+        own data.
 
         `received` is the server's message; `rng` is for whatever a method draws beside the batches.
         """
-        return supervised(client.task)
+        return lambda model, outputs, labels: client.task.loss(outputs, labels)
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """ClientUpdate(k, w_t): local SGD from the global model."""
+    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+        """The same, of the network and a batch of images."""
+        return through(client.task, self.loss(client, received, rng))
+
+    def start(self, client: Client, message: Message) -> nn.Module:
+        """The network with which a client begins its round."""
         own = statistics(take(OWN, client.memory)) if self.clients_test else {}
-        model = self.network(client.task, message.tensors | own)
-        objective = self.objective(client, message, rng.at("objective"))
-        learn(model, client.images, client.labels, self.settings, objective, rng)
+        return self.network(client.task, message.tensors | own)
+
+    def answer(self, client: Client, model: nn.Module) -> Message:
+        """What a client sends when its network is trained."""
         trained = pack(model)
         if self.clients_test:
             client.memory |= put(OWN, trained)
         return Message(trained, {"samples": len(client)})
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """ClientUpdate(k, w_t): local SGD from the global model."""
+        model = self.start(client, message)
+        objective = self.objective(client, message, rng.at("objective"))
+        learn(model, client.images, client.labels, self.settings, objective, rng)
+        return self.answer(client, model)
+
+    def clients_update(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """The answers of all clients. Those with small networks and as many steps train abreast."""
+        # a method with a training or an objective of its own has them one by one
+        own = (type(self).client_update, type(self).objective)
+        if own != (FedAvg.client_update, FedAvg.objective):
+            return super().clients_update(clients, messages, rng)
+        steps: dict[int, list[Client]] = {}
+        for client in clients:
+            steps.setdefault(self.settings.steps(len(client)), []).append(client)
+        answers = dict[int, Message]()
+        for alike in steps.values():
+            size, first = 1, alike[0]
+            if len(alike) > 1:
+                network = self.start(first, messages[first.id])
+                image = first.some(torch.zeros(1, dtype=torch.int64))
+                size = abreast(network, image, self.settings)
+            for k in range(0, len(alike), size):
+                answers |= self._answers(alike[k : k + size], messages, rng)
+        return {client.id: answers[client.id] for client in clients}
+
+    def _answers(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    ) -> dict[int, Message]:
+        """Those of clients that train abreast, or of one."""
+        if len(clients) == 1:
+            return super().clients_update(clients, messages, rng)
+        learners = []
+        for client in clients:
+            message, own = messages[client.id], rng.at("client", client.id)
+            model = self.start(client, message)
+            loss = self.loss(client, message, own.at("objective"))
+            learners.append(Learner(model, client.images, client.labels, loss, own))
+        learn_abreast(clients[0].task, learners, self.settings)
+        return {
+            client.id: self.answer(client, learner.model)
+            for client, learner in zip(clients, learners, strict=True)
+        }
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The usual round; where clients test, their networks are laid beside the state."""

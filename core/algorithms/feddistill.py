@@ -38,8 +38,8 @@ from core.distillation import kl_divergence
 from core.errors import InputError
 from core.families import fedgen_code
 from core.families.own_models import OWN
-from core.federation import Client, Field, Ledger, Message, State, Task, pack
-from core.federation.local_training import Objective
+from core.federation import Client, Field, Ledger, Message, State, Task
+from core.federation.local_training import Loss
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -125,7 +125,7 @@ class FedDistill(fedavg.FedAvg):
             return state
         return self.laid_open(state, clients, ledger, rng)
 
-    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up
         the client's own.
         """
@@ -138,31 +138,30 @@ class FedDistill(fedavg.FedAvg):
         sums, samples = client.memory["tracked/sums"], client.memory["tracked/samples"]
         mean, known = (received.tensors.get(f"logits/{name}") for name in ("mean", "known"))
 
-        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            with task.runtime.autocast():
-                outputs = model(task.inputs(images))
+        def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             outputs = outputs.float()
             sums.index_add_(0, labels, outputs.detach())
             samples.index_add_(0, labels, torch.ones_like(labels))
-            loss = task.loss(outputs, labels)
+            plain = task.loss(outputs, labels)
             if mean is None or known is None:
-                return loss
+                return plain
             # an output compared with itself has neither a divergence nor a gradient
             wanted = torch.where(known[labels].unsqueeze(1), mean[labels], outputs.detach())
-            return loss + self.settings.weight * kl_divergence(outputs, wanted)
+            return plain + self.settings.weight * kl_divergence(outputs, wanted)
 
-        return objective
+        return loss
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Local training from the global model, or from the client's own; the mean logits go
-        along.
-        """
-        own = self.settings.sharing == "logits"
-        if own:
-            fresh = Rng(message.whole("seed"))
-            start = take(OWN, client.memory) or pack(client.task.new_model(fresh))
-            message = Message(message.tensors | start, message.meta)
-        answer = super().client_update(client, message, rng)
+    def start(self, client: Client, message: Message) -> nn.Module:
+        """The global model, or the client's own."""
+        if self.settings.sharing == "models":
+            return super().start(client, message)
+        own = take(OWN, client.memory)
+        fresh = Rng(message.whole("seed"))
+        return self.network(client.task, own) if own else client.task.new_model(fresh)
+
+    def answer(self, client: Client, model: nn.Module) -> Message:
+        """The trained model, or none; the mean logits go along."""
+        own, answer = self.settings.sharing == "logits", super().answer(client, model)
         if own:
             client.memory |= put(OWN, answer.tensors)
         samples = client.memory["tracked/samples"]

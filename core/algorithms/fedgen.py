@@ -34,7 +34,7 @@ from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import fedgen_code, generative
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
-from core.federation.local_training import Objective
+from core.federation.local_training import Loss
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, unpack, weights
 from core.models import FeatureGenerator
@@ -146,26 +146,25 @@ class FedGen(fedavg.FedAvg):
         counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, total=as_announced)
         return tensors | {"labels/counts": counts}, meta
 
-    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
         """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if
         there is a generator.
         """
         if "labels/distribution" not in received.tensors:
-            return super().objective(client, received, rng)
+            return super().loss(client, received, rng)
         task, settings = client.task, self.settings
         generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
         draws = rng.generator(distribution.device)
         shrink = settings.decay ** received.whole("round")
 
-        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             samples = len(labels)
             # y^ ~ p(y), z ~ G(y, e) for the labels of the batch and for y^
             wanted = torch.cat([labels, server.draw_labels(distribution, samples, draws)])
             noise = server.draw_noise(settings.noise, (2 * samples, generator.noise), draws)
             features = generator(noise, wanted)
             with task.runtime.autocast():
-                outputs = model(task.inputs(images))
                 on_generated = model.classifier(features)  # type: ignore[operator]
             # KL(sigma(h(z; theta^p)) || sigma(f(x; theta))), z ~ G(y, e)
             divergence = kl_divergence(outputs.float(), on_generated[:samples].detach().float())
@@ -175,11 +174,11 @@ class FedGen(fedavg.FedAvg):
                 settings.alpha * generated + settings.beta * divergence
             )
 
-        return objective
+        return loss
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Local training; the numbers of samples per class go along."""
-        answer = super().client_update(client, message, rng)
+    def answer(self, client: Client, model: nn.Module) -> Message:
+        """The trained model; the numbers of samples per class go along."""
+        answer = super().answer(client, model)
         return Message(answer.tensors | {"labels/counts": client.class_counts}, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

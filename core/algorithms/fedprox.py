@@ -13,7 +13,7 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number
 from core.federation import EVERY_TASK, Client, Message
-from core.federation.local_training import Objective
+from core.federation.local_training import Loss
 from core.federation.schedule import TESTERS
 from core.rng import Rng
 
@@ -33,16 +33,16 @@ class FedProx(fedavg.FedAvg):
     learns = EVERY_TASK
     testers = TESTERS
 
-    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
+    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
         """The loss of the data and the squared distance to the model that was received."""
-        loss, mu = super().objective(client, received, rng), self.settings.mu
+        plain, mu = super().loss(client, received, rng), self.settings.mu
 
-        def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             # ||w - w_t||^2, over parameters only
             distance = sum(
                 (w - received.tensors[f"parameters/{name}"]).square().sum()
                 for name, w in model.named_parameters()
             )
-            return loss(model, images, labels) + mu / 2 * distance
+            return plain(model, outputs, labels) + mu / 2 * distance
 
-        return objective
+        return loss

@@ -3,7 +3,7 @@
 from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, Rows, distribute
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
-from core.federation.local_training import LocalTraining, learn, supervised, train
+from core.federation.local_training import LocalTraining, learn, supervised, through, train
 from core.federation.loop import RoundResult, check_serves, rounds, select
 from core.federation.message import Ledger, Message
 from core.federation.runtime import Runtime
@@ -43,5 +43,6 @@ __all__ = [
     "select",
     "supervised",
     "task_of",
+    "through",
     "train",
 ]

@@ -17,7 +17,10 @@ from core.federation.task import Task
 from core.rng import Rng
 from core.training import Objective, batches
 
-__all__ = ["LocalTraining", "Objective", "batches", "supervised", "train"]
+__all__ = ["LocalTraining", "Loss", "Objective", "batches", "supervised", "through", "train"]
+
+#: from a model, its outputs for a batch and the labels (N,) to the loss that is minimised
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @attrs.frozen(kw_only=True)
@@ -55,14 +58,17 @@ class LocalTraining:
 
 
 def supervised(task: Task) -> Objective:
-    """The plain objective: the task's loss of the model's outputs, computed in the runtime's
-    precision.
-    """
+    """The plain objective: the task's loss of the model's outputs."""
+    return through(task, lambda model, outputs, labels: task.loss(outputs, labels))
+
+
+def through(task: Task, loss: Loss) -> Objective:
+    """The objective that has a loss of the model's outputs, computed in the runtime's precision."""
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with task.runtime.autocast():
             outputs = model(task.inputs(images))
-        return task.loss(outputs, labels)
+        return loss(model, outputs, labels)
 
     return objective
 

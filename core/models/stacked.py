@@ -32,8 +32,8 @@ class Stacked:
     their parameters, and a step of an optimiser on these is seen by the next call. Weights that
     need no gradient are stacked once, so freeze (`requires_grad_(False)`) what stays as it is.
 
-    A network in training mode must have no running statistics, which vmap could not update;
-    `eval()` it otherwise.
+    A network in training mode moves its running statistics where it runs side by side with others;
+    vmap could not update them, so it must have none there.
 
     Raises InputError when there is no network.
     """
@@ -93,12 +93,28 @@ class Stacked:
         wide = self.side_by_side(positions)
         if wide is not None:
             each = inputs.expand(len(positions), *inputs.shape) if shared else inputs
-            return parted(functional_call(wide, joined(weights), merged(each)), len(positions))
+            moved = joined(weights)
+            outputs = functional_call(wide, moved, merged(each))
+            if skeleton.training:
+                self.keep_statistics(positions, moved)
+            return parted(outputs, len(positions))
 
         def one(weights: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
             return functional_call(skeleton, weights, (inputs,))
 
         return vmap(one, in_dims=(0, None if shared else 0))(weights, inputs)
+
+    def keep_statistics(self, positions: tuple[int, ...], moved: dict[str, torch.Tensor]) -> None:
+        """Give each network its part of what a call in training mode has moved. A count, which has no
+        channels, grows in each by what it has grown in the first.
+        """
+        kept = [dict(self.networks[k].named_buffers()) for k in positions]
+        for name, first in kept[0].items():
+            each = [buffers[name] for buffers in kept]
+            if first.ndim:
+                torch._foreach_copy_(each, list(moved[name].unflatten(0, (len(each), -1))))
+            else:
+                torch._foreach_add_(each, moved[name] - first)
 
     def side_by_side(self, positions: Sequence[int]) -> nn.Module | None:
         """So many networks of one architecture side by side, None where they cannot."""

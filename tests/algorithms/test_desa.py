@@ -202,7 +202,7 @@ def test_anchors_are_fixed_in_the_regularisation(task, clients):
     assert gradients[0].abs().sum() > 0 and gradients[1] is None
 
 
-def test_with_all_terms_off_it_is_fedavg_bit_for_bit(task):
+def test_with_all_terms_off_it_is_fedavg_bit_for_bit(task, one_by_one):
     *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=LOCAL), task=task)
     off = {"reg": 0.0, "kd": 0.0, "learn_anchors": False}
     *_, ours = rounds(attrs.evolve(TINY, settings=TINY.settings | off), task=task)

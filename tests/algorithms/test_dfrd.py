@@ -121,7 +121,7 @@ def test_clients_count_the_labels_of_their_batches(task, clients):
     assert some.sum() == 32 and not (some > client.class_counts).any()
 
 
-def test_without_the_game_it_is_fedavg_bit_for_bit(task):
+def test_without_the_game_it_is_fedavg_bit_for_bit(task, one_by_one):
     *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=LOCAL), task=task)
     *_, ours = rounds(attrs.evolve(TINY, settings=TINY.settings | {"iterations": 0}), task=task)
     assert all(ours.state.tensors[name].equal(value) for name, value in plain.state.tensors.items())

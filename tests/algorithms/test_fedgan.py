@@ -97,7 +97,9 @@ def test_synthetic_images_are_of_all_classes_and_depend_on_the_draw_only(task):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_without_synthetic_images_the_classifier_is_that_of_fedavg_bit_for_bit(task, share):
+def test_without_synthetic_images_the_classifier_is_that_of_fedavg_bit_for_bit(
+    task, share, one_by_one
+):
     """Share 0 in all rounds; any share in the first round, which is the warm-up."""
     plain = [
         r.state.tensors

@@ -128,7 +128,7 @@ OFF = [
 
 
 @pytest.mark.parametrize(("name", "off"), OFF)
-def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off):
+def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off, one_by_one):
     """Three rounds with two of three clients active, so that memories, averages and generators have
     come into play.
     """

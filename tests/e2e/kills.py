@@ -26,7 +26,7 @@ COMMAND = shlex.split(
 POINTS = {
     "before the data are loaded": ("core.data:load", "before", 1),
     "before a round": ("core.federation.algorithm:Algorithm.round", "before", 6),
-    "after a client": ("core.algorithms.fedavg:FedAvg.client_update", "after", 6),
+    "after a client": ("core.algorithms.fedavg:FedAvg.answer", "after", 6),
     "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before", 6),
     "after the server": ("core.algorithms.fedavgm:FedAvgM.server_update", "after", 6),
     "before a test": ("core.federation.task:Task.evaluate", "before", 6),

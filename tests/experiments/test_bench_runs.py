@@ -122,7 +122,10 @@ def test_clients_side_by_side_learn_what_each_learns_alone(monkeypatch):
         monkeypatch.setattr(local_training, name, value)
     task = runs.random_task(Runtime(torch.device("cpu")), 20, 1, 8, 5)  # batches of 8, 8 and 4
     task = attrs.evolve(task, model="lenet")
-    alone, together = local_training.one_by_one(task), local_training.side_by_side(task)
+    alone, together = (
+        [dict(network.state_dict()) for network in way(task)]
+        for way in (local_training.one_by_one, local_training.side_by_side)
+    )
     for one, other in zip(alone, together, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():

@@ -18,7 +18,7 @@ def small(monkeypatch):
         "WIDTH": 4,
         "STEPS": 2,
         "PAIRS": 2,
-        "PLAN": LocalTraining(lr=0.05, batch_size=8),
+        "PLAN": LocalTraining(lr=0.05, batch_size=8, local_steps=2),
     }
     for name, value in sizes.items():
         monkeypatch.setattr(shadows, name, value)

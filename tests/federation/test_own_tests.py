@@ -131,7 +131,7 @@ def test_a_test_is_no_part_of_the_method(task, watched, name, more):
     assert own[-1].metrics["accuracy"] != plain[-1].metrics["accuracy"]
 
 
-def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch):
+def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one):
     started = []
     learn = algorithms.fedavg.learn
 

@@ -11,23 +11,21 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from core.experiments.bench.timing import (
     ceilings,
+    learners,
     operations,
     random_task,
     seconds,
     spread,
-    train_together,
 )
-from core.federation import LocalTraining, Runtime, Task, supervised, train
+from core.federation import LocalTraining, Runtime, Task, learn, supervised, through, train
+from core.federation.abreast import learn_abreast
 from core.models import kernels
-from core.models.side_by_side import joined, merged, parted, widened
 from core.rng import Rng
-from core.training import sgd
 
 STEPS, PAIRS, BATCH = 12, 5, 64
 #: clients side by side; images of a batch and steps of each, as in FedMK's comparison
@@ -85,35 +83,24 @@ def eagerly(work: Work) -> Work:
     return alone
 
 
-def one_by_one(task: Task) -> list[dict[str, torch.Tensor]]:
-    """The weights of clients that train on the same images, each in an order of its own."""
-    data, plan, found = task.dataset.train, LocalTraining(batch_size=SMALL_BATCH), []
-    images, labels = (each.to(task.runtime.device) for each in (data.images, data.labels))
-    for k in range(CLIENTS):
-        model = task.new_model(Rng(0))
-        train(model, images, labels, plan, SMALL_STEPS, supervised(task), Rng(k))
-        found.append(dict(model.state_dict()))
-    return found
+def small_plan() -> LocalTraining:
+    """Local training of FedMK's comparison."""
+    return LocalTraining(batch_size=SMALL_BATCH, local_steps=SMALL_STEPS)
 
 
-def side_by_side(task: Task) -> list[dict[str, torch.Tensor]]:
-    """The same with the networks side by side as one, whose weights are stacked once a round."""
-    plan, start = LocalTraining(batch_size=SMALL_BATCH), task.new_model(Rng(0)).train()
-    wide = widened(start, CLIENTS)
-    assert wide is not None
-    weights = joined({n: torch.stack([w] * CLIENTS) for n, w in start.state_dict().items()})
-    trained = {name: nn.Parameter(weights[name]) for name, _ in start.named_parameters()}
-    optimiser = sgd(trained.values(), plan)
-    weights |= trained
+def one_by_one(task: Task) -> list[nn.Module]:
+    """The networks of clients that train one after the other."""
+    clients = learners(task, range(CLIENTS))
+    for one in clients:
+        learn(one.model, one.images, one.labels, small_plan(), through(task, one.loss), one.rng)
+    return [one.model for one in clients]
 
-    def outputs(inputs: torch.Tensor) -> torch.Tensor:
-        return parted(functional_call(wide, weights, (merged(inputs),)), CLIENTS)
 
-    train_together(task, CLIENTS, plan, SMALL_STEPS, optimiser, outputs)
-    return [
-        {n: w.detach().unflatten(0, (CLIENTS, -1))[k] if w.ndim else w for n, w in weights.items()}
-        for k in range(CLIENTS)
-    ]
+def side_by_side(task: Task) -> list[nn.Module]:
+    """The same as one program."""
+    clients = learners(task, range(CLIENTS))
+    learn_abreast(task, clients, small_plan())
+    return [one.model for one in clients]
 
 
 def measure(runtime: Runtime) -> dict[str, Any]:

@@ -10,44 +10,40 @@ from functools import partial
 from typing import Any
 
 import attrs
+from torch import nn
 
-from core.experiments.bench.timing import random_task, seconds, spread, train_together
-from core.federation import LocalTraining, Runtime, Task, supervised, train
-from core.models import Classifier, Stacked
-from core.rng import Rng
-from core.training import sgd
+from core.experiments.bench.timing import learners, random_task, seconds, spread
+from core.federation import LocalTraining, Runtime, Task, learn, through
+from core.federation.abreast import learn_abreast
 
 NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 3
-PLAN = LocalTraining(lr=0.003)
+PLAN = LocalTraining(lr=0.003, local_steps=STEPS)
 #: what an attack trains: so many shadow models, each on half of 10,000 images, ten times over
 SHADOWS, SAMPLES = 64, 5000 * PLAN.local_epochs
 
 
-def one(task: Task, number: int) -> Classifier:
+def one(task: Task, number: int) -> nn.Module:
     """A shadow model, trained by the package's own loop."""
-    model, data = task.new_model(Rng(0)), task.dataset.train
-    images, labels = (each.to(task.runtime.device) for each in (data.images, data.labels))
-    train(model, images, labels, PLAN, STEPS, supervised(task), Rng(number))
-    return model
+    (own,) = learners(task, [number])
+    learn(own.model, own.images, own.labels, PLAN, through(task, own.loss), own.rng)
+    return own.model
 
 
-def one_by_one(task: Task) -> list[Classifier]:
+def one_by_one(task: Task) -> list[nn.Module]:
     """All shadow models, one after the other."""
     return [one(task, number) for number in range(NETWORKS)]
 
 
-def in_parallel(task: Task) -> list[Classifier]:
+def in_parallel(task: Task) -> list[nn.Module]:
     """The same, as many at once as there are threads."""
     return list(task.runtime.in_parallel(partial(one, task), range(NETWORKS)))
 
 
-def stacked(task: Task) -> list[Classifier]:
+def stacked(task: Task) -> list[nn.Module]:
     """The same in one program, with the batches that each has alone."""
-    models = [task.new_model(Rng(0)).train() for _ in range(NETWORKS)]
-    optimiser = sgd((weight for model in models for weight in model.parameters()), PLAN)
-    together = Stacked(models, batched=True)
-    train_together(task, NETWORKS, PLAN, STEPS, optimiser, together.each)
-    return models
+    networks = learners(task, range(NETWORKS))
+    learn_abreast(task, networks, PLAN)
+    return [one.model for one in networks]
 
 
 WAYS: dict[str, Callable[[Task], Any]] = {

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from core.data import Dataset, Split
-from core.federation import LocalTraining, Runtime, Task
+from core.federation import Runtime, Task
+from core.federation.abreast import Learner
 from core.federation.runtime import PRECISIONS, finish
 from core.models import kernels
 from core.rng import Rng
-from core.training import batches, take_step
 
 
 def seconds(work: Callable[[], Any], device: torch.device) -> float:
@@ -89,28 +90,14 @@ def spread(ratios: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
-def train_together(
-    task: Task,
-    networks: int,
-    plan: LocalTraining,
-    steps: int,
-    optimiser: torch.optim.Optimizer,
-    outputs: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    """Train so many networks in one program, each on the batches that it has alone.
-
-    `outputs` are those of all networks, (K, B, ...), for inputs (K, B, C, H, W) of each; `optimiser`
-    has the weights of all.
+def learners(task: Task, numbers: Iterable[int]) -> list[Learner]:
+    """Clients of these numbers that train the same network on the same images, each in an order of
+    its own.
     """
     data, device = task.dataset.train, task.runtime.device
     images, labels = (each.to(device) for each in (data.images, data.labels))
-    drawn = (
-        batches(len(labels), plan.batch_size, steps, Rng(k).at("batches"), device)
-        for k in range(networks)
-    )
-    for each in zip(*drawn, strict=True):
-        rows = torch.stack(each)
-        with task.runtime.autocast():
-            told = outputs(task.inputs(images[rows.flatten()]).unflatten(0, rows.shape))
-        # the sum of the networks' losses: none has a part in another's
-        take_step(networks * task.loss(told.flatten(0, 1), labels[rows].flatten()), optimiser)
+
+    def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return task.loss(outputs, labels)
+
+    return [Learner(task.new_model(Rng(0)), images, labels, loss, Rng(k)) for k in numbers]

@@ -1,0 +1,102 @@
+"""Clients with small networks that train abreast, as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import nn
+
+from core.federation.local_training import LocalTraining, Loss
+from core.federation.task import Task
+from core.models.blocks import at_once
+from core.models.side_by_side import widened
+from core.models.stacked import Stacked
+from core.rng import Rng
+from core.training import batches, sgd, take_step
+
+#: weights of the largest networks that train abreast. On a CPU an operation of smaller ones takes longer
+#: to start than to compute: ten LeNets on MNIST take half of the time that they take one by one. Of the
+#: ResNet-8 and the ConvNet of the laptop's profile, as many take as long or longer
+SMALL = 50_000
+
+
+@attrs.frozen(eq=False)
+class Learner:
+    """A client in its round: its network, its images (N, C, H, W) and labels (N,), what it minimises, and
+    its generator.
+    """
+
+    model: nn.Module
+    images: torch.Tensor
+    labels: torch.Tensor
+    loss: Loss
+    rng: Rng
+
+
+def abreast(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
+    """How many clients with such a network and such images (N, C, H, W) train as one program: 1 where
+    that is no gain, or cannot be.
+    """
+    weights = sum(weight.numel() for weight in model.parameters())
+    if weights > SMALL or settings.local_augmentation != "none" or widened(model, 1) is None:
+        return 1
+    # the maps of a small network are small: twice as many of its images as of others
+    return max(1, 2 * at_once(images) // settings.batch_size)
+
+
+def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraining) -> None:
+    """`learn` of several clients that take as many steps each: the same batches of each, and the same
+    numbers within rounding.
+
+    The networks run side by side (`core.models.stacked`), so each goes on with weights, statistics and
+    momentum of its own. Where a pass ends, a batch holds what is left over: clients whose batches are
+    equally large go together. Nothing in the loop waits for a GPU.
+    """
+    networks = Stacked([learner.model.train() for learner in learners])
+    optimiser = sgd((w for learner in learners for w in learner.model.parameters()), settings)
+    drawn = (
+        batches(
+            len(learner.labels),
+            settings.batch_size,
+            settings.steps(len(learner.labels)),
+            learner.rng.at("batches"),
+            learner.labels.device,
+        )
+        for learner in learners
+    )
+    for rows in zip(*drawn, strict=True):
+        # none has a part in another's loss, so that the sum has each one's gradient
+        losses = [
+            learners[k].loss(learners[k].model, outputs, learners[k].labels[rows[k]])
+            for together in _equally_large(rows)
+            for k, outputs in zip(
+                together, _outputs(task, networks, learners, rows, together), strict=True
+            )
+        ]
+        take_step(torch.stack(losses).sum(), optimiser)
+
+
+def _equally_large(rows: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """The places of batches, those of one size together."""
+    sizes: dict[int, tuple[int, ...]] = {}
+    for place, batch in enumerate(rows):
+        sizes[len(batch)] = (*sizes.get(len(batch), ()), place)
+    return list(sizes.values())
+
+
+def _outputs(
+    task: Task,
+    networks: Stacked,
+    learners: Sequence[Learner],
+    rows: Sequence[torch.Tensor],
+    together: tuple[int, ...],
+) -> Sequence[torch.Tensor]:
+    """The outputs (N, ...) of some of the networks for their batches, which are equally large."""
+    images = task.inputs(torch.cat([learners[k].images[rows[k]] for k in together]))
+    with task.runtime.autocast():
+        if len(together) == 1:
+            return [learners[together[0]].model(images)]
+        inputs = images.unflatten(0, (len(together), -1))
+        return networks.run_together(together, inputs, shared=False).unbind()

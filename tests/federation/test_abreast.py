@@ -1,0 +1,135 @@
+"""Clients that train abreast: as one by one, each with weights, statistics and batches of its own."""
+
+import attrs
+import pytest
+import torch
+
+from core import algorithms, models
+from core.algorithms.fedavg import FedAvg
+from core.experiments.bench.timing import random_task
+from core.federation import Client, LocalTraining, Runtime, Schedule, learn, through
+from core.federation.abreast import Learner, abreast, learn_abreast
+from core.models import blocks
+from core.rng import Rng
+
+#: samples of each client: passes end at different steps, and one client never has a whole batch
+SAMPLES = (40, 33, 64, 7)
+
+
+def small_task(model="lenet", precision="float32", size=12):
+    task = random_task(Runtime.choose("cpu", precision), sum(SAMPLES), 1, size, 5)
+    options = {} if model == "lenet" else {"width": 4}
+    return attrs.evolve(task, model=model, model_options=options)
+
+
+def parts(task):
+    split = task.dataset.train
+    return list(zip(split.images.split(SAMPLES), split.labels.split(SAMPLES), strict=True))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["lenet", "convnet", "resnet8"])
+def test_abreast_is_one_by_one(model, precision):
+    task = small_task(model, precision)
+    settings = LocalTraining(lr=0.05, batch_size=16, local_steps=7, momentum=0.9, weight_decay=0.01)
+
+    def loss(model, outputs, labels):
+        return task.loss(outputs, labels)
+
+    alone, together = [], []
+    for k, (images, labels) in enumerate(parts(task)):
+        one, other = (task.new_model(Rng(k)) for _ in range(2))
+        for name, value in [*one.named_buffers(), *other.named_buffers()]:
+            if name.endswith("num_batches_tracked"):
+                value.add_(k)  # statistics may be of another age
+        learn(one, images, labels, settings, through(task, loss), Rng(7).at(k))
+        alone.append(one)
+        together.append(Learner(other, images, labels, loss, Rng(7).at(k)))
+    learn_abreast(task, together, settings)
+    near = 1e-4 if precision == "float32" else 3e-2
+    for k, (one, learner) in enumerate(zip(alone, together, strict=True)):
+        for name, value in one.state_dict().items():
+            torch.testing.assert_close(
+                learner.model.state_dict()[name], value, rtol=near, atol=near
+            )
+            if name.endswith("num_batches_tracked"):
+                assert int(value) == k + settings.local_steps
+        start = task.new_model(Rng(k))
+        pairs = zip(one.parameters(), start.parameters(), strict=True)
+        assert max((w - before).abs().max() for w, before in pairs) > 0.01
+
+
+def test_small_networks_train_abreast_and_others_alone(monkeypatch):
+    settings = LocalTraining(batch_size=32, local_steps=20)
+    digits, mnist, large = (torch.zeros(1, 1, size, size) for size in (8, 28, 512))
+    lenet = models.build("lenet", 1, 28, 10, Rng(0))
+    assert abreast(lenet, mnist, settings) >= 8 < abreast(lenet, digits, settings)
+    assert abreast(lenet, large, settings) == 1
+    assert abreast(lenet, mnist, attrs.evolve(settings, local_augmentation="crop_flip")) == 1
+    # 128 channels; a network that does not say that it runs side by side
+    assert abreast(models.build("convnet", 1, 28, 10, Rng(0)), mnist, settings) == 1
+    assert abreast(torch.nn.Linear(3, 2), mnist, settings) == 1
+    # never more at once than the memory of their maps allows
+    monkeypatch.setattr(blocks, "CPU_PIXELS", 16 * 28 * 28)
+    assert abreast(lenet, mnist, settings) == 1
+
+
+def clients_of(task):
+    return [Client(k, task, images, labels) for k, (images, labels) in enumerate(parts(task))]
+
+
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedprox", "fedavgm", "feddistill", "fedensemble", "fedgen"]
+)
+def test_the_methods_answer_abreast_as_one_by_one(name, monkeypatch):
+    kind, task = algorithms.find(name), small_task()
+    settings = kind.Settings(lr=0.05, batch_size=16, local_steps=5)
+    method = kind(settings, Schedule(clients=len(SAMPLES), rounds=3))
+    state = method.initialise(task, Rng(0))
+    answers = []
+    for one_by_one in (False, True):
+        if one_by_one:
+            monkeypatch.setattr("core.algorithms.fedavg.abreast", lambda *given: 1)
+        clients, sent = clients_of(task), state
+        for t in range(2):
+            messages = {client.id: method.broadcast(sent, client.id) for client in clients}
+            uploads = method.clients_update(clients, messages, Rng(1).at(t))
+            assert list(uploads) == [client.id for client in clients]
+            sent = method.server_update(sent, uploads, Rng(2))
+        answers.append(uploads)
+    for id_, upload in answers[0].items():
+        assert upload.meta == answers[1][id_].meta
+        for tensor, value in upload.tensors.items():
+            torch.testing.assert_close(value, answers[1][id_].tensors[tensor], rtol=1e-3, atol=1e-3)
+
+
+def test_unequal_numbers_of_steps_and_a_client_alone(monkeypatch):
+    """With passes in place of steps, clients of equal numbers of batches go together."""
+    seen = []
+    monkeypatch.setattr(
+        "core.algorithms.fedavg.learn_abreast",
+        lambda task, learners, settings: seen.append([len(one.labels) for one in learners]),
+    )
+    task = small_task()
+    method = FedAvg(FedAvg.Settings(batch_size=16, local_epochs=1), Schedule(clients=4, rounds=1))
+    state, clients = method.initialise(task, Rng(0)), clients_of(task)
+    messages = {client.id: method.broadcast(state, client.id) for client in clients}
+    answers = method.clients_update(clients, messages, Rng(0))
+    # 3, 3, 4 and 1 batches
+    assert seen == [[40, 33]] and list(answers) == [0, 1, 2, 3]
+
+
+def test_a_method_with_a_training_of_its_own_keeps_it():
+    class Stubborn(FedAvg):
+        def client_update(self, client, message, rng):
+            return super().client_update(client, message, Rng(9))
+
+    task = small_task()
+    method = Stubborn(FedAvg.Settings(batch_size=16, local_steps=2), Schedule(clients=4, rounds=1))
+    state, clients = method.initialise(task, Rng(0)), clients_of(task)
+    messages = {client.id: method.broadcast(state, client.id) for client in clients}
+    found = method.clients_update(clients, messages, Rng(0))
+    for client in clients:
+        alone = method.client_update(client, messages[client.id], Rng(0))
+        for name, value in alone.tensors.items():
+            assert torch.equal(value, found[client.id].tensors[name])
