@@ -351,9 +351,10 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # - MOON's head: Tables 5 and 9 count none, as printed, so the accuracies are those of the network without one, too, and
 #   a head of 256 did worse on validation data. Its $\mu$ is 5 on CIFAR-10, as in its paper, and 1 elsewhere; at
 #   `laptop` the chosen one. FedGen's weights and two terms that stand in its code only.
-# - FedMix: two public programs average twice over the batch, so that their derivative term is too small by the size of
+# - FedMix: public programs average twice over the batch, so that their derivative term is too small by the size of
 #   the batch. The figure of [that page](15_baselines) would show it: the error would fall like $\lambda$.
-# - FedGAN: two papers, no code. FedVCK's Tables 5 and 9 fix the size of generator and discriminator, not their form.
+# - FedGAN: two papers, and a program whose classifier learns centrally. FedVCK's Tables 5 and 9 fix the size of
+#   generator and discriminator, not their form.
 # - DFRD: the diversity loss. DESA: a server was added, because the comparison has one.
 #
 # ## Take away

@@ -11,8 +11,10 @@ patients never leave a client, but their masks do.
 
 The authors' code (tommy-qichang/AsynDGAN) compares VGG-16's features of made and of real images. Here
 the features are those of the encoder of a U-Net with random weights, the same at every client: nothing
-is downloaded. All steps are cut into as many parts as the run has rounds; a step draws the same
-numbers in whichever round it falls.
+is downloaded. Two more differences: in the code the rate falls to 0 along a line in the second half of
+the steps, and clients have equal weights; here it is constant, and pi_k, as in the paper, is a client's
+share of the samples. The code's generator has dropout in its residual blocks. All steps are cut into as
+many parts as the run has rounds; a step draws the same numbers in whichever round it falls.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class Settings(LocalTraining):
 
     generator_width: int = attrs.field(default=64, validator=whole(1))
     discriminator_width: int = attrs.field(default=64, validator=whole(1))
+    #: how often it halves its maps
+    discriminator_layers: int = attrs.field(default=3, validator=whole(1))
     #: steps of generator and discriminators
     gan_steps: int = attrs.field(default=100_000, validator=whole(1))
     #: images of each client in a step
@@ -64,11 +68,12 @@ class Settings(LocalTraining):
     gan_loss: str = attrs.field(
         default="vanilla", validator=one_of("adversarial loss", *GAN_LOSSES)
     )
-    #: factors of the adversarial loss of the discriminators, and of the generator's three terms
+    #: factors of the adversarial loss of the discriminators, and of the generator's three terms: in the
+    #: code 0.1 times 1, 100 and 1
     judging: float = attrs.field(default=0.05, validator=number(0, above=True))
     gan: float = attrs.field(default=0.1, validator=number(0))
-    l1: float = attrs.field(default=100.0, validator=number(0))
-    perceptual: float = attrs.field(default=1.0, validator=number(0))
+    l1: float = attrs.field(default=10.0, validator=number(0))
+    perceptual: float = attrs.field(default=0.1, validator=number(0))
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
@@ -206,20 +211,21 @@ class AsynDGAN(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
-        task, width = clients[0].task, self.settings.discriminator_width
+        task, settings = clients[0].task, self.settings
+        form = {"width": settings.discriminator_width, "layers": settings.discriminator_layers}
         root = Rng(rng.seed, ("asyndgan",))
         # to build a network costs as much as its step: one discriminator takes each client's weights
         # in turn, and what perceives is the same at every client
-        shared = conditional.judge(task, Rng(0), width=width)
+        shared = conditional.judge(task, Rng(0), **form)
         seer = None
-        if self.settings.perceptual:
+        if settings.perceptual:
             seer = task.new_model(root.at("perception")).eval().requires_grad_(False)
         answers = {}
         for client in clients:
             if take("judge/", client.memory):
                 judge = unpack(shared, client.memory, "judge/")
             else:
-                judge = conditional.judge(task, root.at("judge", client.id), width=width)
+                judge = conditional.judge(task, root.at("judge", client.id), **form)
             answers[client.id] = self._judged(client, messages[client.id], judge, seer)
         return answers
 
@@ -241,7 +247,7 @@ class AsynDGAN(Algorithm):
         take_step(s.judging * loss, adam)
         with task.runtime.autocast():
             on_made = judge(conditional.beside(task, inputs, labels))
-            # lambda_G L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual
+            # lambda_G (L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual)
             total = s.gan * adversarial(on_made, True, s.gan_loss)
             total = total + s.l1 * (inputs - real).abs().mean()
             if seer is not None:

@@ -15,12 +15,12 @@ comparison has a global model, and its Tables 9 and 10 count a model as the uplo
 - The server averages the models as FedAvg does, and the average is tested. The mutual distillation
   keeps its meaning: the teacher of a client is the mean of the logits of the others' models, as
   they were uploaded in the last round. The server computes them and sends them with the model;
-  there are none in the first round.
-- Anchors cross the network once, as 8-bit images (the code keeps them as PNG files): up in the
-  first round that a client takes part in, down whenever it lacks the present ones. FedVCK's Table
-  10 has them as "Initialization".
+  there are none in the first round (the code begins with those of random networks).
+- Anchors cross the network once, as 8-bit images (the code averages floats, and writes PNG files):
+  up in the first round that a client takes part in, down whenever it lacks the present ones.
+  FedVCK's Table 10 has them as "Initialization".
 - A class is averaged over the clients that have it. The code averages over all, and so adds noise
-  images of clients without the class; the paper's clients have all classes.
+  images of clients without the class.
 - All clients match at the same random networks, so that they condense in one batch.
 - The anchors of L_REG and L_KD are the same, and pass the network together with the batch of L_CE,
   so that batch normalisation, which the code's networks do not have, takes its statistics from
@@ -76,6 +76,7 @@ class Settings(fedavg.Settings):
     #: see `core.condensation.problem.Condensation`; `pool` is the number of random networks of a
     #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
+    replacement: bool = attrs.field(default=True, validator=on_or_off)
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     estimator: str = attrs.field(default="minibatch", validator=one_of("estimator", *ESTIMATORS))
     augmentation: str = attrs.field(
@@ -94,10 +95,10 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Local training of the authors' code, one pass in a round by plain SGD, and its weight of
-        L_KD with ten classes.
+        """Local training of the authors' code, one pass in a round by plain SGD, real batches without
+        replacement, and its weight of L_KD with ten classes.
         """
-        return cls(local_epochs=1, momentum=0.0, weight_decay=0.0, kd=0.09)
+        return cls(local_epochs=1, momentum=0.0, weight_decay=0.0, kd=0.09, replacement=False)
 
     @property
     def matching(self) -> Condensation:

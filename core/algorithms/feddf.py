@@ -4,7 +4,10 @@ Lin, Kong, Stich, Jaggi. Ensemble Distillation for Robust Model Fusion in Federa
 NeurIPS 2020, Algorithm 1 (homogeneous clients). The paper stops early by the accuracy on labelled
 images that the server holds. Here the server has no labels: it stops by the divergence from the
 ensemble on auxiliary images that it keeps apart. As in the released code the student ends with the
-weights that were best there; who never looks ends with the last ones.
+weights that were best there; who never looks ends with the last ones. Two more differences: the code
+(epfml/federated-learning-public-code) crops and flips all images of CIFAR, those of the clients
+(`local_augmentation` does so here) and in each batch those of the distillation, for teachers and student
+alike; and its student begins with the mean of the models in which all count equally.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ class Settings(public.PublicData, fedavg.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code bounds the gradient."""
-        return cls(clip_norm=5.0)
+        """The authors' code bounds the gradient; its commands take batches of 64."""
+        return cls(clip_norm=5.0, distill_batch=64)
 
 
 class FedDF(fedavg.FedAvg):

@@ -5,7 +5,9 @@ Federated Learning. CVPR 2023. The values of `Settings` are those of the paper's
 images start from noise, as in FedVCK, whose tables it stands in. There is no official code.
 `Settings.released()` follows a public program (anonymifish/fed-distribution-matching) that shares
 the partition, the seed and a function that disturbs weights with the code of FedVCK, which never
-calls it. It starts from real images.
+calls it. It starts from real images. How many images stand for a class (10 there), how real batches are
+drawn (without replacement there) and what is sent (bytes; there float32) follow FedVCK's comparison in
+both.
 """
 
 from __future__ import annotations

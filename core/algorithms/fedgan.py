@@ -2,21 +2,24 @@
 help of their images.
 
 Rasouli, Sun, Rajagopal. FedGAN: Federated Generative Adversarial Networks for Distributed Data.
-2020, Algorithm 1. The FedGAN that FedVCK's paper cites is the same scheme applied to the detection
-of COVID-19: Nguyen, Ding, Pathirana, Seneviratne, Zomaya. Federated Learning for COVID-19 Detection
-with Generative Adversarial Networks in Edge Cloud Computing. IEEE Internet of Things Journal 2022.
-No code of either is at hand.
+2020, Algorithm 1. The FedGAN that FedVCK's paper cites averages such networks for the detection of
+COVID-19: Nguyen, Ding, Pathirana, Seneviratne, Zomaya. Federated Learning for COVID-19 Detection
+with Generative Adversarial Networks in Edge Cloud Computing. IEEE Internet of Things Journal 2022;
+code: dinhgit/FL-GAN_COVID. Its classifier is one network that learns centrally, so it is no row of a
+comparison; FedVCK does not say how it became one.
 
 Taken from Algorithm 1: generator and discriminator step at the same time, each from the weights of
 both before the step; after K local steps both are averaged with the weights p_i = |R_i| / sum_j
 |R_j|.
 
-The papers are silent on the following, which is chosen here:
-- Loss: non-saturating (Goodfellow et al. 2014), as usual. Both networks see the label (Mirza and
-  Osindero 2014): a client's generator learns the classes that the client has, and averaging puts
-  them together.
-- K: as many batches as the classifier takes on the client's own images. Adam starts anew in every
-  round.
+Chosen here, and different from both:
+- Loss: non-saturating (Goodfellow et al. 2014). Both networks see the label (Mirza and Osindero 2014),
+  and a made image has that of a real one: a client's generator learns the classes that the client
+  has, and averaging puts them together. Both papers' images have an auxiliary class loss instead
+  (ACGAN), in the code with labels drawn from all classes.
+- K: as many batches as the classifier takes on the client's own images (20 to 6,000 in the paper of
+  2020, two passes in the code). Adam starts anew in every round; the code's goes on, its
+  discriminator steps before the generator, and clients count equally.
 - Classification: from the averaged generator a client draws images of all classes, equally often,
   `share` times as many as it has, and trains the classifier on both together; classifiers are
   averaged as in FedAvg. In the first round the generator has learnt nothing, so no images are
@@ -57,7 +60,7 @@ class Settings(fedavg.Settings):
     share: float = attrs.field(default=1.0, validator=number(0))
     #: rounds at the start in which no synthetic images are used
     warm_up: int = attrs.field(default=1, validator=whole(1))
-    #: Adam of both networks (Radford et al. 2016)
+    #: Adam of both networks (Radford et al. 2016, and the code)
     gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
     gan_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: z, length of a noise vector

@@ -10,7 +10,8 @@ the task, so clients start from their own data alone; in the paper they first le
 labels. And the table has one accuracy per run, and says that such methods "train the central model
 with aggregated locally-computed logits": a student on the server learns from the consensus and is
 tested. How long it learns is not said. With `tested: clients` there is no student, and the clients'
-models are tested as in the paper.
+models are tested as in the paper. In the code a client's first training ends early, by the test set, its
+two optimisers go on from round to round, and the last layer has a penalty of its own; here none of that.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Settings(public.PublicData):
 
     @classmethod
     def released(cls) -> Self:
-        """The values of the authors' code are the defaults; there the clients are tested."""
+        """As in the authors' code the clients are tested; the other values are the defaults."""
         return cls(tested="clients")
 
 

@@ -2,8 +2,8 @@
 
 Yoon, Shin, Hwang, Yang. FedMix: Approximation of Mixup under Mean Augmented Federated Learning.
 ICLR 2021, Eq. 3 and 4, Algorithms 1 and 2. No code of the authors is at hand. Two public programs
-(smduan/FedMix, and the FedMix baseline of adap/flower) make the Taylor term B times too small in a
-batch of B, because they average over the batch twice.
+(smduan/FedMix, and a baseline proposed for adap/flower, pull request 2213, until its last commit) make
+the Taylor term B times too small in a batch of B, because they average over the batch twice.
 
 Before training, every client sends averages of its images and of their one-hot labels, and receives
 those of all clients, its own among them (Algorithm 1). A batch is mixed with one average. The

@@ -7,7 +7,14 @@ In each round one client, the target, sends what the server's model makes of som
 bottleneck. Every other client trains a domain identifier to tell these from its own, and its encoder
 not to let it. Where the target does not take part, the latest it said stands; until it is heard there
 is no alignment, and a run in which it never is ends with an error. The identifier is a 1x1 convolution,
-ReLU and another: the paper's is not described further.
+ReLU and another; the paper does not describe its own further.
+
+The authors' code (guopengf/FL-MRCM) differs. There every client has the target's images and encodes
+some of them anew in each step with its own network; gradients flow through both sides, whose labels are
+exchanged; the identifier makes one decision of an image's 2,048 pooled numbers; networks count equally
+in the average. Nothing but what crosses the network of the paper's Algorithm crosses it here. From the
+code are the identifier's rate, ten times that of its networks, and that its optimiser goes on from round
+to round.
 """
 
 from __future__ import annotations
@@ -36,7 +43,7 @@ from core.federation import (
     train,
 )
 from core.federation.local_training import Objective
-from core.federation.tensors import take, unpack
+from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import UNet, fresh
 from core.rng import Rng
 from core.training import take_step
@@ -53,7 +60,7 @@ class Settings(fedavg.Settings):
     #: lambda_adv
     adversarial: float = attrs.field(default=1.0, validator=number(0))
     identifier_width: int = attrs.field(default=16, validator=whole(1))
-    identifier_lr: float = attrs.field(default=1e-4, validator=number(0, above=True))
+    identifier_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
 
 
 class Identifier(nn.Module):
@@ -177,8 +184,10 @@ class FLMRCM(fedavg.FedAvg):
             rng=Rng(rng.seed).at("identifier", client.id),
             device=client.task.runtime.device,
         )
+        adam = torch.optim.Adam(identifier.parameters(), s.identifier_lr)
         if take("identifier/", client.memory):
             unpack(identifier, client.memory, "identifier/")
+            unpack_optimiser(adam, identifier, client.memory, "identifier/adam/")
         model = self.network(client.task, plain.tensors)
         train(
             model,
@@ -186,17 +195,23 @@ class FLMRCM(fedavg.FedAvg):
             client.labels,
             s,
             s.steps(len(client)),
-            self.aligned(client.task, identifier, latents),
+            self.aligned(client.task, identifier, adam, latents),
             rng,
         )
         client.memory |= pack(identifier, "identifier/")
+        client.memory |= pack_optimiser(adam, identifier, "identifier/adam/")
         return Message(pack(model), {"samples": len(client)})
 
-    def aligned(self, task: Task, identifier: Identifier, latents: torch.Tensor) -> Objective:
+    def aligned(
+        self,
+        task: Task,
+        identifier: Identifier,
+        adam: torch.optim.Optimizer,
+        latents: torch.Tensor,
+    ) -> Objective:
         """What a client minimises beside a target that made `latents`; each call is a step of the
         identifier.
         """
-        adam = torch.optim.Adam(identifier.parameters(), self.settings.identifier_lr)
         plain = supervised(task)
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ compared.
 
 The frozen networks are in evaluation mode, as in the code; the paper does not say. A client that
 takes part for the first time has no w^{t-1}, and its contrastive term is left out, as in the first
-round of the code.
+round of the code (there, one drawn first in a later round has an untrained network for it). In the code
+batches that are not whole are dropped, and all methods that it compares have the head.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Settings(fedavg.Settings):
     temperature: float = attrs.field(default=0.5, validator=number(0, above=True))
     #: length of the projected features; 0: no projection head
     projection: int = attrs.field(default=256, validator=whole(0))
+
+    @classmethod
+    def released(cls) -> Settings:
+        """The authors' command for CIFAR-10; their loader crops and flips (and reflects at the edges)."""
+        return cls(mu=5.0, local_augmentation="crop_flip")
 
 
 class Projected(Classifier):

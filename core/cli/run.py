@@ -261,7 +261,7 @@ def _say_same(algorithm: str, variant: str | None) -> None:
     settings: Any = find(algorithm).Settings
     if variant == "released" and settings.released() == settings():
         print(
-            f"{algorithm} has no released values that differ: this runs the printed ones",
+            f"{algorithm} has no released values on record that differ: this runs the printed ones",
             file=sys.stderr,
         )
 

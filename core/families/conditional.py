@@ -64,10 +64,11 @@ def generator(task: Task, rng: Rng, *, width: int) -> LabelToImage:
     )
 
 
-def judge(task: Task, rng: Rng, *, width: int) -> PatchJudge:
+def judge(task: Task, rng: Rng, *, width: int, layers: int = 2) -> PatchJudge:
     """A fresh discriminator of images beside their label maps, on the task's device."""
     channels = task.dataset.channels + dense(task).conditions
-    return fresh(PatchJudge, channels, width=width, rng=rng, device=task.runtime.device)
+    form = {"width": width, "layers": layers}
+    return fresh(PatchJudge, channels, rng=rng, device=task.runtime.device, **form)
 
 
 def maps_of(client: Client) -> torch.Tensor:

@@ -25,8 +25,8 @@ Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class PublicData:
     """Which public images a method uses; the name stands in the record."""
 
-    #: a name of `core.data.auxiliary`. The papers take CIFAR-100 for CIFAR-10 and ImageNet for
-    #: CIFAR-100
+    #: a name of `core.data.auxiliary`. FedDF and FedKD take CIFAR-100 for CIFAR-10, and ImageNet for
+    #: CIFAR-100; FedMD takes CIFAR-10 for some classes of CIFAR-100
     auxiliary: str = attrs.field(default=PHOTOGRAPHS)
 
     @auxiliary.validator

@@ -37,15 +37,15 @@ class LocalTraining:
     local_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     momentum: float = attrs.field(default=0.9, validator=number(0, 1))
     weight_decay: float = attrs.field(default=1e-5, validator=number(0))
-    #: of what a client trains on: "crop_flip", as the loaders of FedIOD, FedKD and MOON have it for
-    #: CIFAR, or "none"
+    #: of what a client trains on: "crop_flip", as the loaders of FedIOD and FedKD have it for CIFAR
+    #: (MOON's reflects at the edges), or "none"
     local_augmentation: str = attrs.field(
         default="none", validator=one_of("local augmentation", "none", "crop_flip")
     )
 
     @classmethod
     def released(cls) -> Self:
-        """The values of the authors' code; here they are the defaults."""
+        """The values of the authors' code, where a method has some on record that differ."""
         return cls()
 
     def steps(self, samples: int) -> int:

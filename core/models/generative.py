@@ -83,7 +83,7 @@ class ImageGenerator(nn.Module):
         classes: C of a conditional generator, whose labels enter as one-hot vectors beside the
             noise; 0: no labels.
         width: channels of the last hidden map.
-        first: channels of the first map, in widths: 2 as in DFRD's code, 4 as in FedIOD's.
+        first: channels of the first map, in widths: 2 for DFRD, 4 as in FedIOD's code.
         smooth: whether the second enlargement is bilinear, as in FedIOD's code.
         running: whether batch normalisation keeps running statistics for evaluation; without them
             every batch is normalised by its own.

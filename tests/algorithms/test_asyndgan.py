@@ -62,7 +62,7 @@ def test_the_judge_learns_before_it_says_what_it_thinks(task):
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0}
     found = asked(task, client, only, images, rows)["gradients/images"]
-    judge = conditional.judge(task, Rng(0), width=2)
+    judge = conditional.judge(task, Rng(0), width=2, layers=3)
     unpack(judge, client.memory, "judge/")
     made = images.clone().requires_grad_()
     shown = conditional.beside(task, task.dataset.standardise(made), client.labels[rows])

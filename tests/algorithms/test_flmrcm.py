@@ -51,8 +51,9 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
     own = model.encode(task.inputs(images))[-1]
     loss = identified(identifier(own.detach()), identifier(latents))
     slopes = torch.autograd.grad(loss, list(identifier.parameters()))
-    total = algorithm.aligned(task, identifier, latents)(model, images, labels)
-    lr = 1e-4
+    lr = 1e-3
+    adam = torch.optim.Adam(identifier.parameters(), lr)
+    total = algorithm.aligned(task, identifier, adam, latents)(model, images, labels)
     for old, slope, new in zip(before, slopes, identifier.parameters(), strict=True):
         # Adam: m / (sqrt(v) + eps) = g / (|g| + eps) in the first step
         moved = lr * slope / (slope.abs() + 1e-8)
@@ -128,3 +129,14 @@ def test_a_run_in_which_the_target_was_never_heard_is_no_result(task):
     next(running)
     with pytest.raises(InputError, match="client 1, was heard in none of the 2 rounds"):
         next(running)
+
+
+def test_the_identifier_goes_on_with_its_optimiser(task):
+    algorithm, client = TINY.new_algorithm(), make_clients(TINY, task)[1]
+    state = algorithm.initialise(task, Rng(0))
+    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
+    message = algorithm.broadcast(state, 1)
+    for t in (1, 2):
+        algorithm.client_update(client, message, Rng(t))
+        steps = [int(v) for name, v in client.memory.items() if "/adam/step/" in name]
+        assert steps and set(steps) == {t * algorithm.settings.steps(len(client))}

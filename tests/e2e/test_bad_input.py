@@ -561,6 +561,6 @@ def test_a_record_of_another_precision_is_no_answer(capsys, tmp_path):
 
 def test_who_asks_for_released_values_is_told_where_there_are_none(capsys):
     assert main([*QUICK, "--variant", "released"]) == 0
-    assert "fedavg has no released values that differ" in capsys.readouterr().err
+    assert "fedavg has no released values on record that differ" in capsys.readouterr().err
     assert main(QUICK) == 0
     assert "released" not in capsys.readouterr().err
