@@ -132,10 +132,10 @@ def test_a_run_in_which_the_target_was_never_heard_is_no_result(task):
 
 
 def test_the_identifier_goes_on_with_its_optimiser(task):
-    algorithm, client = TINY.new_algorithm(), make_clients(TINY, task)[1]
+    algorithm, client = TINY.new_algorithm(), make_clients(TINY, task)[0]
     state = algorithm.initialise(task, Rng(0))
     state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
-    message = algorithm.broadcast(state, 1)
+    message = algorithm.broadcast(state, 0)
     for t in (1, 2):
         algorithm.client_update(client, message, Rng(t))
         steps = [int(v) for name, v in client.memory.items() if "/adam/step/" in name]
