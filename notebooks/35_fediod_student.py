@@ -204,10 +204,10 @@ Markdown(
 # pd.DataFrame(rows).T.round(1)
 # ```
 #
-# At the defaults the student becomes worse, though the teachers together know nearly as much of real images. The last
-# column says where it is lost: on the images of the generator, the student's answers are farther from those of the
-# teachers. There is no real image to ask about, and far from real images networks of two kinds need not answer alike.
-# One run says little: with some seeds hardly anything is lost.
+# At the defaults the student becomes worse, and so do the teachers together; with other seeds the teachers keep what
+# they know, and the student loses little or much. The last column says what is lost besides: on the images of the
+# generator, the student's answers are farther from those of the teachers. There is no real image to ask about, and far from real images networks of two kinds need not answer alike.
+# One run says little.
 #
 # For the program nothing else changes, because only answers and gradients are exchanged: the student keeps the network
 # of the experiment, teachers of one kind run together, the others one by one.

@@ -89,7 +89,7 @@ ended("fediod", 6, seen, best).round(2)
 #
 # The paper says that each module helps. By how many points, and what if the two uncertain cells are the other way
 # round? `spread` is the deviation that Table 1 prints for FedIOD on the same data. Measured steps are means over the
-# seeds that both rows have, so two rows are compared with the same split and the same teachers.
+# seeds that both rows have, so two rows are compared with the same split, and teachers from the same draws.
 
 # %% tags=["hide-input"]
 doubtful = ("+ mimic tau 1, *", "+ mimic tau 1, Eq. 8")
@@ -189,7 +189,7 @@ Markdown(
         f"*{row}* {of.gain:+.1f} ({of.seeds:.0f})"
         for row, of in added.iterrows()
     )
-    + ". Pairs share the split and the teachers."
+    + ". Pairs share the split and the draws of the teachers' training."
     if len(added)
     else "No pair of arms is measured yet."
 )

@@ -64,7 +64,7 @@ meaning = {
     "discriminator_width": "not printed",
     "generator_form": "not printed",
     "discriminator_norm": "not printed",
-    "discriminator_first": "after G hears of it (Alg. 1)",
+    "discriminator_first": "G hears of it as it was before (Alg. 1)",
     "discriminator_rests": "learns in every step (Alg. 1)",
 }
 changed = switches(Settings)

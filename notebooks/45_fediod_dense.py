@@ -267,9 +267,9 @@ judged.fillna(0).astype(int).T
 # * A pixel is a prediction: FedIOD's losses and weights need no change for masks, and algorithms that average networks
 #   need none at all.
 # * The generator is told masks, so shapes and places need not be learned from noise. It is a disclosure that averaging
-#   does not have. * A rim between nuclei is a class of its own. The Dice score does not see it, for it counts rim and
-# inside alike; object
-#   Dice and AJI do.
+#   does not have.
+# * A rim between nuclei is a class of its own. The Dice score does not see it, for it counts rim and inside alike;
+#   object Dice and AJI do.
 #
 # ```{exercise} What a rim costs
 # :label: ex-dense-rim

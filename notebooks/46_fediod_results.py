@@ -79,7 +79,8 @@ def places(values):
 frame = table_frame("fediod", 1, best)
 ranks = pd.DataFrame(
     {"printed": places("printed"), "measured": places("measured")}, dtype=object
-).fillna("pending")
+)
+ranks = ranks.fillna({"printed": "not printed", "measured": "pending"})
 ranks[
     ranks.index.isin(frame.loc[frame["printed"].notna(), "column"])
     | (ranks["measured"] != "pending")
@@ -95,7 +96,7 @@ Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 # ### By the authors' script
 #
 # The released code has another adversarial loss, other rates and five steps of the student. Its generator and
-# discriminators differ from ours in form, and a discriminator learns before the generator hears of it; the "first
+# discriminators differ from ours in form, and the generator hears of a discriminator that has just learnt; the "first
 # reading" of the code is without these. The script has rates of 0.0001 for the game and 0.005 for the student; "ten
 # times its rates" has been [tried on validation data](#sec-iodr-rates). By how many points is FedIOD ahead of the best
 # other method, as printed and by the authors' script for $\alpha = 0.1$? In brackets: the number of seeds that both

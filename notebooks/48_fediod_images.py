@@ -193,7 +193,8 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 #
 # and compares it with that of images which an attacker restores from FedAvg's updates (DLG, {cite:p}`dlg`). A larger
 # distance is read as more privacy. The features are Inception's in print; here they come from a network with random
-# weights, which needs no download. Numbers of two networks cannot be compared, their order can.
+# weights, which needs no download. Numbers of two networks cannot be compared, and their order need not be the same:
+# compare within a column.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show frechet_distance in core"}
 source(image_quality.frechet_distance)

@@ -221,7 +221,7 @@ show(
 # :class: dropdown
 #
 # Add `"local_steps": 200` to the settings in `lesson` and run the page again. Longer training makes larger logits: the
-# squared error grows with them, while entropy and divergence flatten out, because sure teachers have small gradients.
+# squared error doubles with them, while the pulls of the bounded terms stay small, whatever the teachers have learnt.
 # The paper's teachers train for 500 epochs. Weights that suit one length of training do not suit another; the released
 # code has `mimic` at 0.2.
 # ````

@@ -285,7 +285,8 @@ spread.groupby(["data", "method"]).median().unstack("data").round(2)
 # - Momentum, weight decay and temperatures are those of the papers or their code. Generators and discriminators of
 #   FedGAN, DFRD and FedIOD are narrower, to save time.
 # - Other data sets than the two here use the same values, but for the tables of FedMK, whose rates are their own, and
-#   FedIOD's Table 1: its methods were tuned once more, [on MNIST](46_fediod_results).
+#   those of FedIOD: its methods were tuned once more [on MNIST](46_fediod_results), and the rates for masks and images
+#   were [set by hand](45_fediod_dense).
 #
 # ## Exercises
 #
