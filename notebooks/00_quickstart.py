@@ -131,7 +131,7 @@ sent.rename_axis("bytes of the whole run")
 # ```{solution} ex-quick-alpha
 # :class: dropdown
 #
-# With nearly equal clients the averaged model gets there two or three rounds earlier, and goes on beyond it; try other
+# With nearly equal clients the averaged model needs about half as many rounds, and goes on beyond it; try other
 # seeds too, for one run is one draw of clients. Clients that are alike pull the model in more similar directions, which
 # the next chapter measures, so averaging loses less.
 # ```

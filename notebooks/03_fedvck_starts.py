@@ -279,11 +279,11 @@ Markdown(
 #
 # ## Take away
 #
-# - For FedDM the start of the images and the normalisation of the network are worth more, after two rounds at a small
-#   size, than the printed lead; for FedVCK the start is worth less than that. A table that does not state them for every
-#   row compares these too.
-# - From real images FedDM passes FedVCK from noise, and so do these images as they are, not moved. But they show the
-#   clients' own.
+# - For FedDM the start of the images and the normalisation of the network are together worth more, after two rounds at
+#   a small size, than the printed lead; for FedVCK the start is worth less than that. A table that does not state them
+#   for every row compares these too.
+# - At the paper's own network, after ten rounds, FedDM from real images passes FedVCK from noise, and so do these images
+#   as they are, not moved. But they show the clients' own.
 # - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved.
 #
 # ## Exercises
@@ -301,8 +301,8 @@ Markdown(
 # ````{solution} ex-starts-statistics
 # :class: dropdown
 #
-# The network that learned from moved images should gain most of what it lost, the other hardly anything. So it is: the
-# weights are about as good, the statistics are not.
+# The network that learned from moved images should gain most of what it lost, the other hardly anything: if so, the
+# weights are about as good, and the statistics are not.
 #
 # ```python
 # from core.experiments import make_task, rounds

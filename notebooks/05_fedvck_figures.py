@@ -8,9 +8,9 @@
 # The paper draws what its parts do to the condensed images, but prints no numbers beside these figures. So they are
 # drawn here from quick runs of the arms of [the ablation](12_fedvck_ablations), to look for what they claim.
 #
-# Condensed images start from fresh noise in every round, as the paper says. The authors' code goes on with the last
-# images (`warm_start`), which makes adjacent rounds alike whatever is selected and would change what Figures 1b and 3
-# measure.
+# Condensed images start from noise, as the paper says, and here anew in every round. The authors' code goes on with the
+# last images (`warm_start`), which makes adjacent rounds alike whatever is selected and would change what Figures 1b
+# and 3 measure.
 
 # %% tags=["parameters"]
 dataset = "digits"

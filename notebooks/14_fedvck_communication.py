@@ -394,5 +394,6 @@ assert abs(images_sent * pixels["cifar10"] / models_sent - 1) < 1e-3, (
 # :class: dropdown
 #
 # The least number of five images a class takes over: the upload is five times the number of pairs of client and class
-# that exist, whatever $r$ is. With 100 clients that hold all ten classes these are 5,000 images in every round.
+# that exist, as long as $r$ asks for no more than five of a class. With 100 clients that hold all ten classes these are
+# 5,000 images in every round.
 # ```

@@ -247,7 +247,7 @@ show(
 #
 # In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it, as
 # it is here by default. FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there; with
-# `projection: 0` the features themselves are compared. The [tries on validation data](91_tuning) go both ways.
+# `projection: 0` the features themselves are compared. On [validation data](91_tuning) the head did worse.
 
 
 # %% tags=["hide-input"]
@@ -332,8 +332,9 @@ show(
 # %% [markdown]
 # ## Each is FedAvg when its own term is off
 #
-# A strong test of a baseline: only its own term may make a difference, so the same seed must give the same weights, bit
-# for bit. MOON goes without its head here, DESA takes FedAvg's batches of 64. FedDM has no FedAvg inside.
+# A strong test of a baseline: only its own term may make a difference, so the same seed must give the same weights, but
+# for the order of sums: FedAvg's clients train side by side where their networks are small. MOON goes without its head
+# here, DESA takes FedAvg's batches of 64. FedDM has no FedAvg inside.
 
 # %% tags=["hide-input"]
 switched_off = {
@@ -360,8 +361,8 @@ for name, off in switched_off.items():
     gaps = [(other[key] - plain[key]).abs().max().item() for key in plain]
     rows[method_name(name)] = ", ".join(put), max(gaps)
 reduced = pd.DataFrame(rows, ["switched off", "difference to FedAvg"]).T
-equal = (reduced["difference to FedAvg"] == 0).sum()
-said = f"{equal} of {len(reduced)} are FedAvg, to the last bit."
+equal = (reduced["difference to FedAvg"] < 1e-4).sum()
+said = f"{equal} of {len(reduced)} are FedAvg, to rounding."
 display(reduced, Markdown(said))
 
 # %% [markdown]

@@ -375,6 +375,6 @@ attack_frame(every.drop_duplicates("id")).round(3)
 # together.auc, membership.true_positives(together.online, together.member, 0.01)
 # ```
 #
-# Most members are not sent, so the area is modest. Those that are sent can be read off, without any model. An attack on
-# models is not the only attack, and an area under a curve is not the harm.
+# Most members are not sent, so the area is that of a guess. Those that are sent can be read off, without any model. An
+# attack on models is not the only attack, and an area under a curve is not the harm.
 # ````

@@ -4,7 +4,7 @@
 # *Question:* five rivals of FedVCK {cite:p}`fedvck` make features or images of their own. How, and what for?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
-# [The page before](15_baselines) has FedAvg and three rivals that change a client's loss, and says where each acts.
+# [The page before](15_baselines) has FedAvg and three rivals that change a client's loss or data, and says where each acts.
 # FedGen {cite:p}`fedgen`, FedGAN {cite:p}`fedganrasouli,fedgan` and DFRD {cite:p}`dfrd` train a generator; FedDM
 # {cite:p}`feddm` and DESA {cite:p}`desa` condense images. How far they come stands among the
 # [results](19_baselines_results).

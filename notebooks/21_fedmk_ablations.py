@@ -342,8 +342,7 @@ for name, claim in (
 # pairs.assign(difference=pairs["full"] - pairs["uniform"]).agg(["mean", "std"])
 # ```
 #
-# At the defaults of this page the differences spread more than the accuracies. For runs that have nothing to do with
-# each other they would, by a factor of $\sqrt{2}$; three seeds give such spreads only roughly. A likely reason: a small
-# change early in a run grows from round to round, until two runs with one seed are about as far apart as two with
-# different seeds. Then equal seeds do not help, and only more seeds do.
+# At the defaults of this page the differences spread less than the accuracies: equal seeds help, because a split or a
+# first network that is hard for one is hard for the other, too. For runs that have nothing to do with each other the
+# differences would spread more, by a factor of $\sqrt{2}$. Three seeds give such spreads only roughly.
 # ````

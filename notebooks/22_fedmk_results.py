@@ -282,7 +282,7 @@ pd.Series(passed).unstack() if passed else Markdown(
 # | batch normalisation in the outer loss | by the statistics of the knowledge | `statistics` |
 # | sharing only at $t = 1$, or later too | in every round from the second on | `sharing` |
 # | classes that a client lacks | no knowledge of them | `classes` |
-# | $p(y)$ of Eq. 9 and 10 | the shares of the classes among the uploaded images | - |
+# | $p(y)$ of Eq. 10 | the shares of the classes among the uploaded images | - |
 # | how many pseudo samples | as many as uploaded, so $\beta = 1$ | `pseudo` |
 #
 # Numbers and sentences of the paper that do not agree with each other stand among the [errata](../book/errata).

@@ -29,6 +29,7 @@ from core import condensation
 from core.report import lines, show, source, table, table_frame
 from core.report.frames import verdict_counts
 from core.report.lesson import SMALL, Lesson
+from core.report.results import gains
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -155,7 +156,7 @@ weakest = share.drop("class-balanced", level=1).min()
 by_classes = share.xs("class-balanced", level=1).iat[0]
 Markdown(
     "Over all models and tau the effective share is never below "
-    f"{weakest:.0f}%; for class-balanced weights it is {by_classes:.0f}% on "
+    f"{weakest:.1f}%; for class-balanced weights it is {by_classes:.0f}% on "
     "this client."
 )
 
@@ -240,17 +241,22 @@ display(
         )
     )
 )
-gain, here = (
-    balance.pivot(index="column", columns="row", values=kind)
+rate = ", one rate in all rounds"
+gain = (
+    balance.pivot(index="column", columns="row", values="printed")
     .pipe(lambda of: of["Dynamic weights"] - of["Class-balanced weights"])
     .dropna()
-    for kind in ("printed", "measured")
 )
-arms = balance.pivot(index="column", columns="row", values="measured")
-rate = ", one rate in all rounds"
-steady = (
-    arms["Dynamic weights" + rate] - arms["Class-balanced weights" + rate]
-).dropna()
+
+
+def ahead(suffix=""):
+    """Dynamic above class-balanced weights, seed by seed, in each column."""
+    rival = f"Class-balanced weights{suffix}"
+    found = gains("fedmk", 6, "accuracy", rival, best).set_index("row")
+    return found.loc[[f"Dynamic weights{suffix}"], "gain"]
+
+
+here, steady = ahead(), ahead(rate)
 own = balance.loc[~balance["row"].str.endswith(rate), "std"].dropna()
 spread = table_frame("fedmk", 1, best).query("row == 'FedMK'")
 spread = spread.set_index("column").loc[gain.index, "printed_std"]
@@ -260,7 +266,7 @@ Markdown(
     f"{gain.max():.2f} points; the deviation of FedMK in these columns is "
     f"{spread.min():.2f} to {spread.max():.2f}. "
     + (
-        f"Measured differences: {here.min():+.2f} to {here.max():+.2f} points "
+        f"Measured, seed by seed: {here.min():+.2f} to {here.max():+.2f} points "
         f"(fewest seeds: {fewest}; the seeds of an arm spread by "
         f"{own.min():.2f} to {own.max():.2f}). With one rate in all rounds "
         f"they are {steady.min():+.2f} to {steady.max():+.2f}."

@@ -370,7 +370,7 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 # :class: dropdown
 #
 # ```python
-# whole = sets[images_per_class]
+# whole = knowledge(of_size[images_per_class])
 # earth_movers_distance(whole, torch.cat([whole, whole])), earth_movers_distance(whole, whole[: len(whole) // 2])
 # ```
 #
