@@ -266,8 +266,8 @@ Markdown(
     f"{gain.max():.2f} points; the deviation of FedMK in these columns is "
     f"{spread.min():.2f} to {spread.max():.2f}. "
     + (
-        f"Measured, seed by seed: {here.min():+.2f} to {here.max():+.2f} points "
-        f"(fewest seeds: {fewest}; the seeds of an arm spread by "
+        f"Measured, seed by seed: {here.min():+.2f} to {here.max():+.2f} "
+        f"points (fewest seeds: {fewest}; seeds of an arm spread by "
         f"{own.min():.2f} to {own.max():.2f}). With one rate in all rounds "
         f"they are {steady.min():+.2f} to {steady.max():+.2f}."
         if len(here)
