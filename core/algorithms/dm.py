@@ -7,7 +7,7 @@ unless `init` says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -18,7 +18,7 @@ from core.condensation import LatentEncoder, draw_augmentation
 from core.condensation.engine import condense
 from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
 from core.families.one_shot import CondensingSettings, OneShotCondensing
-from core.federation import Task
+from core.federation import Client, Message, Task
 from core.models import initialise
 from core.rng import Rng
 
@@ -36,7 +36,8 @@ class Settings(CondensingSettings):
     augmentation_draws: str = attrs.field(
         default="fresh", validator=one_of("draws of the augmentation", "fresh", "constant")
     )
-    #: a "fresh" random network in every iteration, or one that is "fixed", as in the code of GDD-FL
+    #: a "fresh" random network in every iteration, the same for all clients, or a "fixed" one of each
+    #: client's own, as in the code of GDD-FL
     networks: str = attrs.field(
         default="fresh", validator=one_of("kind of networks", "fresh", "fixed")
     )
@@ -61,7 +62,7 @@ class DM(OneShotCondensing):
         iteration.
         """
         settings: Settings = self.settings
-        encoder = LatentEncoder(settings.encoder(task, networks))
+        encoder = LatentEncoder(settings.encoder(task, self.drawn_from(networks, rngs)))
         constant = None
         if settings.augmentation_draws == "constant" and settings.augmentation != "none":
             draws, device = networks.at("augment").generator(), real.images.device
@@ -83,6 +84,21 @@ class DM(OneShotCondensing):
             "disturb": redraw if settings.networks == "fresh" else None,
             "constant": constant,
         }
+
+    def drawn_from(self, networks: Rng, rngs: Sequence[Rng]) -> Rng:
+        """What networks are drawn from: all clients' stream, or that of the one that is served."""
+        return networks if self.settings.networks == "fresh" else rngs[0].at("networks")
+
+    def serve(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
+        """Condensed images with their labels; clients with networks of their own one by one."""
+        if self.settings.networks == "fresh":
+            return super().serve(clients, messages, rngs)
+        answers = dict[int, Message]()
+        for client, rng in zip(clients, rngs, strict=True):
+            answers |= super().serve([client], messages, [rng])
+        return answers
 
     def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:
         """What is matched: mean features of every class and client."""

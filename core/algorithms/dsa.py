@@ -26,7 +26,8 @@ class Settings(dc.Settings):
     @classmethod
     def released(cls) -> Self:
         """The commands in the authors' repository start from real images; its batches are drawn
-        without replacement.
+        without replacement. It does not flip digits, and augments what the server trains on; the
+        server here does as that of GDD-FL.
         """
         return cls(init="real", replacement=False)
 

@@ -86,7 +86,9 @@ class Settings(fedavg.Settings):
     @classmethod
     def released(cls) -> Settings:
         """Those of zhuangdizhu/FedGen for MNIST: its local training, and 32 features in a step of the
-        generator, which does not use the `ensemble_batch_size` of 128.
+        generator, which does not use the `ensemble_batch_size` of 128. Two things are not as there. It
+        multiplies weights (N, 1) by losses (N,), so that each image's loss has the mean weight of all;
+        here it has its own. And its clients always draw from all classes that the data have.
         """
         return cls(
             **fedgen_code.LOCAL,

@@ -9,7 +9,7 @@ another client afterwards; weights of samples from the loss at w^c (Eq. 7), oute
 |pseudo| / |uploaded| (Eq. 11).
 
 Where the paper is silent:
-* U[-1, 1] is taken in the range of normalised inputs (of MNIST nearly that; of CIFAR-10 -2.4 to
+* U[-1, 1] is taken in the range of normalised inputs (of MNIST just that; of CIFAR-10 -2.4 to
   2.8), and knowledge travels as the float32 that the paper counts.
 * A client makes knowledge of the classes that it has (`classes`); for a class that the other client
   lacks it starts from U[-1, 1]. "Another client" is one of the clients of the last round: only they

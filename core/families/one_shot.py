@@ -8,6 +8,8 @@ The server's optimiser is SGD with learning rate 0.01, 50 epochs, batch 64; the 
 momentum nor weight decay, so those of local training stand here. Random networks come from a seed
 that the server hands out with its only message, so that all clients match at the same networks and
 can be computed as one batch; the draws of images, augmentations and shifts stay each client's own.
+What is sent are bytes, as the paper counts them: noise is cut to the pixels' range. In the code of
+GDD-FL, DC, DSA and DM the server trains on the images as they were moved, in float32.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import attrs
 import torch
 
 from core import algorithms
+from core.algorithms import dm
 from core.condensation.shift import shifted
 from core.experiments import Experiment, make_clients, make_task
 from core.families.condensing import gather
@@ -128,3 +129,28 @@ def test_released_is_one_loss_at_fixed_networks():
     settings = algorithms.create("gddfl", variant="released").settings
     assert (settings.iterations, settings.encoders, settings.networks) == (100, "two", "fixed")
     assert not settings.replacement and settings.augmentation_draws == "constant"
+
+
+def test_fixed_networks_are_each_clients_own(monkeypatch):
+    """Fresh ones are drawn from the stream that all clients share."""
+    run = attrs.evolve(TINY, settings=SMALL | {"networks": "fixed"})
+    for fixed in (True, False):
+        algorithm = (run if fixed else TINY).new_algorithm()
+        streams = [algorithm.drawn_from(Rng(3), [Rng(k)]).key for k in range(2)]
+        assert (streams[0] != streams[1]) == fixed
+    seen = []
+    condense = dm.DM.condense
+    monkeypatch.setattr(
+        dm.DM,
+        "condense",
+        lambda self, task, real, *rest: (
+            seen.append(real.groups) or condense(self, task, real, *rest)
+        ),
+    )
+    task = make_task(run, Runtime())
+    clients = make_clients(run, task)
+    algorithm = run.new_algorithm()
+    state = algorithm.initialise(task, Rng(0))
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+    algorithm.clients_update(clients, messages, Rng(1))
+    assert len(seen) == len(clients)
