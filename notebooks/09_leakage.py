@@ -131,8 +131,8 @@ pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 
 # %% [markdown]
 # The last row is the control: this is what copies look like. Nearness is the peak signal-to-noise ratio (PSNR) in
-# decibels, larger where images are more alike. *Probability by chance*: if private images were as far away as others,
-# how often would at least this share be nearer to a private one?
+# decibels, larger where images are more alike. *Probability by chance*: if private and other images changed places at
+# random, how often would at least this share be nearer to a "private" one?
 
 # %% tags=["hide-input"]
 sides = {True: [], False: []}

@@ -75,8 +75,10 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 # a batch), so that every image has parameters of its own (`server_draws`); and the plain images pass through the
 # network in the first round too, where no contrastive term needs them (`plain_pass`). With both the server's weights
 # agree to rounding too, up to its last pass: the authors' loop makes 1,001, and for the last one their schedule lowers
-# the rate a second time. Four small differences have no switch: this pass, one iteration of condensation more, a
-# variance divided by $n - 1$, and that in the first round the clients blend their own network with the server's. Batch
+# the rate a second time. Seven small differences have no switch: this pass, one iteration of condensation more, a
+# variance divided by $n - 1$, that in the first round the clients blend their own network with the server's, that the
+# model of the round before keeps the statistics that condensation left, that the weight of the contrast falls a pass
+# later, and that a last batch of one image has no contrast. Batch
 # norm's running statistics, with which the model is tested, are an average over the last ten or so passes: when one
 # shift of brightness holds for a whole batch, they move with it. The row "as released, first reading" is without the
 # two.

@@ -61,9 +61,9 @@ meaning = {
     "uniqueness_form": "minus JSD (Eq. 4, 5)",
     "tau": "infinity (Eq. 10)",
     "importance": "both ratios (Eq. 8)",
-    "discriminator_width": "not printed",
-    "generator_form": "not printed",
-    "discriminator_norm": "not printed",
+    "discriminator_width": "as in a work that is cited",
+    "generator_form": "as in a work that is cited",
+    "discriminator_norm": "as in a work that is cited",
     "discriminator_first": "G hears of it as it was before (Alg. 1)",
     "discriminator_rests": "learns in every step (Alg. 1)",
 }

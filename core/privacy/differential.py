@@ -94,7 +94,8 @@ def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
     accountant.history = [(noise_multiplier, sample_rate, steps)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return float(accountant.get_epsilon(delta, alphas=ORDERS))
+        # where delta is large the bound can lie below 0
+        return max(0.0, float(accountant.get_epsilon(delta, alphas=ORDERS)))
 
 
 def affordable_steps(

@@ -30,6 +30,8 @@ from core.errors import InputError
 from core.rng import Rng
 
 Gradients = dict[str, torch.Tensor]
+#: how often private and other images are shuffled, to see what chance does
+SHUFFLES = 999
 
 
 @attrs.frozen(kw_only=True)
@@ -201,13 +203,15 @@ def best_matches(restored: torch.Tensor, originals: torch.Tensor, span: float = 
             f"images to compare must have one shape, not {tuple(restored.shape)} and "
             f"{tuple(originals.shape)}"
         )
-    first, second = (each.detach().flatten(1).double() for each in (restored, originals))
-    error = (
-        torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
-        / first.shape[1]
-    )
-    smallest, row = error.min(1)
+    smallest, row = _errors(restored, originals).min(1)
     return Matches(row, 10 * torch.log10(span**2 / smallest))
+
+
+def _errors(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Mean squared errors (N, M) of each image with each other one, float64."""
+    first, second = (each.detach().flatten(1).double() for each in (images, others))
+    far = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+    return far.square() / first.shape[1]
 
 
 def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.0) -> torch.Tensor:
@@ -233,14 +237,16 @@ class Nearness:
 
     private: torch.Tensor
     others: torch.Tensor
+    #: how often at least such a share is nearer to "private" images when these are drawn at random
+    #: from all: a permutation test, because images of a class are no independent tosses of a coin
+    chance: float
 
     @property
     def share(self) -> float:
         """The share of images whose nearest neighbour is private; about a half where images are no
         copies. Ties count half.
         """
-        ahead = (self.private > self.others).double() + 0.5 * (self.private == self.others)
-        return float(ahead.mean())
+        return float(_nearer(self.private, self.others).mean())
 
     def summary(self) -> dict[str, float]:
         """Medians, share and probability, by their names in a table."""
@@ -251,16 +257,10 @@ class Nearness:
             "probability by chance": self.chance,
         }
 
-    @property
-    def chance(self) -> float:
-        """The probability that at least so many are nearer to private images when each is so with
-        probability a half.
-        """
-        from scipy.stats import binomtest
 
-        nearer = int((self.private > self.others).sum())
-        decided = int((self.private != self.others).sum())
-        return float(binomtest(nearer, decided, alternative="greater").pvalue) if decided else 1.0
+def _nearer(private: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """1 where the first ratio (N,) is larger, 0 where the second is, a half where they are equal."""
+    return (private > others).double() + 0.5 * (private == others)
 
 
 def nearness(
@@ -279,6 +279,7 @@ def nearness(
     Raises InputError where the numbers differ, and where no class is left.
     """
     near, control = [], []
+    draws, drawn = Rng(0).at("nearness").generator(), torch.zeros(SHUFFLES, dtype=torch.float64)
     for c in images[1].unique().tolist():
         mine, theirs = (pixels[labels == c] for pixels, labels in (private, others))
         if len(mine) != len(theirs):
@@ -286,9 +287,17 @@ def nearness(
                 f"class {c} has {len(mine)} private images and {len(theirs)} others; take as many"
             )
         if len(mine):
-            of = images[0][images[1] == c]
+            of, count = images[0][images[1] == c], len(mine)
             near.append(best_matches(of, mine, span).psnr)
             control.append(best_matches(of, theirs, span).psnr)
+            closeness = -_errors(of, torch.cat([mine, theirs]))
+            for number in range(SHUFFLES):
+                order = torch.randperm(2 * count, generator=draws).to(closeness.device)
+                shuffled = closeness[:, order]
+                halves = shuffled[:, :count].amax(1), shuffled[:, count:].amax(1)
+                drawn[number] += _nearer(*halves).sum().item()
     if not near:
         raise InputError("no image has a class that the private images have")
-    return Nearness(torch.cat(near), torch.cat(control))
+    seen = torch.cat(near), torch.cat(control)
+    as_near = int((drawn >= _nearer(*seen).sum().item()).sum())
+    return Nearness(*seen, (1 + as_near) / (1 + SHUFFLES))

@@ -120,10 +120,11 @@ def likelihood_ratios(evidence: Evidence, variance: str = "pooled") -> Verdicts:
     with_, without = (gaussian(shadows, side, variance) for side in (inside, ~inside))
     # log p(phi | N(mu_in, s_in^2)) - log p(phi | N(mu_out, s_out^2))
     online = log_density(target, *with_) - log_density(target, *without)
-    # 1 - Pr[Z > phi], Z ~ N(mu_out, s_out^2)
+    # log(1 - Pr[Z > phi]), Z ~ N(mu_out, s_out^2)
     mean, var = without
     z = torch.as_tensor((target - mean) / np.sqrt(var))
-    return Verdicts(evidence, online, torch.special.ndtr(z).numpy())
+    # its logarithm: the chance itself is 1 for all that are far out
+    return Verdicts(evidence, online, torch.special.log_ndtr(z).numpy())
 
 
 def gaussian(
@@ -199,7 +200,7 @@ def defence_by_chance(members: Sequence[int]) -> dict[str, float]:
     members each and as many others.
 
     The AUC of such an attack is that of Mann and Whitney: normal around 0.5, to good approximation,
-    with variance (2 n + 1) / (12 n^2), and independent from client to client.
+    with variance (2 n + 1) / (12 n^2), and independent from client to client: from about 20 members on.
     """
     n = torch.tensor(members, dtype=torch.float64)
     deviation = ((2 * n + 1) / (12 * n**2)).sqrt()

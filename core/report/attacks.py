@@ -72,7 +72,8 @@ def attack_frame(runs: pd.DataFrame) -> pd.DataFrame:
 
     Columns: `seeds`; `sends` ("models", "images" or both); accuracy and rates of true positives in
     percent; MB of 2^20 bytes that all clients sent in a round; areas under the ROC curve, beside the
-    mean one of an attack that knows nothing.
+    mean one of an attack that knows nothing. `offline` is the mean area of LiRA's other score, which
+    asks shadow models without an image alone.
     """
     attacked = runs[runs["record"].map(lambda one: bool(one.experiment.attack)).astype(bool)]
     found = pd.DataFrame([_attacked(record) for record in attacked["record"]])
@@ -97,6 +98,7 @@ def _attacked(record: Record) -> dict[str, Any]:
         "MB up a round": sum(up.values()) / MB / len(record.rounds),
         "AUC max": m["mia_auc_max"],
         "AUC mean": m["mia_auc_mean"],
+        "offline": m.get("mia_offline_auc_mean", float("nan")),
         "by chance": membership.defence_by_chance(members)["mia_auc_mean"],
         "TPR at 1%": 100 * m["mia_tpr_0.01"],
         "TPR at 0.1%": 100 * m["mia_tpr_0.001"],
@@ -121,7 +123,14 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
             f"{_between(of['TPR at 0.1%'], '{:.2f}%')} of the members are found while 0.1% of the "
             "others are accused."
         )
-    return " ".join([*said, f"An attack that knows nothing has a mean area of {chance:.3f}."])
+    said.append(f"An attack that knows nothing has a mean area of {chance:.3f}.")
+    more = int((frame["offline"] > frame["AUC mean"]).sum())
+    if more:
+        said.append(
+            f"With {more} of them the offline score finds more: few shadow models tell badly on which side "
+            "of the others a member lies, and that score does not ask."
+        )
+    return " ".join(said)
 
 
 def _between(values: pd.Series, form: str) -> str:

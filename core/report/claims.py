@@ -97,7 +97,7 @@ class Lead:
     unit: str
     #: which data stand in for those of the paper, if any
     stand_in: str | None = None
-    #: the differences, seed by seed, to each rival of which this is the one that the row leads by least
+    #: the differences, seed by seed, to each rival of which this is the one whose interval begins lowest
     gaps: tuple[tuple[float, ...], ...] = ()
 
 
@@ -253,8 +253,8 @@ def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: st
 def _in_column(
     asked: Mapping[str, Any], cells: Mapping[str, Cell], measured: Mapping[str, Record]
 ) -> list[Lead]:
-    """The comparisons of one column: pairs as stated, or a row with the best of the others, the one
-    that it leads by least over the seeds that both have.
+    """The comparisons of one column: pairs as stated, or a row with that of the others over which its
+    lead is least sure: its interval, over the seeds that both have, begins lowest.
     """
     known = {row: of for row, cell in cells.items() if (of := values(cell, measured))}
     better = -1 if _lower_is_better(cells) else 1
@@ -271,9 +271,9 @@ def _in_column(
     for row, rivals in sides:
         found = {rival: each for rival in rivals if (each := gaps(row, rival))}
         if found:
-            least = min(found, key=lambda rival: statistics.fmean(found[rival]))
-            cell, seen = cells[row], found[least]
-            mean, low, high = paired(seen, [0.0] * len(seen))
+            ends = {rival: paired(seen, [0.0] * len(seen)) for rival, seen in found.items()}
+            least = min(ends, key=lambda rival: (ends[rival][1], ends[rival][0]))
+            cell, seen, (mean, low, high) = cells[row], found[least], ends[least]
             where = (cell.table, cell.column, cell.profile, row, least)
             what = (len(seen), cell.metric, cell.unit, cell.stand_in)
             compared.append(Lead(*where, mean, low, high, *what, tuple(found.values())))

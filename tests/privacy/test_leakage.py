@@ -176,11 +176,30 @@ def test_copies_are_nearer_to_private_images_and_strangers_are_not():
     private, others, strangers = (image(seed, 60) for seed in range(3))
     copies = (private + 0.05 * image(9, 60)).clamp(0, 1)
     found = nearness((copies, labels), (private, labels), (others, labels))
-    assert found.share == 1 and found.chance == pytest.approx(0.5**60)
+    assert found.share == 1 and found.chance == 1 / 1000
     found = nearness((strangers, labels), (private, labels), (others, labels))
     assert abs(found.share - 0.5) < 3 * math.sqrt(0.25 / 60)
     found = nearness((strangers, labels), (private, labels), (private, labels))
-    assert found.share == 0.5 and found.chance == 1
+    assert found.share == 0.5 and found.chance > 0.4
+
+
+def test_images_that_are_alike_are_no_independent_tosses():
+    """Where nothing is copied, at most one of twenty is called near: also of images that are means of
+    the same strangers, of which a binomial test calls one of five so.
+    """
+    called = 0
+    for trial in range(60):
+        private, others, strangers = (image(100 * trial + k, 20) for k in range(3))
+        alike = torch.stack([strangers[k : k + 8].mean(0) for k in range(12)])
+        labels = torch.zeros(20, dtype=torch.int64)
+        found = nearness((alike, labels[:12]), (private, labels), (others, labels))
+        called += found.chance <= 0.05
+    assert called <= 8  # 3 are expected, more than 8 have a chance below 1%
+
+
+def test_nearness_asks_for_as_many_of_each():
+    labels = torch.arange(3).repeat_interleave(20)
+    private, others, copies = (image(seed, 60) for seed in range(3))
     with pytest.raises(InputError, match="take as many"):
         nearness((copies, labels), (private[:50], labels[:50]), (others, labels))
     with pytest.raises(InputError, match="no image has a class"):

@@ -79,7 +79,7 @@ def test_the_likelihood_ratio_is_that_of_scipys_normal_densities(variance):
     )
     np.testing.assert_allclose(found.online, online, rtol=1e-9)
     np.testing.assert_allclose(
-        found.offline, stats.norm.cdf(target, means[1], deviations[1]), rtol=1e-9
+        found.offline, stats.norm.logcdf(target, means[1], deviations[1]), rtol=1e-9
     )
 
 

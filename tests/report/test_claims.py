@@ -280,6 +280,15 @@ def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
     claim = Claim(paper="fedmk", number=1, text="", where="", kind="ahead", detail=detail)
     (lead,) = judge(claim, known).leads
     assert (lead.rival, lead.mean) == ("FedGen", pytest.approx(4.5))
+    # a rival that is behind on average, but not surely: the claim must not hold
+    scores["FedAvg"] = {0: 0.5, 1: 0.79}
+    for cell in cells:
+        for run in cell.experiments[:2]:
+            if cell.row == "FedAvg":
+                metrics = {"accuracy": scores["FedAvg"][run.seed]}
+                known[run.id] = attrs.evolve(some, experiment=run, metrics=metrics)
+    found = judge(claim, known)
+    assert (found.leads[0].rival, found.verdict) == ("FedAvg", "unclear")
 
 
 @pytest.mark.parametrize(

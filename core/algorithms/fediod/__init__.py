@@ -20,21 +20,23 @@ from T (r - 1) / R to T r / R. A step draws the same numbers whichever round it 
 changes neither the result nor the bytes of the distillation, only how often the run is tested and
 can be resumed.
 
-Where the paper is silent: an epoch of stage two is one pass over the data of the client with the
-most (`epoch_of`); there are no steps in which only generator and discriminators learn
-(`pretrain_steps`); local SGD has the momentum of all methods here; of the networks of the game
-print has only that D_k judges 8x8 patches (`generator_form`, `discriminator_norm`, the widths);
-D_k(x) is the mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes
-D_k(x) the probability that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is
-one of counts, as the text says, not of expectations, as the symbol does (`class_ratio`); the
-gradient of L_mimic flows through the weights of Eq. 8 too; teachers start from different weights.
+Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most
+(`epoch_of`); there are no steps in which only generator and discriminators learn (`pretrain_steps`);
+local SGD has the momentum of all methods here; the networks of the game are those of a work whose name
+our text has lost, beside that D_k judges 8x8 patches (`generator_form`, `discriminator_norm`, the
+widths; the code's are those of MosaicKD, but for the generator's second enlargement); D_k(x) is the
+mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) the probability
+that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text
+says, not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
+weights of Eq. 8 too; teachers start from different weights.
 
 Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,
 with the judgement on an image for each of its pixels. The generator is told a label map in the place of
 noise; each client sends its maps once. A discriminator sees an image beside its map, and L_gan has a
 perceptual loss beside it, of the images that are made from a client's own maps against that client's
-own images, on its own teacher's encoder. This part was never released; where the answer is an image,
-see `server.Centre.shaping`.
+own images, on its own teacher's encoder. A discriminator halves its maps twice, that of AsynDGAN, whose
+networks the paper seems to take, three times. This part was never released; where the answer is an
+image, see `server.Centre.shaping`.
 
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect

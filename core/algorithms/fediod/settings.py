@@ -67,7 +67,9 @@ class Settings(LocalTraining):
     pretrain_steps: int = attrs.field(default=0, validator=whole(0))
     #: as released: in each step D_k learns first, and then tells G what it thinks of its images
     discriminator_first: bool = attrs.field(default=False, validator=on_or_off)
-    #: as released: in an epoch D_k learns until it has seen as many images as its client has
+    #: as released: in an epoch D_k learns until it has seen as many images as its client has. There its
+    #: gradient is also divided by the number of those that still learn, its Adam goes on with gradients of
+    #: 0 while it rests, it passes its images without replacement, and all D_k begin alike
     discriminator_rests: bool = attrs.field(default=False, validator=on_or_off)
     #: whose data an epoch passes once, that of the "largest" or of the "smallest" client
     epoch_of: str = attrs.field(
