@@ -174,7 +174,8 @@ Markdown(
 # are in colour, and in the natural partition each client is one of four centres. So if the shift helps, it should help
 # in the last column. At the profile `laptop` images are moved 60 times here, and 300 times in the table of the
 # [results](32_gddfl_results), so the same method has other numbers there, and the order of GDD-FL and DM can be another.
-# After 60 moves the AUCs of the natural partition are between 45 and 60: they cannot show yet whether the shift helps.
+# After 60 moves the AUCs of the natural partition are near a guess, and seeds spread widely: they cannot show yet
+# whether the shift helps.
 
 # %% tags=["hide-input"]
 table("gddfl", "shift", best)
