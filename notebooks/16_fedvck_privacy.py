@@ -99,7 +99,7 @@ source(membership.confidence)
 # \begin{aligned}
 # \Lambda_\text{online} &= \log \frac{\mathcal N(\phi(x);\ \mu_\text{in}, \sigma_\text{in}^2)}
 # {\mathcal N(\phi(x);\ \mu_\text{out}, \sigma_\text{out}^2)}, \\
-# \Lambda_\text{offline} &= \Pr\bigl[Z \le \phi(x)\bigr],\quad Z \sim \mathcal N(\mu_\text{out}, \sigma_\text{out}^2) ,
+# \Lambda_\text{offline} &= \log \Pr\bigl[Z \le \phi(x)\bigr],\quad Z \sim \mathcal N(\mu_\text{out}, \sigma_\text{out}^2) ,
 # \end{aligned}
 # $$ (eq:pri-ratio)
 #

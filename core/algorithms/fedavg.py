@@ -30,7 +30,7 @@ from core.federation import (
     through,
 )
 from core.federation.abreast import Learner, abreast, learn_abreast
-from core.federation.local_training import Loss, Objective
+from core.federation.local_training import LocalLoss, Objective
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -83,7 +83,7 @@ class FedAvg(OwnModels):
         }
         return tensors, {"samples": Field((), torch.int64, low=1, total=as_announced)}
 
-    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
+    def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """What a client minimises in this round, of the network's outputs: the mean loss F_k(w) of its
         own data.
 

@@ -39,7 +39,7 @@ from core.errors import InputError
 from core.families import fedgen_code
 from core.families.own_models import OWN
 from core.federation import Client, Field, Ledger, Message, State, Task
-from core.federation.local_training import Loss
+from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -125,7 +125,7 @@ class FedDistill(fedavg.FedAvg):
             return state
         return self.laid_open(state, clients, ledger, rng)
 
-    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
+    def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up
         the client's own.
         """

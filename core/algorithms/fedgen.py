@@ -34,7 +34,7 @@ from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import fedgen_code, generative
 from core.federation import Client, Field, Message, State, Task, as_announced, pack
-from core.federation.local_training import Loss
+from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, unpack, weights
 from core.models import FeatureGenerator
@@ -148,7 +148,7 @@ class FedGen(fedavg.FedAvg):
         counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, total=as_announced)
         return tensors | {"labels/counts": counts}, meta
 
-    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
+    def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if
         there is a generator.
         """

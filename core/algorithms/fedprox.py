@@ -13,7 +13,7 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number
 from core.federation import EVERY_TASK, Client, Message
-from core.federation.local_training import Loss
+from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS
 from core.rng import Rng
 
@@ -33,7 +33,7 @@ class FedProx(fedavg.FedAvg):
     learns = EVERY_TASK
     testers = TESTERS
 
-    def loss(self, client: Client, received: Message, rng: Rng) -> Loss:
+    def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the squared distance to the model that was received."""
         plain, mu = super().loss(client, received, rng), self.settings.mu
 

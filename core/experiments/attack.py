@@ -144,15 +144,7 @@ def attack(
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
     for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
         state = result.state
-    chosen = select(clients, algorithm.schedule.active, here.at("select"))
-    rows = shared_out(chosen, draws.at("outside"))
-    drawn = [
-        targets(client, draws.at("targets", client.id), mine)
-        for client, mine in zip(chosen, rows, strict=True)
-    ]
-    asked = {one.client.id: one for one in drawn if len(one.labels)}
-    if not asked:
-        raise InputError("no client has a class that the test set has, so there are no targets")
+    asked = aimed(select(clients, algorithm.schedule.active, here.at("select")), draws)
     masks = {
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
         for id_, one in asked.items()
@@ -269,6 +261,21 @@ def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
         for mine, rows in zip(found, free[: sum(sizes)].split(sizes), strict=True):
             mine.append(rows)
     return [torch.cat(mine) for mine in found]
+
+
+def aimed(chosen: Sequence[Client], draws: Rng) -> dict[int, Targets]:
+    """The targets of each client of a round, by its number; clients without any are left out. Raises
+    InputError where all are.
+    """
+    rows = shared_out(chosen, draws.at("outside"))
+    drawn = [
+        targets(client, draws.at("targets", client.id), mine)
+        for client, mine in zip(chosen, rows, strict=True)
+    ]
+    asked = {one.client.id: one for one in drawn if len(one.labels)}
+    if not asked:
+        raise InputError("no client has a class that the test set has, so there are no targets")
+    return asked
 
 
 def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targets:

@@ -99,7 +99,7 @@ def _wanted(
     for spec in TableSpec.all():
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
         named = named or bool(cells)
-        if profile not in spec.run_at and "/" not in (only or ""):
+        if profile not in spec.run_at and "/" not in (only or "").strip("/"):
             continue
         answered = _answered(spec, profile, done) if cells else set()
         for cell in cells:

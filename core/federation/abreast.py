@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch import nn
 
-from core.federation.local_training import LocalTraining, Loss
+from core.federation.local_training import LocalLoss, LocalTraining
 from core.federation.task import Task
 from core.models.blocks import at_once
 from core.models.side_by_side import widened
@@ -17,8 +17,8 @@ from core.rng import Rng
 from core.training import batches, sgd, take_step
 
 #: weights of the largest networks that train abreast. On a CPU an operation of smaller ones takes longer
-#: to start than to compute: ten LeNets on MNIST take half of the time that they take one by one. Of the
-#: ResNet-8 and the ConvNet of the laptop's profile, as many take as long or longer
+#: to start than to compute (`core bench local-training` has LeNets both ways); the ResNet-8 and the
+#: ConvNet of the laptop's profile, with more weights, gain a tenth or lose
 SMALL = 50_000
 
 
@@ -31,7 +31,7 @@ class Learner:
     model: nn.Module
     images: torch.Tensor
     labels: torch.Tensor
-    loss: Loss
+    loss: LocalLoss
     rng: Rng
 
 

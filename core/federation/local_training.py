@@ -17,10 +17,10 @@ from core.federation.task import Task
 from core.rng import Rng
 from core.training import Objective, batches
 
-__all__ = ["LocalTraining", "Loss", "Objective", "batches", "supervised", "through", "train"]
+__all__ = ["LocalLoss", "LocalTraining", "Objective", "batches", "supervised", "through", "train"]
 
 #: from a model, its outputs for a batch and the labels (N,) to the loss that is minimised
-Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+LocalLoss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ def supervised(task: Task) -> Objective:
     return through(task, lambda model, outputs, labels: task.loss(outputs, labels))
 
 
-def through(task: Task, loss: Loss) -> Objective:
+def through(task: Task, loss: LocalLoss) -> Objective:
     """The objective that has a loss of the model's outputs, computed in the runtime's precision."""
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -92,8 +92,8 @@ def _object_dice(
 ) -> float:
     """The mean of two sums over objects, weighted by their areas, of the Dice of each with the
     object of the other map that overlaps it most: J(y^i), J(y^^j) (Sirinukunwattana et al. 2015, 2017).
-    Most by the Jaccard index, as for the AJI; their own program counts shared pixels, which gives on
-    average a third of a point less.
+    Most by the Jaccard index, as for the AJI; their own program counts shared pixels, which gives the
+    same or less.
     """
 
     def one_way(

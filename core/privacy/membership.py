@@ -67,7 +67,7 @@ class Verdicts:
     evidence: Evidence
     #: (T,) log of the likelihood ratio
     online: np.ndarray
-    #: (T,) chance that a model made without the image is less confident
+    #: (T,) log of the chance that a model made without the image is less confident
     offline: np.ndarray
 
     @property

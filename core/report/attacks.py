@@ -127,8 +127,8 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
     more = int((frame["offline"] > frame["AUC mean"]).sum())
     if more:
         said.append(
-            f"With {more} of them the offline score finds more: few shadow models tell badly on which side "
-            "of the others a member lies, and that score does not ask."
+            f"For {more} of {len(frame)} the mean area of the offline score is larger: it asks shadow models "
+            "without an image alone."
         )
     return " ".join(said)
 

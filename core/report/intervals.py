@@ -75,7 +75,7 @@ class Comparison:
         *equivalent*: the 90% interval of measured minus printed lies within the margin: two
         one-sided tests at 5% of our mean against the printed number, which counts as exact. Print
         has a spread of its own, so against the paper's true mean more than 5% may pass at the margin
-        (with five seeds up to 13%, where both spread little).
+        where both spread little.
         *different*: print is farther away than the margin and outside the
         95% prediction interval, which uses both spreads. *inconclusive*: neither, and a difference
         of `RESOLUTION` margins could have been missed. *consistent*: the rest.

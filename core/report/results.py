@@ -19,6 +19,9 @@ from core.report.verdict import DECIDING, SEEDS, compare, values
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: methods that the code of FedGen tests after a round, and not before
+TESTED_AFTER = ("fedensemble",)
+
 
 def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
     """For every column and profile of `table_runs`, the learning curves of its rows."""
@@ -86,7 +89,7 @@ def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
 
     def rules(record: Record) -> dict[str, float]:
         scores = curve_frame(record)["value"]
-        after = record.experiment.algorithm == "fedensemble"
+        after = record.experiment.algorithm in TESTED_AFTER
         return {
             "last": scores.iloc[-1],
             "mean of last five": scores.tail(5).mean(),

@@ -1,5 +1,8 @@
 """The server trains the global model on the condensed images it received (FedVCK, AAAI 2025, Eq.
 16; FedDM).
+
+Eq. 15 and 16 most likely mean the images of all rounds so far (page Errata); the released code takes
+the last max(10, rounds / 2) rounds. Which are handed in is the caller's choice.
 """
 
 from __future__ import annotations
@@ -128,10 +131,6 @@ def update_model(
 ) -> None:
     """Train a model, and the projector of `contrast`, in place on condensed images: L_update = L_ce
     + L_rc (Eq. 16).
-
-    Eq. 15 and 16 most likely mean the images of all rounds so far (page Errata); the released code
-    takes the last max(10, rounds / 2) rounds. Hand in these, or, as the narrower reading, this
-    round's.
 
     Args:
         model: a network of `core.models`.

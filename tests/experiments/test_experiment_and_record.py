@@ -191,6 +191,7 @@ def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
     # whoever names a table or a cell has it
     assert queue.pending("converged", tmp_path, "reference/tuning")
     assert not queue.pending("converged", tmp_path, "fedmk")
+    assert not queue.pending("converged", tmp_path, "FedMK/")
 
 
 def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch):

@@ -80,4 +80,10 @@ def test_words_say_what_each_kind_of_upload_gives_away():
     chance = defence_by_chance([50])["mia_auc_mean"]
     assert text.endswith(f"knows nothing has a mean area of {chance:.3f}.")
     assert "images" not in attack_in_words(attack_frame(some[:2]), 10)
+    # where records have the offline score: what it finds beside the other
+    for area, record in zip((0.65, 0.65, 0.65), some["record"], strict=True):
+        record.metrics["mia_offline_auc_mean"] = area
+    frame = attack_frame(some)
+    assert frame["offline"].tolist() == [0.65] * 3
+    assert "For 2 of 3 the mean area of the offline score is larger" in attack_in_words(frame, 10)
     assert attack_in_words(attack_frame(some[:0]), 10).startswith("None of the 10")

@@ -95,6 +95,23 @@ def test_a_wider_spread_never_makes_a_number_equivalent():
         assert ranks == sorted(ranks, reverse=True) and "inconclusive" in said
 
 
+def test_three_seeds_detect_it_a_little_less_often():
+    """By the noncentral t of a test against one number: 77% with two degrees of freedom."""
+    here = Comparison(0.0, 1.0, 3, 0.0, None, 1.0)
+    error, freedom = here.error
+    limit, shift = stats.t.ppf(0.975, freedom), float(here.detectable / error)
+    power = stats.nct.sf(limit, freedom, shift) + stats.nct.cdf(-limit, freedom, shift)
+    assert power == pytest.approx(0.766, abs=0.001)
+
+
+def test_more_seeds_decide_than_are_at_hand():
+    """Welch's degrees of freedom fall towards those of print, so that fewer seeds may detect more."""
+    for mean, std, seeds, printed, margin in ((0, 1.0, 20, 1.0, 1.08), (0, 0.3, 3, 1.0, 1.136)):
+        here = Comparison(mean, std, seeds, 0.0, printed, margin)
+        needed = here.seeds_to_decide()
+        assert needed is None or needed > seeds
+
+
 def test_the_detectable_difference_is_detected_as_often_as_it_says():
     """At the detectable difference, Welch's test finds four of five."""
     rng, n = np.random.default_rng(0), 10
