@@ -8,12 +8,17 @@ import math
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from core.errors import InputError
+from core.errors import InputError, one_line
 
 if TYPE_CHECKING:
     import torch
+
+
+#: what NumPy raises for the header of an array that it cannot parse: it hands it to Python's tokenizer
+BAD_HEADER = (ValueError, TypeError, EOFError, SyntaxError, RecursionError, MemoryError, TokenError)
 
 
 class FileError(InputError):
@@ -109,6 +114,29 @@ def write_tensors(
 
     content = save(dict(tensors), dict(metadata))
     write_whole(path, lambda part: part.write_bytes(content))
+
+
+def read_tensors(
+    path: Path, what: str, device: str = "cpu"
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, on a device, and its metadata. Raises FileError where it
+    cannot be read; `what` is the name of its kind.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise damaged(what, path, error) from None
+
+
+def damaged(what: str, path: Path, error: Exception) -> FileError:
+    """The error for a file of the program's own that is not as it was written."""
+    return FileError(
+        f"the {what} {path} is damaged ({one_line(error, 80)}); delete it to start again"
+    )
 
 
 #: seconds that a lock may take to come free

@@ -226,7 +226,9 @@ def run(
     if named := [_option(name) for name, value in queued.items() if value is not None]:
         raise InputError(f"{named[0]} belongs to --pending")
     if cell is None:
-        _measure(_stated(profile, single, seed), "adhoc", out, how)
+        from core.experiments.record import ADHOC
+
+        _measure(_stated(profile, single, seed), ADHOC, out, how)
     else:
         from core.experiments import TableSpec
 

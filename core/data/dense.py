@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 import torch
 
+from core.checks import LARGEST
 from core.data.arrays import HALF
 from core.data.dataset import Dataset, Split, fingerprint_of
 from core.errors import InputError
@@ -36,9 +37,9 @@ class Picture:
     name: str = "an image"
 
 
-def checked(picture: Picture, labels: int | None = None) -> Picture:
+def checked(picture: Picture) -> Picture:
     """Hand on a picture whose parts fit together. Raises InputError, naming it, where image and mask
-    differ in size, the mask holds no whole numbers, or labels from `labels` on.
+    differ in size, or the mask holds other numbers than whole ones from 0 to 2^31 - 1.
     """
     image, instances = picture.image, picture.instances
     if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)):
@@ -55,14 +56,11 @@ def checked(picture: Picture, labels: int | None = None) -> Picture:
         raise InputError(
             f"{picture.name}: the image has {_by(image)} pixels and its mask {_by(instances)}"
         )
-    if (
-        labels is not None
-        and instances.size
-        and not 0 <= instances.min() <= instances.max() < labels
-    ):
+    low, high = (int(instances.min()), int(instances.max())) if instances.size else (0, 0)
+    if low < 0 or high > LARGEST:
         raise InputError(
-            f"{picture.name}: the mask holds the label {instances.max()}, but the labels are 0 to "
-            f"{labels - 1}"
+            f"{picture.name}: the mask holds the number {low if low < 0 else high}; 0 is background "
+            f"and objects have numbers from 1 to {LARGEST}"
         )
     return picture
 

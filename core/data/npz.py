@@ -10,7 +10,6 @@ alone.
 from __future__ import annotations
 
 import math
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,24 +22,18 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError, brief
-from core.files import write_whole
+from core.files import BAD_HEADER, write_whole
 
-#: what bytes that are no npz file make NumPy raise; the last two come from Python's tokenizer, to
-#: which NumPy hands the header of an array that it cannot parse
+#: what bytes that are no npz file make NumPy raise
 _BROKEN = (
+    *BAD_HEADER,
     zipfile.BadZipFile,
     zlib.error,
-    EOFError,
-    ValueError,
     RuntimeError,
-    RecursionError,
-    MemoryError,
     OverflowError,
     OSError,
     KeyError,
     NotImplementedError,
-    SyntaxError,
-    tokenize.TokenError,
 )
 
 #: an entry may grow to so many bytes, or to so many times what it takes in the file: images shrink

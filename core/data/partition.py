@@ -366,11 +366,11 @@ HOW_TO_GET = (
     "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
 )
 #: bytes of the largest split file that is read: some ten million numbers
-LARGEST = 2**27
+LARGEST_FILE = 2**27
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    data = read_json(path, LARGEST, "split file")
+    data = read_json(path, LARGEST_FILE, "split file")
     if not isinstance(data, dict):
         raise InputError(f"{path} must hold a table with 'client_idx'")
     return data

@@ -28,13 +28,12 @@ from pathlib import Path
 import attrs
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from core.errors import InputError
 from core.federation import Algorithm, Client, Ledger, Message, State, Task, rounds, select
 from core.federation.tensors import put_each, take_each
-from core.files import write_tensors
+from core.files import read_tensors, write_tensors
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.rng import Rng
@@ -188,20 +187,18 @@ class Known:
         if path is None:
             return cls(path, key)
         try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                if about.get("key") != key:
-                    return cls(path, key)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError):
-            return cls(path, key)
-        runs = {
-            number: {
-                None if name == SERVER else int(name): value.numpy() for name, value in one.items()
+            tensors, about = read_tensors(path, "state of an attack")
+            runs = {
+                number: {
+                    None if name == SERVER else int(name): value.numpy()
+                    for name, value in one.items()
+                }
+                for number, one in take_each("", tensors).items()
             }
-            for number, one in take_each("", tensors).items()
-        }
-        return cls(path, key, runs, float(about["seconds"]))
+            known = cls(path, key, runs, float(about["seconds"]))
+        except (KeyError, ValueError):  # FileError is one, too
+            return cls(path, key)
+        return known if about.get("key") == key else cls(path, key)
 
     @property
     def seconds(self) -> float:

@@ -12,7 +12,7 @@ import attrs
 
 from core import algorithms
 from core.checks import number, one_of, whole
-from core.errors import InputError, unknown
+from core.errors import InputError, brief, unknown
 from core.federation import Algorithm, Schedule
 from core.privacy.membership import LikelihoodRatio
 
@@ -25,14 +25,28 @@ def _name(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(f"{attribute.name} must be a name, not {value!r}")
 
 
+#: how deep the values of an experiment may be nested
+LEVELS = 20
+
+
+def _deep(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested in more than so many levels."""
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not levels or any(_deep(one, levels - 1) for one in inner)
+
+
 def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise InputError(f"{attribute.name} must map names to values, not {value!r}")
+    if _deep(value, LEVELS):
+        raise InputError(f"{attribute.name} is nested more than {LEVELS} levels deep")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         raise InputError(
-            f"{attribute.name} must hold plain finite numbers, texts and lists, not {value!r}"
+            f"{attribute.name} must hold plain finite numbers, texts and lists, not {brief(value)}"
         ) from None
 
 

@@ -21,9 +21,11 @@ from core.experiments.cell import Cell
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.record import (
+    ADHOC,
     REPOSITORY,
     RESULTS,
     Record,
+    book_files,
     check_code,
     code_version,
     reckoning,
@@ -154,8 +156,7 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
     """Seconds of one core that runs took, the median over seeds."""
     took: dict[str, list[float]] = {}
     for record in measured:
-        cost = record.seconds * record.environment.get("threads", 1)
-        took.setdefault(_but_for("seed", record.experiment), []).append(cost)
+        took.setdefault(_but_for("seed", record.experiment), []).append(record.core_seconds)
     return {name: statistics.median(costs) for name, costs in took.items()}
 
 
@@ -175,20 +176,28 @@ def measure(
     runtime: Runtime | None = None,
     progress: bool = False,
     deadline: float | None = None,
+    stale: Callable[[Record], bool] = lambda record: False,
 ) -> tuple[Record, Path, bool]:
     """Run an experiment unless its record is complete already, in the folder `out` or, without
     one, in the book.
 
+    Args:
+        stale: which record, complete or not, does not count: it goes, with its checkpoint.
+
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
     its checkpoint. Raises FileError while another process runs the same experiment, and InputError
-    where a record is complete but the user's own data set or split file has changed since.
+    where a record is complete but the user's own data set or split file has changed since, and where
+    its file holds another run.
     """
     path, checkpoint = places(experiment, paper, out)
-    files = [path, *(RESULTS.glob(f"*/{experiment.id}.json") if out is None else ())]
-    if known := _complete(experiment, files, checkpoint):
+    files = [path, *(book_files(f"{experiment.id}.json") if out is None else ())]
+    if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
         _same_input(*known)
         return *known, False
     with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
+        if path.exists() and stale(Record.load(path)):
+            path.unlink()
+            clean_up(checkpoint)
         # the process that held the lock may have finished it
         if known := _complete(experiment, files, checkpoint):
             return *known, False
@@ -209,13 +218,12 @@ def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime
     What the folder holds already counts where it was computed by the same code in the same way, so
     a check that was cut goes on. Raises InputError as `measure` does.
     """
-    path, checkpoint = places(experiment, paper, out)
-    if path.exists():
-        known, wanted = Record.load(path), reckoning(runtime.describe())
-        if (known.code, reckoning(known.environment)) != (code_version(), wanted):
-            path.unlink()
-            clean_up(checkpoint)
-    return measure(experiment, paper, out=out, runtime=runtime, progress=True)[0]
+    wanted = code_version(), reckoning(runtime.describe())
+
+    def stale(record: Record) -> bool:
+        return (record.code, reckoning(record.environment)) != wanted
+
+    return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)[0]
 
 
 def _complete(
@@ -225,7 +233,14 @@ def _complete(
     checkpoint that a kill left beside it goes.
     """
     for known in files:
-        if known.exists() and (record := Record.load(known)).status == "complete":
+        if not known.exists():
+            continue
+        record = Record.load(known)
+        if record.experiment.id != experiment.id:
+            raise InputError(
+                f"{known} holds another run, {record.experiment.id}; move it out of the way"
+            )
+        if record.status == "complete":
             clean_up(checkpoint)
             return record, known
     return None
@@ -331,7 +346,8 @@ class Imported:
 
 def import_records(folder: Path, root: Path | None = None) -> Imported:
     """Copy complete records from a folder that `run --out` filled into the book's. Records already
-    there are kept.
+    there are kept. One that was not run as a cell of a table goes to the paper in whose table it
+    stands, if there is one.
 
     Raises InputError when the folder holds no record, or one of them is damaged, cannot come from a
     run, belongs to an algorithm that is not here, or has another name than its experiment; nothing
@@ -345,14 +361,26 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     found = [_checked(path) for path in paths]
     here = records(root)
     complete = [(path, record) for path, record in found if record.status == "complete"]
-    fresh = {
-        record.experiment.id: (path, record)
+    homes = {
+        (root or RESULTS) / _paper(path, record) / path.name: record
         for path, record in complete
         if record.experiment.id not in here
     }
-    for path, record in fresh.values():
-        record.save((root or RESULTS) / path.parent.name / path.name)
+    fresh = {home: record for home, record in homes.items() if not home.exists()}
+    for home, record in fresh.items():
+        record.save(home)
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
+
+
+def _paper(path: Path, record: Record) -> str:
+    """The folder of a record: that of the paper in whose table a run stands that was asked for by its
+    settings.
+    """
+    if path.parent.name != ADHOC:
+        return path.parent.name
+    run = record.experiment
+    cells = (cell for spec in TableSpec.all() for cell in spec.cells(run.profile))
+    return next((cell.paper for cell in cells if run in cell.experiments), ADHOC)
 
 
 def _checked(path: Path) -> tuple[Path, Record]:

@@ -22,6 +22,8 @@ from core.files import FileError, read_json, write_whole
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
 RESULTS = REPOSITORY / "book" / "results"
+#: the folder, beside those of papers, for runs that no table asks for
+ADHOC = "adhoc"
 #: bytes of the largest record that is read
 LARGEST = 2**24
 #: what to do with one that cannot be read
@@ -68,6 +70,11 @@ class Record:
     def seconds(self) -> float:
         """Wall time of all rounds."""
         return sum(sum(row["seconds"].values()) for row in self.rounds)
+
+    @property
+    def core_seconds(self) -> float:
+        """Wall time of all rounds, times the threads that computed."""
+        return self.seconds * self.environment.get("threads", 1)
 
     def save(self, path: Path) -> None:
         """Write the record atomically. Raises FileError when it cannot be written, and InputError for
@@ -136,12 +143,17 @@ def new_record(experiment: Experiment, task: Task) -> Record:
     )
 
 
+def book_files(pattern: str = "*.json") -> list[Path]:
+    """The files of the book's records: runs of no table are none of it until they are imported."""
+    return sorted(path for path in RESULTS.glob(f"*/{pattern}") if path.parent.name != ADHOC)
+
+
 def records(root: Path | None = None) -> dict[str, Record]:
-    """All complete records below a folder (by default the book's), by experiment id.
+    """All complete records below a folder, by experiment id; by default those of the book.
 
     A file is read again only when it has changed: do not change what is returned.
     """
-    paths = sorted((root or RESULTS).glob("*/*.json"))
+    paths = book_files() if root is None else sorted(root.glob("*/*.json"))
     found = (_unchanged(path, _stamp(path)) for path in paths)
     return {record.experiment.id: record for record in found if record.status == "complete"}
 

@@ -36,15 +36,20 @@ def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
     data, and where they test a class that they do not teach.
     """
     dataset = data.load(experiment.dataset)
-    if experiment.evaluate_on == "val":
-        dataset = data.with_validation(dataset, Rng(0).at("validation"))
-    parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
-    task = federation.task_of(
-        dataset, experiment.model, experiment.model_options, runtime or Runtime.choose(), parties
-    )
+    task = task_on(dataset, experiment, runtime or Runtime.choose())
     if task.learns == "classification":
         _check_taught(dataset)
     return task
+
+
+def task_on(dataset: data.Dataset, experiment: Experiment, runtime: Runtime) -> Task:
+    """The task of an experiment on data that are at hand, with a validation split where it asks for
+    one.
+    """
+    if experiment.evaluate_on == "val":
+        dataset = data.with_validation(dataset, Rng(0).at("validation"))
+    parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
+    return federation.task_of(dataset, experiment.model, experiment.model_options, runtime, parties)
 
 
 def _check_taught(dataset: data.Dataset) -> None:

@@ -40,6 +40,8 @@ def check(record: Record) -> None:
     _need(_is(record.code, "[0-9a-f]{12}"), "code", "a hash of 12 digits", record.code)
     _need(isinstance(record.settings, dict), "settings", "a mapping", record.settings)
     _mapping(record.environment, "environment", _plain)
+    threads = record.environment.get("threads", 1)
+    _need(is_whole(threads, 1), "environment, threads", "a whole number from 1", threads)
     _need(_is_bytes(record.peak_memory), "peak_memory", "a number of bytes", record.peak_memory)
     notes = record.notes
     fine = isinstance(notes, list) and all(isinstance(one, str) and _plain(one) for one in notes)

@@ -1,7 +1,7 @@
 """The contract of federated algorithms, and the loop that runs them."""
 
 from core.federation.algorithm import EVERY_TASK, Algorithm, State
-from core.federation.client import Client, Rows, distribute
+from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
 from core.federation.local_training import LocalTraining, learn, supervised, through, train
 from core.federation.loop import RoundResult, check_serves, rounds, select
@@ -38,6 +38,7 @@ __all__ = [
     "check_upload",
     "distribute",
     "learn",
+    "owner",
     "pack",
     "rounds",
     "select",

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from safetensors import SafetensorError, safe_open
 
-from core.errors import brief, one_line
+from core.errors import InputError, brief
 from core.federation.algorithm import State
 from core.federation.client import Client
 from core.federation.message import Ledger
 from core.federation.task import Task
 from core.federation.tensors import fingerprint, put, put_each, take
-from core.files import FileError, write_tensors
+from core.files import FileError, damaged, read_tensors, write_tensors
 
 
 @attrs.frozen
@@ -68,18 +67,13 @@ def restore(
         return None
     if not path.is_file():
         raise FileError(f"the checkpoint {path} is not a plain file; move it out of the way")
+    tensors, metadata = read_tensors(path, "checkpoint")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if fingerprint(metadata["facts"], tensors) != metadata["sha256"]:
-            raise ValueError("its content was changed")
+            raise InputError("its content was changed")
         facts = json.loads(metadata["facts"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise FileError(
-            f"the checkpoint {path} is damaged ({one_line(error, 80)}); "
-            "delete it to start the run again"
-        ) from None
+    except (KeyError, ValueError) as error:
+        raise damaged("checkpoint", path, error) from None
     _fits(path, facts["key"], dict(key))
     tensors = {name: value.to(task.runtime.device) for name, value in tensors.items()}
     tensors |= {name: tensors[one] for name, one in facts["same"].items()}

@@ -85,16 +85,34 @@ def distribute(
     parts = split_over_clients(partition, train, clients, seed)
     if not any(len(part) for part in parts):
         raise InputError("the partition leaves every client without data")
-    made = []
-    for number, part in enumerate(parts):
-        rows = torch.as_tensor(part, dtype=torch.int64)
-        if task.dataset.held_out is not None:
-            rows = rows[~torch.isin(rows, task.dataset.held_out)]
-        if train_fraction < 1:
-            order = torch.randperm(
-                len(rows), generator=Rng(seed).at("train_fraction", number).generator()
-            )
-            rows = rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
-        rows = rows.to(device)
-        made.append(Client(number, task, Rows(images, rows), targets[rows]))
-    return made
+    kept = [
+        _kept(task, number, torch.as_tensor(part, dtype=torch.int64), seed, train_fraction).to(
+            device
+        )
+        for number, part in enumerate(parts)
+    ]
+    return [
+        Client(number, task, Rows(images, rows), targets[rows]) for number, rows in enumerate(kept)
+    ]
+
+
+def owner(task: Task, number: int, seed: int, train_fraction: float = 1.0) -> Client:
+    """The client to which all of the task's training data belong, where each has data of its own;
+    what is left out of them is as in `distribute`.
+    """
+    train, device = task.dataset.train, task.runtime.device
+    rows = _kept(task, number, torch.arange(len(train)), seed, train_fraction)
+    return Client(number, task, train.images[rows].to(device), train.targets[rows].to(device))
+
+
+def _kept(
+    task: Task, number: int, rows: torch.Tensor, seed: int, train_fraction: float
+) -> torch.Tensor:
+    """Which rows of a client's part it may use."""
+    if task.dataset.held_out is not None:
+        rows = rows[~torch.isin(rows, task.dataset.held_out)]
+    if train_fraction == 1:
+        return rows
+    draws = Rng(seed).at("train_fraction", number).generator()
+    order = torch.randperm(len(rows), generator=draws)
+    return rows[order[: math.ceil(train_fraction * len(rows))].sort().values]

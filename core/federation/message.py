@@ -12,6 +12,7 @@ from typing import Any, Literal
 import attrs
 import torch
 
+from core.checks import is_number
 from core.errors import InputError
 from core.federation.runtime import finish
 
@@ -47,11 +48,11 @@ class Message:
         return sum(self.sizes.values())
 
     def number(self, name: str) -> float:
-        """A number of `meta`. Raises InputError where it is none."""
+        """A finite number of `meta`. Raises InputError where it is none."""
         value = self.meta.get(name)
-        if not isinstance(value, (int, float)):
+        if not is_number(value):
             raise InputError(f"{name!r} of a message must be a number, not {value!r}")
-        return value
+        return value  # type: ignore[return-value]
 
     def whole(self, name: str) -> int:
         """A number of `meta`, without what stands behind the point. Raises InputError where it is

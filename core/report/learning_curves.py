@@ -36,9 +36,9 @@ def _resolve(runs: Record | str | Iterable[Record | str]) -> list[Record]:
     items: list[Any] = [runs] if isinstance(runs, str) or hasattr(runs, "rounds") else list(runs)  # type: ignore[arg-type]
     known: dict[str, Record] = {}
     if any(isinstance(item, str) for item in items):
-        from core.experiments import records
+        from core.experiments.record import RESULTS, records
 
-        known = records()
+        known = records(RESULTS)
     for item in items:
         if isinstance(item, str) and item not in known:
             raise unknown("record", item, known)
@@ -56,7 +56,7 @@ def curve_frame(
     `value`.
 
     Args:
-        runs: records, or ids of records of the book.
+        runs: records, or ids of records below `book/results`, those of your own runs among them.
         metric: name of a metric of the rounds; fractions come back in percent.
         by: field of the experiment that names the series, or a function from record to name.
 

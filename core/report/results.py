@@ -49,7 +49,7 @@ def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
 def core_hours(runs: pd.DataFrame) -> float:
     """Hours of one core that the runs of `table_runs` took, each counted once."""
     once = runs.drop_duplicates("id")["record"]
-    return sum(one.seconds * one.environment.get("threads", 1) for one in once) / 3600
+    return sum(one.core_seconds for one in once) / 3600
 
 
 def cost_in_words(paper: str, measured: Mapping[str, Record] | None = None) -> str:

@@ -325,6 +325,21 @@ def test_a_discriminator_rests_once_it_has_seen_its_clients_images(task, clients
         assert moved[smallest] == (step % max(passes) < min(passes))
 
 
+def test_a_discriminator_that_rests_at_a_node_of_its_own_stays_as_it_is(task, clients):
+    """Across a network each client is served alone, so nobody may be awake."""
+    small = min(clients, key=len)
+    settings = fediod(discriminator_rests=True).settings
+    weights = torch.ones(1)
+    locals_ = clients_side.Locals([small], settings, weights, 0.0, Rng(0), 1000)
+    rests = settings.passes(len(small))
+    for step in (rests - 1, rests):
+        before = [p.clone() for p in locals_.judges[0].parameters()]
+        graph = locals_.judge_only(torch.rand(B, *small.images.shape[1:]), step)
+        locals_.pull_back(graph, clients_side.Pull(), step)
+        after = list(locals_.judges[0].parameters())
+        assert all(map(torch.equal, before, after)) == (step == rests)
+
+
 def test_clients_are_the_same_in_one_batched_program_and_one_by_one(task, clients, monkeypatch):
     found = []
     for batched in (True, False):

@@ -58,10 +58,12 @@ def test_bad_pictures_are_named():
         "slide 7: the image has 64 by 64 pixels and its mask 64 by 60",
         lambda: dense.checked(picture(instances=np.zeros((64, 60), np.int32))),
     )
-    refused(
-        "slide 7: the mask holds the label 9, but the labels are 0 to 1",
-        lambda: dense.checked(picture(instances=np.full((64, 64), 9)), labels=2),
-    )
+    for number, kind in ((-7, np.int32), (2**31, np.uint32), (2**63, np.uint64)):
+        mask = np.full((64, 64), number, kind)
+        refused(
+            f"slide 7: the mask holds the number {number}",
+            lambda mask=mask: dense.checked(picture(instances=mask)),
+        )
     refused(
         "slide 7: a mask must hold whole numbers",
         lambda: dense.checked(picture(instances=np.zeros((64, 64)))),

@@ -22,6 +22,8 @@ from core.experiments import attack as attacks
 from core.experiments.attack import attack, shared_out, targets
 from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
+from core.federation.tensors import put_each
+from core.files import write_tensors
 from core.privacy.membership import LikelihoodRatio, confidence
 from core.rng import Rng
 
@@ -171,7 +173,13 @@ def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
     found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="a")
     assert found.metrics() == whole and not Cut.left
     # what another program left, or is damaged, does not count
-    for damage in (lambda: None, lambda: kept.write_bytes(kept.read_bytes()[:100])):
+    torn = {"1": {"0": torch.zeros(2)}}
+    for damage in (
+        lambda: None,
+        lambda: kept.write_bytes(kept.read_bytes()[:100]),
+        lambda: write_tensors(kept, put_each("", torn), {"key": "b"}),
+        lambda: write_tensors(kept, {"a/0": torch.zeros(2)}, {"key": "b", "seconds": "1"}),
+    ):
         damage()
         Cut.left = 10
         found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="b")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -14,7 +15,7 @@ from core.errors import InputError
 from core.experiments import Experiment, Record, TableSpec, make_task, queue, record, records
 from core.experiments.running import run
 from core.federation import Runtime, Task
-from core.files import FileError
+from core.files import FileError, alone
 from tests.data import layouts
 
 PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
@@ -230,6 +231,44 @@ def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch)
     assert queue.failed_before(diverging, "adhoc", tmp_path)
     monkeypatch.setattr(queue, "code_version", lambda: "other")
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
+
+
+def test_a_file_that_holds_another_run_is_named_and_not_taken_for_this_one(tmp_path):
+    _, path, _ = queue.measure(small(seed=1), "adhoc", out=tmp_path, runtime=Runtime())
+    wrong = path.with_name(f"{small().id}.json")
+    path.rename(wrong)
+    with pytest.raises(InputError, match=f"{wrong.name} holds another run, {small(seed=1).id}"):
+        queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+
+
+def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
+    """Nothing is removed before the lock is held."""
+    record, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    other = attrs.evolve(record, environment=record.environment | {"torch": "another"})
+    other.save(path)
+    lock = path.parents[1] / "checkpoints" / f"{small().id}.lock"
+    with alone(lock, "this test"), pytest.raises(FileError, match="another process"):
+        queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
+    assert Record.load(path) == other
+    anew = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
+    assert anew.environment == record.environment
+
+
+def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
+    """One that was run by its settings is set aside, and imported to the paper of its table."""
+    book, own = tmp_path / "results", tmp_path / "own"
+    monkeypatch.setattr(record, "RESULTS", book)
+    monkeypatch.setattr(queue, "RESULTS", book)
+    asked = small(seed=1)
+    for one in (small(), asked):
+        queue.measure(one, "adhoc", out=own, runtime=Runtime())
+    cell = SimpleNamespace(experiments=(asked,), paper="reference")
+    table = SimpleNamespace(cells=lambda profile: [cell])
+    monkeypatch.setattr(queue.TableSpec, "all", lambda: [table])
+    assert queue.import_records(own) == queue.Imported(new=2, known=0, unfinished=0)
+    assert records().keys() == {asked.id} and (book / "adhoc" / f"{small().id}.json").exists()
+    assert queue.import_records(own) == queue.Imported(new=0, known=2, unfinished=0)
+    assert queue.measure(small(), "reference", runtime=Runtime())[2]
 
 
 @pytest.mark.parametrize("way", ["precision", "threads"])

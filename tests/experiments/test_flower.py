@@ -1,6 +1,7 @@
 """Across Flower's messages an experiment gives the record that it gives in one process."""
 
 import json
+import math
 import sys
 
 import attrs
@@ -197,6 +198,10 @@ def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read():
         b"",
         b"\x93NUMPY\x01\x00",
         b"x",
+        *(
+            b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+            for header in (b"{'descr': (", b"-" * 4000 + b"1", b"[" * 5000)
+        ),
     ):
         with pytest.raises(InputError, match="'x' cannot be read"):
             wire.message(forged(data), torch.device("cpu"))
@@ -391,6 +396,31 @@ def test_a_node_with_its_own_folder_has_the_data_of_that_folder_only(tmp_path):
     _, found = client.own(context)
     assert found.id == 1 and torch.equal(found.images, part.images)
     assert torch.equal(found.labels, part.labels)
+
+
+def test_validation_images_are_those_of_the_servers_folder_or_it_says_so(tmp_path):
+    """A node leaves its own tenth, and the share that the experiment leaves, out of what it learns."""
+    task = make_task(experiment(), Runtime())
+    part, test = make_clients(experiment(), task)[1], task.dataset.test
+    arrays = {
+        "train_images": part.images[:, 0].numpy(),
+        "train_labels": part.labels.numpy()[:, None],
+        "test_images": test.images[:, 0].numpy(),
+        "test_labels": test.labels.numpy()[:, None],
+        "classes": np.array(task.dataset.classes),
+    }
+    np.savez(tmp_path / "clinic.npz", **arrays)
+    stated = experiment(dataset="clinic", evaluate_on="val", train_fraction=0.5)
+    config = {"experiment": json.dumps(stated.to_dict()), "server-data": str(tmp_path)}
+    with pytest.raises(InputError, match="no validation images"):
+        server.server_task(stated, Context(1, 0, {}, RecordDict(), config), 10)
+    node = Context(1, 5, {"partition-id": 1, "data": str(tmp_path)}, RecordDict(), config)
+    held_out = math.ceil(len(part) / 10)
+    assert len(client.own(node)[1]) == math.ceil((len(part) - held_out) / 2)
+    some = {"val_images": arrays["test_images"][:7], "val_labels": arrays["test_labels"][:7]}
+    np.savez(tmp_path / "clinic.npz", **arrays, **some)
+    found = server.server_task(stated, Context(1, 0, {}, RecordDict(), config), 10)
+    assert len(found.dataset.val) == 7 and len(found.dataset.train) == 10
 
 
 @pytest.mark.parametrize("learns", DRAWN)

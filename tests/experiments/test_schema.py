@@ -67,6 +67,10 @@ def share(value):
     return lambda data: everywhere(data, "accuracy", value)
 
 
+def nested(levels: int) -> list:
+    return [nested(levels - 1)] if levels else []
+
+
 SCRIPT = "<script>alert(1)</script>"
 IMPOSSIBLE = {
     "accuracy NaN": share(float("nan")),
@@ -125,6 +129,9 @@ IMPOSSIBLE = {
     "a note of many lines": at("notes", to=["a\nb"]),
     "an environment of lists": at("environment", "device", to=["cpu"]),
     "environment null": at("environment", to=None),
+    "threads a text": at("environment", "threads", to="2"),
+    "no threads": at("environment", "threads", to=0),
+    "settings that are nested deeply": at("experiment", "settings", to={"x": nested(700)}),
     "memory negative": at("peak_memory", to=-1),
     "memory a text": at("peak_memory", to="much"),
     "settings a list": at("settings", to=[]),

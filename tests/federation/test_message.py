@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from core.errors import InputError
 from core.experiments.bench.timing import seconds
 from core.federation import Ledger, Message
 
@@ -28,6 +29,14 @@ def test_bytes_are_counted_by_kind_in_the_wire_dtype():
         "meta": len(json.dumps({"samples": 12})),
     }
     assert message().nbytes == 48 + 20 + 128 + 15
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None, [1], 10**400])
+def test_what_is_no_number_in_a_message_is_named(value):
+    for read in (Message.number, Message.whole):
+        with pytest.raises(InputError, match="'steps' of a message must be a number"):
+            read(Message({}, {"steps": value}), "steps")
+    assert Message({}, {"steps": 2.0}).whole("steps") == 2
 
 
 def test_the_ledger_adds_up_rounds_and_directions():

@@ -255,6 +255,8 @@ class Locals:
         at, awake = step % self.epoch, list(range(len(self.judges)))
         if self.settings.discriminator_rests:
             awake = [k for k in awake if at < self.settings.passes(len(self.clients[k]))]
+        if not awake:  # a node of a federation has one client
+            return
         awake_ones = [parameter for k in awake for parameter in self.judges[k].parameters()]
         slopes = torch.autograd.grad(torch.stack([judging[k] for k in awake]).sum(), awake_ones)
         self.optimiser.zero_grad(set_to_none=True)

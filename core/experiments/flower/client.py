@@ -22,17 +22,16 @@ import attrs
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from safetensors import safe_open
 
 from core import data
 from core.checks import is_whole
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
-from core.experiments.running import make_clients, make_task
-from core.federation import Client, Runtime, Task, task_of
+from core.experiments.running import make_clients, make_task, task_on
+from core.federation import Client, Runtime, Task, owner
 from core.federation.tensors import fingerprint, put, take
-from core.files import write_tensors
+from core.files import read_tensors, write_tensors
 from core.rng import Rng
 
 app = ClientApp()
@@ -53,8 +52,7 @@ def _task(experiment: str, folder: str | None, where: Runtime) -> tuple[Experime
     stated = Experiment.from_dict(json.loads(experiment))
     if folder is None:
         return stated, make_task(stated, where)
-    dataset = data.load(stated.dataset, root=Path(folder))
-    return stated, task_of(dataset, stated.model, stated.model_options, where)
+    return stated, task_on(data.load(stated.dataset, root=Path(folder)), stated, where)
 
 
 @functools.lru_cache(maxsize=8)
@@ -77,9 +75,7 @@ def own(context: Context) -> tuple[Experiment, Client]:
     if folder is None:
         client = _clients(text, where)[number]
     else:
-        train = task.dataset.train
-        device = where.device
-        client = Client(number, task, train.images.to(device), train.targets.to(device))
+        client = owner(task, number, experiment.seed, experiment.train_fraction)
     return experiment, client
 
 
@@ -108,9 +104,8 @@ def _recall(
         kept = wire.tensors(context.state[MEMORY], client.task.runtime.device)  # type: ignore[arg-type]
         last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
     elif path is not None and path.exists():
-        with safe_open(path, framework="pt", device=str(client.task.runtime.device)) as file:
-            last = file.metadata()["asked"]
-            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        kept, about = read_tensors(path, "memory", str(client.task.runtime.device))
+        last = about["asked"]
     secret = kept["secret"] if "secret" in kept else fresh_secret()
     return take("before/" if last == question else "after/", kept), secret
 

@@ -23,7 +23,7 @@ from core.data import Dataset
 from core.errors import InputError
 from core.experiments.experiment import Experiment
 from core.experiments.flower import keys
-from core.experiments.record import REPOSITORY
+from core.experiments.record import ADHOC, REPOSITORY
 from core.federation import Client
 
 APP = REPOSITORY / "hospitals"
@@ -191,4 +191,4 @@ class Deployment:
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in stated.items())
         )
         self.command("run", str(APP), "demo", "--run-config", str(overrides), *options)
-        return records / "adhoc" / f"{experiment.id}.json"
+        return records / ADHOC / f"{experiment.id}.json"

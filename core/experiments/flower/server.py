@@ -23,9 +23,9 @@ from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
 from core.experiments.flower.client import runtime
-from core.experiments.record import Record
-from core.experiments.running import make_task, run
-from core.federation import Algorithm, Field, Message, State, Task, UploadError, task_of
+from core.experiments.record import ADHOC, Record
+from core.experiments.running import make_task, run, task_on
+from core.federation import Algorithm, Field, Message, State, Task, UploadError
 from core.rng import Rng
 
 log = logging.getLogger("flwr")
@@ -217,15 +217,20 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
 def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
     """The task of the server.
 
-    With `server-data`, a folder, it knows the test set only: of the training data it knows how many
-    there are in all. Without, it has all data, for simulations.
+    With `server-data`, a folder, it knows the test set only, or the validation images: of the
+    training data it knows how many there are in all. Without, it has all data, for simulations.
+    Raises InputError where the experiment tests on validation images and the folder has none.
     """
     folder = context.run_config.get("server-data")
     if not folder:
         return make_task(experiment, runtime(context))
     found = data.load(experiment.dataset, root=Path(str(folder)))
+    if experiment.evaluate_on == "val" and not len(found.val):
+        raise InputError(
+            f"the server's data, {found.name} in {folder}, have no validation images to test on"
+        )
     dataset = attrs.evolve(found, train=_unseen(found.train, samples))
-    return task_of(dataset, experiment.model, experiment.model_options, runtime(context))
+    return task_on(dataset, experiment, runtime(context))
 
 
 def _unseen(split: data.Split, samples: int) -> data.Split:
@@ -255,7 +260,7 @@ def federate(grid: Grid, context: Context) -> Record:
     for client in clients:
         client.task = task
     out = str(config.get("out", ""))
-    path = Path(out) / "adhoc" / f"{experiment.id}.json" if out else None
+    path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
     record = run(
         experiment,
         task=task,

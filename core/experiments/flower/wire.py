@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.errors import InputError
+from core.errors import InputError, one_line
 from core.federation import Message, UploadError
+from core.files import BAD_HEADER
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -47,8 +48,8 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
         if math.prod(shape) * dtype.itemsize != len(rest):
             raise ValueError(f"{shape} {dtype} are not {len(rest)} bytes")
         return torch.from_numpy(np.frombuffer(rest, dtype).reshape(shape).copy())
-    except (ValueError, TypeError, EOFError, SyntaxError) as error:
-        raise InputError(f"the tensor {name!r} cannot be read: {error}") from None
+    except BAD_HEADER as error:
+        raise InputError(f"the tensor {name!r} cannot be read: {one_line(error, 120)}") from None
 
 
 def records(message: Message) -> RecordDict:

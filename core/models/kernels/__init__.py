@@ -8,6 +8,7 @@ more passes over memory and more multiplications.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -145,8 +146,11 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
+@functools.cache
 def _folder() -> Path:
-    """Where compiled kernels are kept; a folder of this process where nothing can be written."""
+    """Where compiled kernels are kept; where nothing can be written a folder that goes with this
+    process.
+    """
     base = os.environ.get("FEDCON_CACHE") or os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base else Path.home() / ".cache") / "fedcon-book"
     try:
@@ -154,7 +158,9 @@ def _folder() -> Path:
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="fedcon-"))
+        own = tempfile.mkdtemp(prefix="fedcon-")
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        return Path(own)
 
 
 def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

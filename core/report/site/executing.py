@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from core import data
+from core.experiments.record import ADHOC
 from core.report import notebooks
 from core.report.site import kernels
 
@@ -32,7 +33,7 @@ def surroundings() -> str:
         *notebooks.ROOT.glob("book/bench/*"),
     ]
     for file in sorted(files):
-        if file.is_file() and "adhoc" not in file.parts:
+        if file.is_file() and ADHOC not in file.parts:
             digest.update(f"{file.relative_to(notebooks.ROOT)}\0".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
