@@ -4,6 +4,7 @@ a server on what it received. What learns from a teacher or beside a rival has a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -14,6 +15,11 @@ from core.rng import Rng
 
 #: from a model, a batch of images (N, C, H, W) and their labels (N,) to the loss that is minimised
 Objective = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def cosine(first: float, last: float, done: float) -> float:
+    """A rate that falls from `first` to `last` along half a cosine, when the share `done` is behind."""
+    return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
 
 
 class Descent(Protocol):

@@ -25,7 +25,7 @@ import torch
 from torch.testing import assert_close
 
 from core import data
-from core.condensation import LatentEncoder, from_wire, to_wire
+from core.condensation import LatentEncoder, to_wire
 from core.condensation.latent import GroupwiseNorm
 from core.federation import Task
 from core.report import lines, show, source
@@ -171,7 +171,7 @@ source(to_wire)
 # %%
 mean, std = task.dataset.mean, task.dataset.std
 sent = to_wire(knowledge, mean, std)
-received = from_wire(sent, mean, std)
+received = task.dataset.normalise(sent)
 mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (mean, std))
 levels = 255 * (knowledge * std + mean)
 same(levels.round().clamp(0, 255).byte(), sent)

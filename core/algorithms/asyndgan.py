@@ -289,8 +289,7 @@ class AsynDGAN(Algorithm):
 
     def painted(self, state: State, labels: torch.Tensor) -> torch.Tensor:
         """Images of label maps (N, S, S), (N, C, S, S) in [0, 1]."""
-        with torch.no_grad(), state.task.runtime.autocast():
-            return torch.cat([self.generator(state)(part).float() for part in labels.split(32)])
+        return conditional.painted(state.task, self.generator(state), labels)
 
     def model(self, state: State) -> nn.Module:
         """The segmentation network."""

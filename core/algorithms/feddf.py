@@ -17,6 +17,7 @@ from typing import Self
 
 import attrs
 import torch
+from attrs.validators import optional
 from torch import nn
 
 from core.algorithms import fedavg
@@ -26,12 +27,6 @@ from core.families import public_images as public
 from core.federation import Message, State, Task, pack
 from core.federation.tensors import unpack
 from core.rng import Rng
-
-
-def positive_or_none(instance: object, attribute: attrs.Attribute, value: float | None) -> None:
-    """Validator: a number above 0, or None."""
-    if value is not None:
-        number(0, above=True)(instance, attribute, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +54,7 @@ class Settings(public.PublicData, fedavg.Settings):
     #: auxiliary images in a round, drawn anew; None: all
     pool: int | None = attrs.field(default=None, validator=whole(2, optional=True))
     #: bound on the norm of the student's gradient
-    clip_norm: float | None = attrs.field(default=None, validator=positive_or_none)
+    clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
 
     @classmethod
     def released(cls) -> Self:
@@ -112,34 +107,30 @@ class FedDF(fedavg.FedAvg):
         optimiser = public.adam(
             student, settings.distill_lr, settings.distill_steps, settings.clip_norm
         )
-        patient = settings.patience >= settings.distill_steps
-        apart = (
-            0 if patient else min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
-        )
-        seen, heard, images, ensemble = (
-            images[:apart],
-            ensemble[:apart],
-            images[apart:],
-            ensemble[apart:],
-        )
-        every = settings.distill_steps if patient else settings.check_every
-        best, best_at, kept = float("inf"), 0, pack(student)
-        for done in range(0, settings.distill_steps, every):
-            steps = min(every, settings.distill_steps - done)
+
+        def learn(from_: int, first: int, steps: int) -> None:
             public.mimic(
                 task,
                 student,
-                images,
-                ensemble,
+                images[from_:],
+                ensemble[from_:],
                 self._divergence,
                 optimiser,
                 settings.distill_batch,
                 steps,
-                rng.at("from", done),
+                rng.at("from", first),
             )
-            if patient:
-                return
-            divergence = float(self._divergence(task.outputs(student, seen), heard))
+
+        if settings.patience >= settings.distill_steps:
+            learn(0, 0, settings.distill_steps)
+            return
+        apart = min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
+        best, best_at, kept = float("inf"), 0, pack(student)
+        for done in range(0, settings.distill_steps, settings.check_every):
+            steps = min(settings.check_every, settings.distill_steps - done)
+            learn(apart, done, steps)
+            seen = task.outputs(student, images[:apart])
+            divergence = float(self._divergence(seen, ensemble[:apart]))
             if divergence < best:
                 best, best_at, kept = divergence, done + steps, pack(student)
             if done + steps - best_at >= settings.patience:

@@ -53,6 +53,7 @@ from core.federation import (
     Field,
     Ledger,
     Message,
+    Schedule,
     State,
     Task,
     pack,
@@ -364,13 +365,7 @@ class FedMK(condensing.Condensing):
     def _compared(self) -> FedMK:
         size = self.settings.compare_size
         settings = attrs.evolve(self.settings, images_per_class=size, compare_size=None)
-        other = FedMK(settings, self.schedule)
-
-        def answers(question: str, *asked: Any) -> dict[int, Message]:
-            return self.answers("compared_update", *asked)
-
-        other.answers = answers  # type: ignore[assignment, method-assign]
-        return other
+        return _Compared(settings, self.schedule, self)
 
     def measures(self, state: State) -> dict[str, float]:
         """`emd`: the earth mover's distance between this knowledge and that of `compare_size`
@@ -383,6 +378,18 @@ class FedMK(condensing.Condensing):
             for prefix in ("knowledge/", "compared/knowledge/")
         )
         return {"emd": earth_movers_distance(first, second)}
+
+
+class _Compared(FedMK):
+    """The federation that the result is compared with; its clients are the owner's."""
+
+    def __init__(self, settings: Settings, schedule: Schedule, owner: FedMK) -> None:
+        super().__init__(settings, schedule)
+        self._owner = owner
+
+    def answers(self, question: str, *asked: Any) -> dict[int, Message]:
+        """Asked by the owner, under the name that a client knows them by."""
+        return self._owner.answers("compared_update", *asked)
 
 
 @torch.no_grad()

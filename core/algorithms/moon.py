@@ -34,6 +34,7 @@ from core.federation import Client, Message, State, Task, pack
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take, unpack
 from core.models import Classifier
+from core.models.tensors import at_least_float32
 from core.rng import Rng
 
 
@@ -159,8 +160,6 @@ def contrast(
 
     The mean over samples of features (N, D), in float32 or wider; sim is the cosine.
     """
-    z, z_glob, z_prev = (
-        each.to(torch.promote_types(each.dtype, torch.float32)) for each in (z, z_glob, z_prev)
-    )
+    z, z_glob, z_prev = (at_least_float32(each) for each in (z, z_glob, z_prev))
     nearer = F.cosine_similarity(z, z_prev) - F.cosine_similarity(z, z_glob)
     return F.softplus(nearer / temperature).mean()

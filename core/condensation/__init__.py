@@ -19,7 +19,7 @@ from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import class_means, mmd
 from core.condensation.selection import draw, importance, selection_probabilities, smoothed_error
 from core.condensation.shift import uncertain_shift
-from core.condensation.wire import from_wire, to_wire
+from core.condensation.wire import to_wire
 
 __all__ = [
     "Augmentation",
@@ -37,7 +37,6 @@ __all__ = [
     "draw_augmentation",
     "dynamic_weights",
     "extract",
-    "from_wire",
     "importance",
     "initial_images",
     "mmd",

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from core.models import Classifier
+from core.models import Classifier, replace_layers
 from core.models.fused import finish
 from core.models.images_last import Window, affine, convolve, standardise
 from core.models.side_by_side import Linears, joined, parted, widened
@@ -37,17 +37,15 @@ class Alongside(nn.Module):
     def __init__(self, wide: nn.Module, number: int) -> None:
         super().__init__()
         self.wide, self.number, self._turn = wide, number, _Turn()
-        for name, layer in list(wide.named_modules()):
-            made: nn.Module | None = None
-            if isinstance(layer, nn.Conv2d):
-                made = _Convolution(layer)
-            elif isinstance(layer, Linears):
-                made = _Linear(layer, number)
-            elif isinstance(layer, nn.BatchNorm2d):
-                made = _Norm(layer, self._turn)
-            if made is not None:
-                parent, _, attribute = name.rpartition(".")
-                setattr(wide.get_submodule(parent), attribute, made)
+        replace_layers(wide, self._made)
+
+    def _made(self, layer: nn.Module) -> nn.Module | None:
+        """A layer of the networks side by side, for weights that are given."""
+        if isinstance(layer, nn.Conv2d):
+            return _Convolution(layer)
+        if isinstance(layer, Linears):
+            return _Linear(layer, self.number)
+        return _Norm(layer, self._turn) if isinstance(layer, nn.BatchNorm2d) else None
 
     @classmethod
     def of(cls, model: Classifier, number: int) -> Alongside | None:

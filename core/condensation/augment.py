@@ -27,8 +27,8 @@ import attrs
 import torch
 from torch.nn import functional as F
 
-from core.condensation.matching import at_least_float32
 from core.errors import unknown
+from core.models.tensors import at_least_float32
 from core.rng import Rng
 
 TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from core.models import Classifier
+from core.models import Classifier, replace_layers
 
 Weights = dict[str, torch.Tensor]
 
@@ -25,12 +25,12 @@ class KnowledgeNetwork(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(model)
         self._lead = _Lead()
-        for name, layer in list(self.model.named_modules()):
-            if isinstance(layer, nn.BatchNorm2d):
-                parent, _, attribute = name.rpartition(".")
-                setattr(
-                    self.model.get_submodule(parent), attribute, _LeadingNorm(layer, self._lead)
-                )
+        replace_layers(
+            self.model,
+            lambda layer: (
+                _LeadingNorm(layer, self._lead) if isinstance(layer, nn.BatchNorm2d) else None
+            ),
+        )
 
     def weights(self) -> Weights:
         """The weights of the network, by the names of its parameters, detached."""

@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import nn
 
-from core.condensation.matching import at_least_float32, class_means
+from core.condensation.matching import class_means
 from core.errors import InputError
-from core.models import Classifier
+from core.models import Classifier, replace_layers
 from core.models.fused import affine, standardise
+from core.models.tensors import at_least_float32
 
 
 @attrs.frozen(eq=False)
@@ -43,7 +45,7 @@ class LatentStatistics:
 
         Raises InputError when a layer keeps none.
         """
-        layers = [layer for _, layer in _batch_norms(model)]
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
         if any(layer.running_mean is None for layer in layers):
             raise InputError("a batch normalisation of this model keeps no running statistics")
         return cls(
@@ -101,13 +103,14 @@ class LatentEncoder(nn.Module):
         super().__init__()
         self.model: Classifier = copy.deepcopy(model).eval().requires_grad_(False)
         self._pass = _Pass()
-        for position, (name, layer) in enumerate(list(_batch_norms(self.model))):
-            parent, _, attribute = name.rpartition(".")
-            setattr(
-                self.model.get_submodule(parent),
-                attribute,
-                GroupwiseNorm(layer, position, self._pass),
-            )
+        position = itertools.count()
+
+        def groupwise(layer: nn.Module) -> nn.Module | None:
+            if not isinstance(layer, nn.BatchNorm2d):
+                return None
+            return GroupwiseNorm(layer, next(position), self._pass)
+
+        replace_layers(self.model, groupwise)
 
     def forward(
         self,
@@ -242,12 +245,6 @@ def group_moments(
         mean, square = moments.chunk(2, 1)
         variance = (square - mean.square()).clamp_min(0)
         return mean.to(dtype), variance.to(dtype)
-
-
-def _batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.BatchNorm2d]]:
-    return (
-        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)
-    )
 
 
 def _repeated(values: torch.Tensor | None, groups: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from core.errors import unknown
+from core.models.tensors import at_least_float32
 
 KERNELS = ("linear", "inner", "gaussian")
 #: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
@@ -77,11 +78,6 @@ def class_means(
     ones = features.new_ones(len(group)) if weights is None else weights.to(features.dtype)
     totals = features.new_zeros(groups).index_add(0, group, ones)
     return sums / _not_zero(totals)[:, None]
-
-
-def at_least_float32(values: torch.Tensor) -> torch.Tensor:
-    """The values in float32, or in float64 where they already are."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def _not_zero(values: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 import torch
+from attrs.validators import optional
 
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
@@ -70,15 +71,11 @@ class Condensation:
     #: draws (of augmentations, of disturbed weights) that a bank or an expectation holds
     pool: int = attrs.field(default=8, validator=whole(1))
     #: bound of the gradient's norm per client; None: no bound
-    clip_norm: float | None = attrs.field(
-        default=None, validator=attrs.validators.optional(number(0, above=True))
-    )
+    clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
     #: who moves the images: "sgd" as printed; see `core.condensation.descent`
     image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
     #: a client's images stay as they are once its loss has fallen by this factor; None: never
-    stop_factor: float | None = attrs.field(
-        default=None, validator=attrs.validators.optional(number(1, above=True))
-    )
+    stop_factor: float | None = attrs.field(default=None, validator=optional(number(1, above=True)))
     #: iterations after which each draw of the pool is replaced by a new one; None: never
     refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
 

@@ -9,8 +9,8 @@ import math
 import torch
 from torch.nn import functional as F
 
-from core.condensation.matching import at_least_float32
 from core.errors import InputError, unknown
+from core.models.tensors import at_least_float32
 
 BLENDS = ("probabilities", "logits")
 RULES = ("share", "softmax")

@@ -24,9 +24,10 @@ import torch
 
 from core.condensation.augment import Augmentation, augment
 from core.condensation.latent import LatentStatistics
-from core.condensation.matching import at_least_float32, mmd
+from core.condensation.matching import mmd
 from core.condensation.problem import Draws, Problem
 from core.errors import InputError, unknown
+from core.models.tensors import at_least_float32
 from core.rng import Rng
 
 FORMS = ("dsu", "as_printed")

@@ -14,7 +14,7 @@ from core.data.catalogue import SOURCES, Source
 from core.data.dataset import Dataset
 from core.data.npz import in_layout, load_npz
 from core.data.roots import data_root
-from core.errors import InputError, brief, unknown
+from core.errors import InputError, brief, one_line, unknown
 
 
 @attrs.frozen
@@ -158,7 +158,7 @@ def get(name: str, root: str | Path | None = None, size: int | None = None) -> P
     except InputError:
         raise
     except Exception as error:  # network, disk, checksum: each library raises its own kinds
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error, 150)
         raise InputError(
             f"{source.title(pixels)} could not be downloaded to {folder} ({reason})"
         ) from None

@@ -21,7 +21,7 @@ import numpy as np
 
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
-from core.errors import InputError, brief
+from core.errors import InputError, brief, one_line
 from core.files import BAD_HEADER, write_whole
 
 #: what bytes that are no npz file make NumPy raise
@@ -107,7 +107,7 @@ def _announced(opened: IO[bytes]) -> int:
 def _reason(error: Exception) -> str:
     if "allow_pickle" in str(error) or "Object arrays" in str(error):
         return "it holds Python objects, which are not loaded, or is not an npz file at all"
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error, 150)
 
 
 def in_layout(path: Path) -> bool:

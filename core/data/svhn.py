@@ -11,7 +11,7 @@ import numpy as np
 
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
-from core.errors import InputError
+from core.errors import InputError, one_line
 from core.files import read_bounded
 
 #: bytes of the largest file that is read, and of what one of its parts may unpack to: the training
@@ -55,7 +55,7 @@ def _split(path: Path) -> Split:
         _bounded(content)
         table = loadmat(io.BytesIO(content), variable_names=("X", "y"))
     except Exception as error:  # scipy raises many kinds on damaged files
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error, 150)
         raise InputError(f"{path} cannot be read as a .mat file ({reason}); get it again") from None
     for key in ("X", "y"):
         if key not in table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from core.errors import unknown
+from core.models.tensors import at_least_float32
 
 CLASS_RATIOS = ("count", "share")
 
@@ -60,7 +61,7 @@ def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Ten
     """A(z_1, ..., z_K, x) = sum_k pi_k(x) * z_k by element, (N, C), of (K, N, C) and (K, N or 1, C)
     (Eq. 9).
     """
-    return (importance * logits.to(torch.promote_types(logits.dtype, torch.float32))).sum(0)
+    return (importance * at_least_float32(logits)).sum(0)
 
 
 def log_ratio(values: torch.Tensor) -> torch.Tensor:

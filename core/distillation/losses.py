@@ -14,6 +14,8 @@ import math
 
 import torch
 
+from core.models.tensors import at_least_float32
+
 #: the least and the largest probability that the released code takes a logarithm of
 LEAST, MOST = 0.01, 0.99
 
@@ -48,7 +50,9 @@ def mimic_loss(
     tau grows (Hinton et al. 2015).
     """
     if math.isinf(tau):
-        return (real_valued(student_logits) - real_valued(ensemble)).square().sum(-1).mean()
+        return (
+            (at_least_float32(student_logits) - at_least_float32(ensemble)).square().sum(-1).mean()
+        )
     return tau**2 * kl_divergence(student_logits, ensemble, tau)
 
 
@@ -56,7 +60,7 @@ def entropy(probabilities: torch.Tensor) -> torch.Tensor:
     """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C). A probability of 0 adds
     0.
     """
-    q = real_valued(probabilities)
+    q = at_least_float32(probabilities)
     return -(q * q.clamp_min(torch.finfo(q.dtype).tiny).log()).sum(-1)
 
 
@@ -72,7 +76,7 @@ def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.
     L_unique of Eq. 5 is minus its mean: the generator looks for inputs on which the teachers
     disagree.
     """
-    q = real_valued(probabilities)
+    q = at_least_float32(probabilities)
     # q- = sum_k pi_k q_k
     mean = torch.einsum("k,knc->nc", weights.to(q.dtype), q)
     return entropy(mean) - (weights[:, None] * entropy(q)).sum(0)
@@ -86,7 +90,7 @@ def disagreement(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     for a factor, when z_k is the mean of a normal distribution of a variance that all share and that is
     large beside the differences.
     """
-    z = real_valued(values)
+    z = at_least_float32(values)
     mean = torch.einsum("k,knc->nc", weights.to(z.dtype), z)
     return torch.einsum("k,knc->n", weights.to(z.dtype), (z - mean).square()).mean()
 
@@ -99,7 +103,7 @@ def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
     and above 0.99 are cut off. The released generator makes it small: it learns inputs on which the
     teachers agree.
     """
-    q = real_valued(probabilities)
+    q = at_least_float32(probabilities)
     mean, each = q.mean(0).clamp(LEAST, MOST), q.clamp(LEAST, MOST)
     return (mean * (mean.log() - each.log())).sum(-1).mean(0)
 
@@ -112,8 +116,3 @@ def balance_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Te
     value keeps a generator from making one class only.
     """
     return -(weights * entropy(probabilities.mean(1))).sum() / math.log(2)
-
-
-def real_valued(values: torch.Tensor) -> torch.Tensor:
-    """At least float32, also where autocast gave less."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -16,7 +16,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from core.errors import InputError, unknown
+from core.errors import InputError, one_line, unknown
 from core.experiments.experiment import Experiment
 from core.files import read_text
 
@@ -116,9 +116,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise InputError(
-            f"{short(path)} is not valid YAML: {' '.join(str(error).split())}"
-        ) from None
+        raise InputError(f"{short(path)} is not valid YAML: {one_line(error, 150)}") from None
     if not isinstance(data, dict):
         raise InputError(f"{short(path)} must hold a mapping of names to values")
     return data
@@ -162,11 +160,6 @@ class Published:
     #: higher or lower
     better: str
     note: str
-
-    @property
-    def uncertain(self) -> bool:
-        """The source does not say for certain which cell this number belongs to."""
-        return self.note.startswith("uncertain")
 
 
 def read_published(path: Path) -> list[dict[str, str]]:

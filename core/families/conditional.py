@@ -83,6 +83,12 @@ def maps_field(task: Task) -> Field:
     return Field((None, data.size, data.size), torch.uint8, low=0, high=high, most=most)
 
 
+def painted(task: Task, generator: LabelToImage | nn.Module, labels: torch.Tensor) -> torch.Tensor:
+    """Images of label maps (N, S, S), some at a time: (N, C, S, S) in [0, 1]."""
+    with torch.no_grad(), task.runtime.autocast():
+        return torch.cat([generator(part).float() for part in labels.split(32)])
+
+
 def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> Told:
     """Label maps for a batch, from each of K clients' maps in turn, with replacement.
 

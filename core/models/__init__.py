@@ -5,7 +5,7 @@ Every classifier is an encoder followed by one linear layer, `classifier`; `embe
 that layer.
 """
 
-from core.models.blocks import at_once
+from core.models.blocks import at_once, replace_layers
 from core.models.classifier import Classifier
 from core.models.dense import LabelToImage, PatchJudge, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
@@ -34,4 +34,5 @@ __all__ = [
     "names",
     "parameters_and_buffers",
     "planes",
+    "replace_layers",
 ]

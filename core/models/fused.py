@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.models import kernels
+from core.models.tensors import at_least_float32
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -170,7 +171,7 @@ def _standardise(
     pool: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`standardise` by PyTorch."""
-    wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
+    wide = at_least_float32(maps)
     values = _values(maps, group, groups)[:, None].clamp_min(1)
     mean, square = (
         _summed(rows, group, groups) / values

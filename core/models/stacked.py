@@ -60,6 +60,10 @@ class Stacked:
         """Outputs (K, N, ...) of every network for inputs of its own, (K, N, ...)."""
         return self._apply(inputs, shared=False)
 
+    def in_parts(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Outputs (K, N, ...) in float32 for the same inputs (N, ...), some of them at a time."""
+        return torch.cat([self(part).float() for part in inputs.split(at_once(inputs))], 1)
+
     def _apply(self, inputs: torch.Tensor, shared: bool) -> torch.Tensor:
         outputs: dict[int, torch.Tensor] = {}
         own = None if shared else inputs.unbind()

@@ -60,3 +60,8 @@ def load(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
 def count_parameters(model: nn.Module) -> int:
     """The number of parameters; buffers are not counted."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """The values in float32, or in float64 where they already are: also where autocast gave less."""
+    return values if values.dtype == torch.float64 else values.float()

@@ -258,8 +258,7 @@ def share_right(scores: torch.Tensor, labels: torch.Tensor) -> float:
 @torch.no_grad()
 def answers(networks: Sequence[nn.Module], inputs: torch.Tensor) -> torch.Tensor:
     """Outputs (K, N, ...) of K networks for N images in the form of network inputs."""
-    together = Stacked(networks)
-    return torch.cat([together(part).float() for part in inputs.split(500)], 1)
+    return Stacked(networks).in_parts(inputs)
 
 
 def trained(

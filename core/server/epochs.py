@@ -13,15 +13,10 @@ from torch import nn
 
 from core.rng import Rng
 from core.server.update import ServerTraining
-from core.training import Objective, sgd, train
+from core.training import Objective, cosine, sgd, train
 
 #: what a cosine leaves of the first rate
 LEFT = 0.01
-
-
-def cosine(epoch: int, epochs: int) -> float:
-    """The share of the first rate in an epoch, from 0: 1 in the first, towards `LEFT` after the last."""
-    return LEFT + (1 - LEFT) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
 def update_by_epochs(
@@ -39,7 +34,7 @@ def update_by_epochs(
 
     Args:
         images: (N, C, H, W) on the model's device, as `objective` takes them; labels: (N,) int64.
-        falling: whether the rate follows `cosine`.
+        falling: whether the rate falls along a cosine to `LEFT` of the first.
         score: of the model after an epoch; the model of the best one is kept, the last of these where
             several are. Without it that of the last epoch.
     """
@@ -48,7 +43,7 @@ def update_by_epochs(
     epochs = -(-settings.total(len(labels)) // steps)
     best, kept = -math.inf, None
     for epoch in range(epochs):
-        share = cosine(epoch, epochs) if falling else 1.0
+        share = cosine(1.0, LEFT, epoch / epochs) if falling else 1.0
         share *= settings.decay if 2 * epoch >= epochs else 1.0
         for group in optimiser.param_groups:
             group["lr"] = settings.lr * share

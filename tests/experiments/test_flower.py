@@ -117,14 +117,17 @@ def comparable(record) -> dict:
     return found
 
 
-def one_by_one(stated: Experiment, elsewhere: bool = False):
-    """The record in one process, with each client computed by itself."""
+def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, rng: False):
+    """The record in one process, with each client computed by itself; `away` says of whom nothing is
+    heard.
+    """
     algorithm = stated.new_algorithm()
     algorithm.elsewhere = elsewhere
 
     def answers(question, clients, messages, form, rng):
         ask = getattr(algorithm, question)
-        return {one.id: ask([one], {one.id: messages[one.id]}, rng)[one.id] for one in clients}
+        there = [one for one in clients if not away(one, rng)]
+        return {one.id: ask([one], {one.id: messages[one.id]}, rng)[one.id] for one in there}
 
     algorithm.answers = answers
     return run(stated, runtime=Runtime(), algorithm=algorithm)
@@ -254,12 +257,9 @@ def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_
     said = " ".join([*record.notes, *(str(row.get("refused", "")) for row in record.rounds)])
     assert "client 1" in said
     rounds_without = (2,) if how == "replayed" else (1, 2)
-    algorithm = stated.new_algorithm()
-    together = algorithm.clients_update
-    algorithm.clients_update = lambda clients, messages, rng: together(
-        [one for one in clients if one.id != 1 or rng.path[-1] not in rounds_without], messages, rng
+    beside = one_by_one(
+        stated, away=lambda client, rng: client.id == 1 and rng.path[-1] in rounds_without
     )
-    beside = run(stated, runtime=Runtime(), algorithm=algorithm)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
 
 
@@ -276,12 +276,7 @@ def test_a_round_goes_on_without_a_node_that_went_away_where_the_run_says_so():
         "client 1 does not answer; round 1 goes on without it",
         "client 1 does not answer; round 2 goes on without it",
     ]
-    algorithm = stated.new_algorithm()
-    together = algorithm.clients_update
-    algorithm.clients_update = lambda clients, messages, rng: together(
-        [one for one in clients if one.id != 1], messages, rng
-    )
-    beside = run(stated, runtime=Runtime(), algorithm=algorithm)
+    beside = one_by_one(stated, away=lambda client, rng: client.id == 1)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
 
 

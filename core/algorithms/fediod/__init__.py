@@ -80,6 +80,7 @@ from core.federation import (
 from core.federation.tensors import take
 from core.privacy.differential import spent_epsilon
 from core.rng import Rng
+from core.training import cosine
 
 #: images that are the same to one grey level in each pixel are one image
 LEVEL = 1 / 255
@@ -257,7 +258,7 @@ class FedIOD(Conversation):
         locals_.set_rate(rate)
         centre.generator_optimiser.param_groups[0]["lr"] = rate
         done = max(now - s.pretrain_steps, 0) / (steps - s.pretrain_steps)
-        centre.student_optimiser.param_groups[0]["lr"] = s.cosine(
+        centre.student_optimiser.param_groups[0]["lr"] = cosine(
             s.student_lr, s.student_last_lr, done
         )
 
@@ -311,8 +312,7 @@ class FedIOD(Conversation):
     def painted(self, state: State, labels: torch.Tensor) -> torch.Tensor:
         """Images of label maps (N, S, S), (N, C, S, S) in [0, 1]."""
         generator = generator_from(state.task, self.settings, state.tensors).eval()
-        with torch.no_grad(), state.task.runtime.autocast():
-            return torch.cat([generator(part).float() for part in labels.split(32)])
+        return conditional.painted(state.task, generator, labels)
 
     def model(self, state: State) -> nn.Module:
         """The student."""

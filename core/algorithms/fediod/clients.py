@@ -19,7 +19,7 @@ from core.families import conditional, generative
 from core.families.conditional import Told
 from core.federation import Client, Message, pack
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
-from core.models import Stacked, at_once
+from core.models import Stacked
 from core.privacy.differential import clip_and_noise
 from core.rng import Rng
 
@@ -364,9 +364,7 @@ class Locals:
         """
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
-            return torch.cat(
-                [self.teachers(some).float() for some in inputs.split(at_once(inputs))], 1
-            )
+            return self.teachers.in_parts(inputs)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of every D_k in its next step."""

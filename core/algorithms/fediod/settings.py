@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import attrs
+from attrs.validators import optional
 
 from core.checks import number, on_or_off, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
@@ -15,6 +15,7 @@ from core.errors import InputError
 from core.federation import LocalTraining, Task
 from core.models.generative import JUDGE_NORMS
 from core.privacy.differential import noise_multiplier
+from core.training import cosine
 
 
 def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -26,10 +27,6 @@ def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> Non
             "teacher_models must be a list of entries such as {model: resnet8, width: 16}, "
             f"not {value!r}"
         )
-
-
-def _optional(check: Callable) -> Callable:
-    return attrs.validators.optional(check)
 
 
 @attrs.frozen(kw_only=True)
@@ -117,7 +114,7 @@ class Settings(LocalTraining):
         default="printed", validator=one_of("form", "printed", "released")
     )
     #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
-    tau: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    tau: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
     #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
     importance: str = attrs.field(
         default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio")
@@ -135,7 +132,7 @@ class Settings(LocalTraining):
     #: what all steps together would spend; it fixes the noise
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
     #: stage two stops where this budget would be spent, private or not; None: it runs to its end
-    epsilon: float | None = attrs.field(default=None, validator=_optional(number(0, above=True)))
+    epsilon: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
     #: bounds on the gradient with respect to one image, and on the logits of one image
     clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
     logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
@@ -232,10 +229,6 @@ class Settings(LocalTraining):
         """Batches in which so many samples are seen once."""
         return -(-samples // self.distill_batch)
 
-    def cosine(self, first: float, last: float, done: float) -> float:
-        """A learning rate when the share `done` of the steps is behind."""
-        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
-
     def gan_rate(self, step: int, steps: int) -> float:
         """The learning rate of G and D_k in a step of so many."""
-        return self.cosine(self.gan_lr, self.gan_last_lr, step / steps)
+        return cosine(self.gan_lr, self.gan_last_lr, step / steps)
