@@ -30,7 +30,7 @@ class Place:
     absent: Absent | None
 
     def said(self, kind: str) -> list[str]:
-        """What row, column and absence say as `note`, `needs` or `not_testable`."""
+        """What row, column and absence say as `note` or `not_testable`."""
         texts = [getattr(line, kind) for line in (self.row, self.column)]
         texts += [self.absent.reason] if self.absent and kind == "note" else []
         return [text for text in texts if text]
@@ -111,19 +111,14 @@ class Cell:
         return f"the {self.profile} profile stops after {run} of {stated} rounds"
 
     @property
-    def needs(self) -> str | None:
-        """What must be written before it can be run."""
-        return next(iter(self.place.said("needs")), None)
-
-    @property
     def note(self) -> str | None:
         """What the specification remarks."""
         return "; ".join(self.place.said("note")) or None
 
     @property
     def implemented(self) -> bool:
-        """Whether the algorithm is in the registry and all else that the cell needs is there."""
-        return self.needs is None and self.experiments[0].algorithm in algorithms.names()
+        """Whether the algorithm is in the registry."""
+        return self.experiments[0].algorithm in algorithms.names()
 
     @property
     def address(self) -> str:

@@ -37,8 +37,6 @@ class Line:
     printed: bool = True
     #: why it cannot be run here: data that cannot be had
     not_testable: str | None = None
-    #: what must be written before it can be run
-    needs: str | None = None
     note: str | None = None
     #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test
     #: sets

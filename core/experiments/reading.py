@@ -39,7 +39,7 @@ _TABLE_KEYS = (
     "sites",
     "note",
 )
-_LINE_KEYS = ("name", "match", "printed", "not_testable", "needs", "note", "suffix", "metrics")
+_LINE_KEYS = ("name", "match", "printed", "not_testable", "note", "suffix", "metrics")
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _remarks(
         else None,
         **{
             key: _text(data[key], f"{where}, {key}")
-            for key in ("not_testable", "needs", "note", "suffix")
+            for key in ("not_testable", "note", "suffix")
             if key in data
         },
     }

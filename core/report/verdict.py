@@ -218,7 +218,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
-        return Judgement("pending", f"needs {cell.needs}" if cell.needs else cell.cut or "")
+        return Judgement("pending", cell.cut or "")
     mean = statistics.fmean(found)
     printed = cell.published.value if cell.published else None
     held = Judgement(

@@ -60,7 +60,6 @@ def spec(tmp_path, monkeypatch) -> TableSpec:
                 "name": evil("other"),
                 "algorithm": "fedprox",
                 "settings": {"mu": 0.1},
-                "needs": evil("needs"),
             },
         ],
         "columns": [
