@@ -63,7 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
         see = " ".join(filter(None, ["python -m core", verb, "--help"]))
         return _failed(InputError(error.format_message()), f" (see {see})")
     if status == 130:
-        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        goes_on = (arguments or sys.argv[1:])[:1] in (["run"], ["check"])
+        where = "goes on where it stopped" if goes_on else "starts anew"
+        print(f"interrupted; the same command {where}", file=sys.stderr)
     return status
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Precision, Profile, app, known_profile
+from core.cli.app import Device, Precision, Profile, app, known_profile, usable
 from core.errors import InputError
 
 #: columns of a table in the terminal
@@ -207,8 +207,8 @@ def check(
     seed: Annotated[
         list[int] | None,
         typer.Option(
-            help="One of the table's seeds; may be given several times; default: all. For a seed of "
-            "your own, take the options that `explain` shows to `run --algorithm`."
+            help="One of the table's seeds, or one of your own; may be given several times; default: "
+            "all of the table's."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),
@@ -228,11 +228,16 @@ def check(
     from core.federation import Runtime
     from core.report.cellcheck import comparison
 
+    usable(out)
     found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
-    runs = found.chosen(seed)
-    yours = [queue.measure_anew(one, found.paper, out, runtime) for one in runs]
+    yours = []
+    for one in found.chosen(seed, free=True):
+        record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
+        yours.append(record)
+        if not computed:
+            print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
     known = records()
-    book = [known[one.id] for one in runs if one.id in known]
+    book = [known[one.id] for one in found.experiments if one.id in known]
     asked = [found] if cell.count("/") > 3 else found.siblings()
     print("\n\n".join(comparison(one, book, yours) for one in asked))
 

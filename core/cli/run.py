@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Out, Precision, Profile, app, fail_where, known_profile, pairs
+from core.cli.app import (
+    Device,
+    Out,
+    Precision,
+    Profile,
+    app,
+    fail_where,
+    known_profile,
+    pairs,
+    usable,
+)
 from core.errors import InputError
 
 Algorithm = Annotated[
@@ -234,15 +243,22 @@ def run(
 
         _alone("--cell", single)
         found = TableSpec.find_cell(cell, profile)
-        _measure(found.chosen(seed), found.paper, out, how, found)
+        _measure(found.chosen(seed, free=out is not None), found.paper, out, how, found)
 
 
 def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
     """The experiments that the options state, one for each seed."""
+    from core.algorithms import find
     from core.experiments.profiles import apply
 
-    if not single["algorithm"] or (not single["dataset"] and profile != "quick"):
+    if not single["algorithm"]:
         raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+    find(single["algorithm"])
+    if not single["dataset"] and profile != "quick":
+        raise InputError(
+            "--dataset is missing: a name that `python -m core data` shows; with --profile quick "
+            "it may be left out"
+        )
     stated = {
         **single,
         "partition": _partition(single["partition"], single["alpha"]),
@@ -274,33 +290,33 @@ def _measure(
     """Run experiments one after the other and say what came out, of a cell beside what is printed."""
     from core.experiments import queue
     from core.experiments.profiles import Profile as Profiles
+    from core.experiments.record import ADHOC, code_version
     from core.federation import Runtime
 
     if out is not None:
-        _usable(out)
-    runtime = Runtime.choose(**how)
+        usable(out)
+    runtime, added = Runtime.choose(**how), False
+
+    def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
+        old = record.code != code_version()
+        return old and paper == ADHOC and record.status == "complete"
+
     for experiment in experiments:
         record, path, computed = queue.measure(
-            experiment, paper, out=out, runtime=runtime, progress=True
+            experiment, paper, out=out, runtime=runtime, progress=True, stale=stale
         )
         if not computed:
             _as_asked(record, path, how)
-        known = "" if computed else "  (measured before; delete it to measure again)"
+        code = "" if record.code == code_version() else ", by other code than there is now"
+        known = "" if computed else f"  (measured before{code}; delete it to measure again)"
         print(_summary(record, path) + known)
         if cell:
             print(_in_table(record, cell))
+        added = added or (computed and cell is not None and out is None)
+    if added:
+        print("The book has this among its records now; --out, or `check`, keeps yours apart.")
     if experiments[0].profile == "quick":
         print(f"profile quick: {Profiles.load('quick').meaning}")
-
-
-def _usable(out: Path) -> None:
-    """Raise InputError, naming the option, where no records can be written below a folder."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out} cannot be written: you may not write there")
 
 
 def _queue(
@@ -323,7 +339,7 @@ def _queue(
     if gpus_per_run is not None and not (on or "").startswith("ray"):
         raise InputError("--gpus-per-run belongs to --on ray")
     if out is not None:
-        _usable(out)
+        usable(out)
     items = _runnable(profile, shard, only, out)
     if on is None:
         _run_pending(items, minutes, out, Runtime.choose(**how))
@@ -356,6 +372,8 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
     failed = sum(queue.failed_before(item.experiment, item.paper, out) for item in items)
     complete = 0
     for item, outcome in queue.run_pending(items, minutes, out, runtime, True):
+        run = item.experiment
+        what = f"{item.cells[0]} seed {run.seed}"
         if isinstance(outcome, InputError):
             failed += 1
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
@@ -363,18 +381,15 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
             complete += 1
             name = headline(outcome.metrics) or "accuracy"
             print(
-                f"{item.cells[0]} seed {item.experiment.seed}: {name} "
-                f"{100 * outcome.metrics[name]:.2f}%"
+                f"[{complete} of {len(items)}] {what} ({run.dataset}): {name} "
+                f"{100 * outcome.metrics[name]:.2f}%, {outcome.seconds:.1f} s"
             )
         else:
-            print(
-                f"{item.cells[0]} seed {item.experiment.seed}: {len(outcome.rounds)} of "
-                f"{item.experiment.rounds} "
-                "rounds, goes on next time"
-            )
+            print(f"{what}: {len(outcome.rounds)} of {run.rounds} rounds, goes on next time")
     left = len(items) - complete
     why = f", {failed} of them failed with this code" if failed else ""
-    print(f"{complete} runs completed, {left} still pending here{why}")
+    more = "; the same command goes on" if left > failed else ""
+    print(f"{complete} runs completed, {left} still pending here{why}{more}")
     fail_where(failed)
 
 

@@ -68,6 +68,7 @@ def data_(
     """
     from core import data
     from core.data.pack import pack
+    from core.data.roots import data_root
 
     given = {"list": 0, "get": 1, "convert": 2, "pack": 1}
     if given.get(action) != (name is not None) + (folder is not None):
@@ -83,6 +84,9 @@ def data_(
     if name is not None:
         print(f"ready: {data.convert(name, folder) if folder else data.get(name)}")
         return
+    root = data_root()
+    lacks = "" if root.is_dir() else ", which is not there"
+    print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
         print(f"{info.name:20}  {'here' if info.present else 'missing: ' + info.how_to_get}")
 

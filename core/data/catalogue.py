@@ -47,6 +47,8 @@ class Source:
     #: data are there
     layouts: Callable[[int], tuple[Files, ...]]
     read: Callable[[Path, int], Dataset]
+    #: a layout with what else belongs to it under a data folder, where one of its files names others
+    whole: Callable[[Path, Files], Files] = lambda root, files: files
     #: downloads the set, or prepares what was downloaded by hand; None where there is nothing to do
     #: for a program
     fetch: Callable[[Path, int], None] | None = None
@@ -63,7 +65,8 @@ class Source:
     def lacks(self, root: Path, size: int) -> str | None:
         """The first path that is missing under `root`; None when the data are there."""
         missing = [
-            [path for path in files if not (root / path).exists()] for files in self.layouts(size)
+            [path for path in self.whole(root, files) if not (root / path).exists()]
+            for files in self.layouts(size)
         ]
         return None if not all(missing) else missing[0][0]
 
@@ -291,6 +294,7 @@ _SOURCES = (
         origin="MoNuSeg (Kumar et al. 2017, 2020), tissue of TCGA",
         licence="CC BY-NC-SA 4.0",
         layouts=monuseg.layouts,
+        whole=monuseg.whole,
         read=monuseg.load_monuseg,
         by_hand=monuseg.HOW,
     ),

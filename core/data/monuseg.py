@@ -5,6 +5,7 @@ that names organ and split, and the challenge's own, `Tissue Images` beside `Ann
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -28,6 +29,8 @@ IMAGES = {
     "kidney": (("HE-7128", "HE-7129", "HE-7130", "B0-5711"), ("B0-5698", "B0-5710")),
     "prostate": (("G9-6336", "G9-6348", "G9-6356", "G9-6363"), ("CH-5767", "G9-6362")),
 }
+#: what names the images of the first layout, and how an image may be named there
+MANIFEST, NAME = "monuseg/manifest.json", re.compile(r"[\w-]{1,100}")
 HOW = (
     "download the training data from monuseg.grand-challenge.org and put its folders Tissue Images and "
     "Annotations into the folder monuseg of the data folder"
@@ -70,7 +73,32 @@ def from_polygons(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def layouts(size: int) -> tuple[tuple[str, ...], ...]:
     """What must be in the data folder: one of these."""
-    return ("monuseg/manifest.json",), tuple(f"monuseg/{name}" for name in OFFICIAL)
+    return (MANIFEST,), tuple(f"monuseg/{name}" for name in OFFICIAL)
+
+
+def whole(root: Path, files: tuple[str, ...]) -> tuple[str, ...]:
+    """The paths of a layout, and those of the images and masks that a manifest among them lists."""
+    manifest = root / "monuseg" / "manifest.json"
+    if MANIFEST not in files or not manifest.is_file():
+        return files
+    pictures = []
+    for id_ in _listed(manifest):
+        images = [one for one in manifest.parent.glob(f"{id_}.*") if ".instances." not in one.name]
+        pictures += [
+            f"monuseg/{images[0].name if images else f'{id_}.png'}",
+            f"monuseg/{id_}.instances.png",
+        ]
+    return *files, *pictures
+
+
+def _listed(manifest: Path) -> list[str]:
+    """The names of the images that a manifest lists; what is wrong with it is for `load_monuseg` to say."""
+    with contextlib.suppress(InputError):
+        entries = read_json(manifest, 2**20, "list of images")
+        if isinstance(entries, list):
+            ids = [one.get("id") for one in entries if isinstance(one, dict)]
+            return [id_ for id_ in ids if isinstance(id_, str) and NAME.fullmatch(id_)]
+    return []
 
 
 def load_monuseg(root: Path, size: int) -> Dataset:
@@ -101,7 +129,7 @@ def _packed(folder: Path) -> dict[str, list[Picture]]:
                 f"{folder}/manifest.json: an entry needs id, organ ({', '.join(ORGANS)}) and split "
                 "(train or test)"
             ) from None
-        if not re.fullmatch(r"[\w-]{1,100}", str(id_)):
+        if not NAME.fullmatch(str(id_)):
             raise InputError(f"{folder}/manifest.json: {brief(id_)} is not the name of an image")
         images = [path for path in folder.glob(f"{id_}.*") if ".instances." not in path.name]
         mask = folder / f"{id_}.instances.png"

@@ -207,6 +207,11 @@ def load_npz(
             raise InputError(
                 f"{path}: labels go up to {max(tops)} although there are {len(train)} training images"
             )
+        if not any((split.labels == 0).any() for split in (train, val, test) if split is not None):
+            raise InputError(
+                f"{path}: no image has the label 0; count labels from 0, or name the classes in an array "
+                "'classes'"
+            )
         names = tuple(str(label) for label in range(max(tops, default=0) + 1))
     if size is not None and train.images.shape[2] != size:
         raise InputError(f"{path} holds images of {train.images.shape[2]} pixels, not {size}")

@@ -71,7 +71,7 @@ def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
     for source in SOURCES.values():
         for size in source.sizes:
             for layout in source.layouts(size):
-                files = [folder / path for path in layout]
+                files = [folder / path for path in source.whole(folder, layout)]
                 if (
                     files
                     and source.licence.startswith(FREE)

@@ -267,7 +267,9 @@ def split(
             if name == "file"
             else f"the {name} partition of this data set"
         )
-        raise InputError(f"{where} has {len(parts)} clients, but {clients} are asked for")
+        raise InputError(
+            f"{where} has {len(parts)} clients, not {clients}: give --clients {len(parts)}"
+        )
     return parts
 
 

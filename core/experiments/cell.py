@@ -127,16 +127,21 @@ class Cell:
         parts = [self.paper, self.table, self.row, self.column, *metric]
         return "/".join(slug(part) for part in parts)
 
-    def chosen(self, seeds: Collection[int] | None) -> list[Experiment]:
-        """The experiments of these seeds; None: all. Raises InputError for a seed without one."""
-        known = tuple(run.seed for run in self.experiments)
-        for seed in seeds or ():
-            if seed not in known:
+    def chosen(self, seeds: Collection[int] | None, free: bool = False) -> list[Experiment]:
+        """The experiments of these seeds; None: all. Raises InputError for a seed that the table does
+        not have, unless any seed is `free` to be taken.
+        """
+        if seeds is None:
+            return list(self.experiments)
+        known = {run.seed: run for run in self.experiments}
+        for seed in seeds:
+            if seed not in known and not free:
                 raise InputError(
-                    f"{self.address} has the seeds {', '.join(map(str, known))}, not {seed}; for a "
-                    "seed of your own take the options that `explain` shows to `run --algorithm`"
+                    f"{self.address} has the seeds {', '.join(map(str, known))}, not {seed}; `check`, "
+                    "and `run` with --out, take any"
                 )
-        return [run for run in self.experiments if seeds is None or run.seed in seeds]
+        one = self.experiments[0]
+        return [known.get(seed) or attrs.evolve(one, seed=seed) for seed in dict.fromkeys(seeds)]
 
     def siblings(self) -> list[Cell]:
         """The cells of the same runs, this one among them: one for each metric."""

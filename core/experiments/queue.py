@@ -212,8 +212,10 @@ def measure(
     return record, path, True
 
 
-def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime) -> Record:
-    """Run an experiment in a scratch folder, whatever the book has of it.
+def measure_anew(
+    experiment: Experiment, paper: str, out: Path, runtime: Runtime
+) -> tuple[Record, Path, bool]:
+    """Run an experiment in a scratch folder, whatever the book has of it; returns what `measure` does.
 
     What the folder holds already counts where it was computed by the same code in the same way, so
     a check that was cut goes on. Raises InputError as `measure` does.
@@ -223,7 +225,7 @@ def measure_anew(experiment: Experiment, paper: str, out: Path, runtime: Runtime
     def stale(record: Record) -> bool:
         return (record.code, reckoning(record.environment)) != wanted
 
-    return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)[0]
+    return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)
 
 
 def _complete(
@@ -355,8 +357,12 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     """
     paths = sorted(folder.glob("*/*.json"))
     if not paths:
+        inside = any(folder.glob("*.json"))
+        where = (
+            "the folder above it, for" if inside else "the folder that was given to run as --out:"
+        )
         raise InputError(
-            f"there are no records below {folder}; give the folder that was given to run as --out"
+            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
         )
     found = [_checked(path) for path in paths]
     here = records(root)

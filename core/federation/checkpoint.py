@@ -90,6 +90,6 @@ def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:
         return
     name = next(name for name in [*wanted, *written] if wanted.get(name) != written.get(name))
     raise FileError(
-        f"the checkpoint {path} belongs to another {name}, {brief(written.get(name))} and not "
+        f"the checkpoint {path} was begun with {name} {brief(written.get(name))}, not "
         f"{brief(wanted.get(name))}: go on as it was begun, or delete it to start again"
     )

@@ -9,7 +9,7 @@ import attrs
 from core.experiments import Record
 from core.experiments.cell import Cell
 from core.report.tables import formatted
-from core.report.verdict import judge, measured
+from core.report.verdict import SEEDS, judge, measured
 
 #: what must be equal for two runs to give the same bits
 ALIKE = ("torch", "device_name", "cpu", "precision", "threads")
@@ -19,7 +19,8 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     """Three lines of numbers in the paper's unit with their verdicts, and a line per seed that says
     whether the run gave the same bits as the book's.
 
-    `book` and `yours` are complete records of the cell's experiments; either may lack some.
+    `book` and `yours` are complete records of the cell's experiments; either may lack some, and yours
+    may have further seeds.
     """
     printed = cell.published.text if cell.published else "nothing"
     lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
@@ -28,10 +29,14 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         lines += [f"not what the paper ran: {', '.join(filter(None, (cell.stand_in, rounds)))}"]
     lines += [f"printed  {printed}"]
     for name, records in (("book", book), ("yours", yours)):
-        (found,) = judge([cell], {one.experiment.id: one for one in records})
+        runs = tuple(one.experiment for one in records) or cell.experiments
+        of = attrs.evolve(cell, experiments=runs)
+        (found,) = judge([of], {one.experiment.id: one for one in records})
         value = formatted(found.mean, found.std, cell.unit) or "not measured"
         seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
-        lines.append(f"{name:7}  {value}{seeds}" + (f"  {found}" if found.seeds else ""))
+        few = found.verdict == "pending" and found.seeds
+        verdict = f"no verdict below {SEEDS} seeds" if few else str(found)
+        lines.append(f"{name:7}  {value}{seeds}" + (f"  {verdict}" if found.seeds else ""))
     before = {one.experiment.id: one for one in book}
     return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from core.checks import check_number, is_number
+from core.checks import check_number, check_whole, is_number
 from core.errors import InputError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -192,7 +192,7 @@ def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, An
         if name not in defaults:
             raise unknown(f"parameter of {Path(path).stem}", name, defaults)
         values[name] = _typed(name, value, defaults[name])
-        _possible(name, values[name])
+        _possible(name, values[name], defaults[name])
     return values
 
 
@@ -230,9 +230,9 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     return value
 
 
-def _possible(name: str, value: Any) -> None:
+def _possible(name: str, value: Any, default: Any) -> None:
     """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's
-    rule.
+    rule, and a number of things that is 1 or more by default is never less.
     """
     from core import data
     from core.experiments.experiment import PROFILES, Experiment
@@ -258,6 +258,8 @@ def _possible(name: str, value: Any) -> None:
             Experiment(algorithm="fedavg", dataset="digits", seed=seed)
     elif name in ("clients", "rounds", "train_fraction", "evaluate_every", "variant"):
         Experiment(algorithm="fedavg", dataset="digits", **{name: value})
+    elif isinstance(default, int) and not isinstance(default, bool) and default > 0:
+        check_whole(name, value, 1)
     elif name in ("alpha", "alphas", "beta"):
         for number in value if isinstance(value, (list, tuple)) else [value]:
             check_number(name, number, 0, above=True)

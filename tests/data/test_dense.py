@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from core import data
 from core.data import dense, monuseg
 from core.data.dense import Picture
 from core.data.drawn import draw_nuclei
+from core.data.pack import pack
 from core.errors import InputError
 from core.rng import Rng
 
@@ -123,12 +125,23 @@ def test_monuseg_as_it_is_packed(packed):
     assert found.test.centre.tolist() == [0, 1, 2, 3]
 
 
+def test_a_data_pack_holds_the_images_that_the_manifest_lists(packed):
+    target, there = packed / "pack.zip", packed / "there"
+    assert "monuseg" in pack(target, packed)
+    with zipfile.ZipFile(target) as archive:
+        assert len(archive.namelist()) == 2 + 2 * 8  # licences, manifest, images and masks
+        archive.extractall(there)
+    found = data.load("monuseg_64", there)
+    assert found.fingerprint == data.load("monuseg_64", packed).fingerprint
+
+
 def test_broken_packs_are_named(packed):
     folder = packed / "monuseg"
     (folder / "liver-test.instances.png").unlink()
-    refused("has 1 images and 0 masks of liver-test", lambda: data.load("monuseg_64", packed))
+    refused("no monuseg/liver-test.instances.png", lambda: data.load("monuseg_64", packed))
+    refused("has 1 images and 0 masks of liver-test", lambda: monuseg.load_monuseg(packed, 64))
     (folder / "manifest.json").write_text('[{"id": "a", "organ": "lung", "split": "train"}]')
-    refused("an entry needs id, organ", lambda: data.load("monuseg_64", packed))
+    refused("an entry needs id, organ", lambda: monuseg.load_monuseg(packed, 64))
 
 
 XML = """<Annotations><Annotation><Regions>

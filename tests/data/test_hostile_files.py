@@ -106,6 +106,16 @@ def test_labels_that_are_no_classes(tmp_path, largest):
         load("own", tmp_path)
 
 
+def test_labels_that_are_counted_from_one(tmp_path):
+    counted = {f"{split}_labels": np.arange(20) % 3 + 1 for split in ("train", "test")}
+    given = sound(**counted)
+    np.savez(tmp_path / "own.npz", **given)
+    with pytest.raises(InputError, match="count labels from 0, or name the classes"):
+        load("own", tmp_path)
+    np.savez(tmp_path / "own.npz", **given, classes=np.array(["none", "a", "b", "c"]))
+    assert load("own", tmp_path).num_classes == 4
+
+
 def test_a_pipe_does_not_stop_the_list_of_data_sets(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zero.npz").symlink_to("/dev/zero")

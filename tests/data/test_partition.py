@@ -293,10 +293,10 @@ def test_the_queue_asks_for_the_file_of_a_partition_that_names_none():
 
 def test_wrong_number_of_clients(tmp_path):
     write(tmp_path / "s.json", [[0], [1]])
-    with pytest.raises(InputError, match=r"the file s.json has 2 clients, but 3 are asked for"):
+    with pytest.raises(InputError, match=r"the file s.json has 2 clients, not 3: give --clients 2"):
         p.split({"name": "file", "file": "s.json"}, SPLIT, 3, 0, tmp_path)
     centred = Split(SPLIT.images, SPLIT.labels, torch.tensor([0, 1, 0, 1, 0, 1]))
-    with pytest.raises(InputError, match="has 2 clients, but 3"):
+    with pytest.raises(InputError, match="has 2 clients, not 3: give --clients 2"):
         p.split({"name": "natural"}, centred, 3, 0)
 
 

@@ -247,10 +247,6 @@ CASES = {
             "--variant": "released",
         }.items()
     },
-    "a seed that the table does not have": (
-        ["run", "--cell", "reference/1/FedAvg/mnist-0.05", "--seed", "99"],
-        "seeds 0, 1, 2, not 99",
-    ),
     "pending and a seed": (["run", "--pending", "--seed", "1"], "--seed"),
     "an unknown algorithm of 10^5 letters": (
         ["run", "--algorithm", "x" * 100_000, "--dataset", "digits"],

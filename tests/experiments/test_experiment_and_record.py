@@ -250,8 +250,8 @@ def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
     with alone(lock, "this test"), pytest.raises(FileError, match="another process"):
         queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
     assert Record.load(path) == other
-    anew = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
-    assert anew.environment == record.environment
+    anew, _, computed = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
+    assert computed and anew.environment == record.environment
 
 
 def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
         for runtime, number in ((Runtime(), threads), (other, threads + (way == "threads"))):
             torch.set_num_threads(number)
             for _ in range(2):
-                ran.append(queue.measure_anew(small(), "adhoc", tmp_path, runtime))
+                ran.append(queue.measure_anew(small(), "adhoc", tmp_path, runtime)[0])
             found = ran[-1].environment
             assert (found["precision"], found["threads"]) == (runtime.precision, number)
     finally:

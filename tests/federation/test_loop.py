@@ -63,7 +63,7 @@ def test_what_server_and_clients_share_is_written_once(task, tmp_path):
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(task, tmp_path):
     path = tmp_path / "c"
     next(rounds(TINY, task=task, checkpoint=path))
-    with pytest.raises(InputError, match="belongs to another experiment"):
+    with pytest.raises(InputError, match="was begun with experiment"):
         next(rounds(tiny(seed=9), task=task, checkpoint=path))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="damaged"):

@@ -47,11 +47,26 @@ def test_a_seed_that_the_table_does_not_have_is_refused(cell):
         cell.chosen([77])
 
 
+def test_a_seed_of_ones_own_has_a_line_and_no_verdict(cell, tmp_path, capsys):
+    book = of_seed(cell, 0)
+    own = attrs.evolve(book, experiment=attrs.evolve(book.experiment, seed=77))
+    lines = comparison(cell, [book], [own]).splitlines()
+    assert lines[3].endswith("over 1 seed  no verdict below 3 seeds")
+    assert lines[4] == "seed 77: the book has no record of it"
+    assert [run.seed for run in cell.chosen([77, 0], free=True)] == [77, 0]
+    place = ["reference/1/FedAvg/mnist-0.05", "--profile", "quick", "--seed", "77"]
+    assert main(["check", *place, "--out", str(tmp_path)]) == 0
+    assert "seed 77: the book has no record of it" in capsys.readouterr().out
+    assert main(["run", "--cell", *place]) == 2
+    assert "`run` with --out, take any" in capsys.readouterr().err
+
+
 def test_a_check_runs_in_a_folder_of_its_own_and_twice_gives_the_same(tmp_path, capsys):
     cell, folder = "reference/1/FedAvg/mnist-0.05", tmp_path / "checked"
-    for _ in range(2):
+    for again in range(2):
         assert main(["check", cell, "--profile", "quick", "--seed", "0", "--out", str(folder)]) == 0
         out = capsys.readouterr().out
         assert "printed  nothing" in out and "yours" in out
+        assert ("from a check before" in out) == bool(again)
     (found,) = folder.glob("reference/*.json")
     assert Record.load(found).status == "complete"
