@@ -108,17 +108,17 @@ class FedDF(fedavg.FedAvg):
             student, settings.distill_lr, settings.distill_steps, settings.clip_norm
         )
 
-        def learn(from_: int, first: int, steps: int) -> None:
+        def learn(apart: int, done: int, steps: int) -> None:
             public.mimic(
                 task,
                 student,
-                images[from_:],
-                ensemble[from_:],
+                images[apart:],
+                ensemble[apart:],
                 self._divergence,
                 optimiser,
                 settings.distill_batch,
                 steps,
-                rng.at("from", first),
+                rng.at("from", done),
             )
 
         if settings.patience >= settings.distill_steps:

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -119,12 +118,18 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         raise InputError(f"cannot write into the folder {output.parent}")
     notebook = read(source)
     notebook.metadata["kernelspec"] = KERNEL
-    execute(notebook, source, output, values)
+    execute(notebook, source, output, values, progress=True)
     return output
 
 
 def execute(
-    notebook: Any, source: Path, output: Path, values: Mapping[str, Any], kernel: Any = None
+    notebook: Any,
+    source: Path,
+    output: Path,
+    values: Mapping[str, Any],
+    kernel: Any = None,
+    *,
+    progress: bool = False,
 ) -> None:
     """Run the cells of a notebook (nbformat's node) in the folder of `source`, and save them with
     their outputs; in a `kernel` (jupyter_client's manager) that runs already, or in a new one.
@@ -145,7 +150,7 @@ def execute(
                 parameters=dict(values),
                 kernel_name="python3",
                 cwd=str(source.resolve().parent),
-                progress_bar=sys.stderr.isatty(),
+                progress_bar=progress,
                 extra_arguments=["--log-level=CRITICAL"],
                 km=kernel,
             )

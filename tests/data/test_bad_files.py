@@ -365,7 +365,10 @@ def test_downloads_that_fail(tmp_path, monkeypatch):
 
     monkeypatch.setattr(datasets, "CIFAR10", no_network)
     message = refused(
-        r"could not be downloaded to .* \(OSError: no route to host\)", "cifar10", tmp_path, download=True
+        r"could not be downloaded to .* \(OSError: no route to host\)",
+        "cifar10",
+        tmp_path,
+        download=True,
     )
     assert str(tmp_path) in message
     monkeypatch.setattr(datasets, "CIFAR10", lambda *_, **__: None)
