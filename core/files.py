@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -81,6 +82,18 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise _NotFinite(f"{text[:20]} is not a finite number")
     return value
+
+
+def make_folder(path: Path, name: str) -> None:
+    """Make a folder where there is none. Raises InputError, calling it by `name`, where no file can be
+    written into it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{name} {path} cannot be written: {error.strerror or error}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise InputError(f"{name} {path} cannot be written: you may not write there")
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

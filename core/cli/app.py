@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,13 +77,3 @@ def known_profile(profile: str) -> str:
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
     return profile
-
-
-def usable(out: Path) -> None:
-    """Raise InputError, naming the option, where no records can be written below a folder."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out} cannot be written: you may not write there")

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Precision, Profile, app, known_profile, usable
+from core.cli.app import Device, Precision, Profile, app, known_profile
 from core.errors import InputError
+from core.files import make_folder
 
 #: columns of a table in the terminal
 SHOWN = [
@@ -228,7 +229,7 @@ def check(
     from core.federation import Runtime
     from core.report.cellcheck import comparison
 
-    usable(out)
+    make_folder(out, "--out")
     found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
     yours = []
     for one in found.chosen(seed, free=True):

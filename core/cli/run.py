@@ -9,18 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import (
-    Device,
-    Out,
-    Precision,
-    Profile,
-    app,
-    fail_where,
-    known_profile,
-    pairs,
-    usable,
-)
+from core.cli.app import Device, Out, Precision, Profile, app, fail_where, known_profile, pairs
 from core.errors import InputError
+from core.files import make_folder
 
 Algorithm = Annotated[
     str | None,
@@ -294,12 +285,12 @@ def _measure(
     from core.federation import Runtime
 
     if out is not None:
-        usable(out)
+        make_folder(out, "--out")
     runtime, added = Runtime.choose(**how), False
 
     def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
-        old = record.code != code_version()
-        return old and paper == ADHOC and record.status == "complete"
+        again = paper == ADHOC and record.status == "complete"
+        return again and record.code != code_version()
 
     for experiment in experiments:
         record, path, computed = queue.measure(
@@ -339,7 +330,7 @@ def _queue(
     if gpus_per_run is not None and not (on or "").startswith("ray"):
         raise InputError("--gpus-per-run belongs to --on ray")
     if out is not None:
-        usable(out)
+        make_folder(out, "--out")
     items = _runnable(profile, shard, only, out)
     if on is None:
         _run_pending(items, minutes, out, Runtime.choose(**how))

@@ -14,6 +14,9 @@ def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -
     `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image
     that lies in the range comes back, by `Dataset.normalise`, within half a grey level.
     """
-    scale, shift = (images.new_tensor(values).view(1, -1, 1, 1) for values in (std, mean))
+    scale, shift = (
+        torch.tensor(values, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+        for values in (std, mean)
+    )
     levels = (images * scale + shift) * 255
     return levels.round().clamp(0, 255).to(torch.uint8)

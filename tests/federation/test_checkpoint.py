@@ -75,14 +75,14 @@ def test_what_was_done_stays_in_the_record_where_time_is_up_at_once(tmp_path, mo
 def test_precisions_are_not_mixed(files):
     refused(
         files,
-        "another precision, 'float32' and not 'bfloat16'",
+        "begun with precision 'float32', not 'bfloat16'",
         runtime=Runtime(precision="bfloat16"),
     )
 
 
 def test_code_is_not_mixed(files, monkeypatch):
     monkeypatch.setattr(running, "code_version", lambda: "0" * 12)
-    refused(files, "another code")
+    refused(files, "begun with code")
 
 
 def test_numbers_of_threads_are_not_mixed_on_a_cpu(files):
@@ -90,13 +90,13 @@ def test_numbers_of_threads_are_not_mixed_on_a_cpu(files):
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        refused(files, "another threads")
+        refused(files, "begun with threads")
     finally:
         torch.set_num_threads(before)
 
 
 def test_experiments_are_not_mixed(files):
-    refused(files, "another experiment", changes={"seed": 1})
+    refused(files, "begun with experiment", changes={"seed": 1})
 
 
 def emptied(path):
