@@ -56,7 +56,7 @@ def side_by_side(leads):
     return wide.reindex(columns=[*rivals(1).values()])
 
 
-printed, measured = {}, {}
+printed, measured, seeds = {}, {}, set()
 scores = found.pivot(index="row", columns="column", values="printed")
 # random selection is printed once, among the centralized methods
 for name in ("R.S.@10", "R.S.@100"):
@@ -71,6 +71,7 @@ for m in (1, 10):
     of = of[of["row"].isin(names) & of["column"].isin(own)]
     behind = of.pivot(index="column", columns="row", values="gain")
     measured[m] = -behind.rename(columns=names)
+    seeds = seeds | set(of["seeds"])
 printed, measured = side_by_side(printed), side_by_side(measured)
 # ten clients' images of a class are as many as one random selection; those
 # of the natural partition's four clients are fewer
@@ -93,8 +94,9 @@ cells = table_frame("gddfl", 1, best)
 cells = cells[cells["printed_text"].ne("")]
 sentences += [
     "- A case is a column with one or ten images of each class; a lead is the "
-    "mean over one to three seeds, however small. DC, DSA and FedAvg have "
-    "smaller budgets than in print (below).",
+    f"mean over {min(seeds, default=0)} to {max(seeds, default=0)} seeds, "
+    "however small. DC, DSA and FedAvg have smaller budgets than in print "
+    "(below).",
     f"- Printed cells: {verdict_counts(cells)}.",
 ]
 Markdown("\n".join(sentences))
