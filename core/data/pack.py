@@ -35,8 +35,7 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     """
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
-    for _, name, source, files in sorted(_candidates(folder)):
-        size = sum(len(zlib.compress(file.read_bytes(), 1)) for file in files)
+    for size, name, source, files in sorted(_candidates(folder), key=lambda one: one[:2]):
         if size <= room and not any(files == taken for _, taken in chosen.values()):
             chosen[name], room = (source, files), room - size
     if not chosen:
@@ -67,7 +66,7 @@ def shareable() -> list[str]:
 
 
 def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
-    """Bytes, name, source and files of each set that is here and may be passed on."""
+    """Bytes in a pack, name, source and files of each set that is here and may be passed on."""
     for source in SOURCES.values():
         for size in source.sizes:
             for layout in source.layouts(size):
@@ -77,8 +76,8 @@ def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
                     and source.licence.startswith(FREE)
                     and all(file.is_file() for file in files)
                 ):
-                    total = sum(file.stat().st_size for file in files)
-                    yield total, source.title(size), source, files
+                    packed = sum(len(zlib.compress(file.read_bytes(), 1)) for file in files)
+                    yield packed, source.title(size), source, files
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
