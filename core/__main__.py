@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         see = " ".join(filter(None, ["python -m core", verb, "--help"]))
         return _failed(InputError(error.format_message()), f" (see {see})")
     if status == 130:
-        goes_on = (arguments or sys.argv[1:])[:1] in (["run"], ["check"])
+        goes_on = (arguments or sys.argv[1:])[:1] in (["run"], ["check"], ["book"])
         where = "goes on where it stopped" if goes_on else "starts anew"
         print(f"interrupted; the same command {where}", file=sys.stderr)
     return status

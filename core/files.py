@@ -141,8 +141,11 @@ def read_tensors(
         with safe_open(path, framework="pt", device=device) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
+    except SafetensorError as error:
         raise damaged(what, path, error) from None
+    except OSError as error:
+        reason = error.strerror or one_line(error, 80)
+        raise FileError(f"the {what} {path} cannot be read: {reason}") from None
 
 
 def damaged(what: str, path: Path, error: Exception) -> FileError:

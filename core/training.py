@@ -17,9 +17,9 @@ from core.rng import Rng
 Objective = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def cosine(first: float, last: float, done: float) -> float:
-    """A rate that falls from `first` to `last` along half a cosine, when the share `done` is behind."""
-    return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+def cosine(first: float, last: float, done: float, of: float = 1.0) -> float:
+    """A rate that falls from `first` to `last` along half a cosine, when so much `of` all is done."""
+    return last + (first - last) * (1 + math.cos(math.pi * done / of)) / 2
 
 
 class Descent(Protocol):

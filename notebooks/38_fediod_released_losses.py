@@ -31,6 +31,7 @@ from core.report.lesson import answers
 from core.report.taught import slope, small_lesson
 from core.report.texts import Markdown
 from core.rng import Rng
+from core.training import cosine
 
 Settings = find("fediod").Settings
 printed, released = Settings(), Settings.released()
@@ -327,7 +328,7 @@ schedules = {
 }
 rates = pd.DataFrame(
     [
-        {"share": part, "rate": s.cosine(first, last, part), "label": label}
+        {"share": part, "rate": cosine(first, last, part), "label": label}
         for label, (s, whose) in schedules.items()
         for first in [getattr(s, f"{whose}_lr")]
         for last in [getattr(s, f"{whose}_last_lr")]

@@ -229,10 +229,10 @@ def check(
     from core.federation import Runtime
     from core.report.cellcheck import comparison
 
-    make_folder(out, "--out")
     found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
-    yours = []
-    for one in found.chosen(seed, free=True):
+    runs, yours = found.chosen(seed, free=True), []
+    make_folder(out, "--out")
+    for one in runs:
         record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
         yours.append(record)
         if not computed:

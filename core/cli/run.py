@@ -289,8 +289,7 @@ def _measure(
     runtime, added = Runtime.choose(**how), False
 
     def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
-        again = paper == ADHOC and record.status == "complete"
-        return again and record.code != code_version()
+        return paper == ADHOC and record.code != code_version()
 
     for experiment in experiments:
         record, path, computed = queue.measure(

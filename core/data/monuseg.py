@@ -129,7 +129,7 @@ def _packed(folder: Path) -> dict[str, list[Picture]]:
                 f"{folder}/manifest.json: an entry needs id, organ ({', '.join(ORGANS)}) and split "
                 "(train or test)"
             ) from None
-        if not NAME.fullmatch(str(id_)):
+        if not (isinstance(id_, str) and NAME.fullmatch(id_)):
             raise InputError(f"{folder}/manifest.json: {brief(id_)} is not the name of an image")
         images = [path for path in folder.glob(f"{id_}.*") if ".instances." not in path.name]
         mask = folder / f"{id_}.instances.png"

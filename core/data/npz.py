@@ -207,7 +207,9 @@ def load_npz(
             raise InputError(
                 f"{path}: labels go up to {max(tops)} although there are {len(train)} training images"
             )
-        if not any((split.labels == 0).any() for split in (train, val, test) if split is not None):
+        if tops and not any(
+            (split.labels == 0).any() for split in (train, val, test) if split is not None
+        ):
             raise InputError(
                 f"{path}: no image has the label 0; count labels from 0, or name the classes in an array "
                 "'classes'"

@@ -161,11 +161,14 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
 
 
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
-    """The files that hold an experiment's record and its checkpoint."""
-    name = experiment.id
-    if out is None:
-        return RESULTS / paper / f"{name}.json", REPOSITORY / ".checkpoints" / f"{name}.safetensors"
-    return out / paper / f"{name}.json", out / "checkpoints" / f"{name}.safetensors"
+    """The files that hold an experiment's record and its checkpoint. Runs that no table asks for have
+    checkpoints of their own.
+    """
+    below, saved = (
+        (RESULTS, REPOSITORY / ".checkpoints") if out is None else (out, out / "checkpoints")
+    )
+    saved = saved / ADHOC if paper == ADHOC else saved
+    return below / paper / f"{experiment.id}.json", saved / f"{experiment.id}.safetensors"
 
 
 def measure(
@@ -182,7 +185,8 @@ def measure(
     one, in the book.
 
     Args:
-        stale: which record, complete or not, does not count: it goes, with its checkpoint.
+        stale: which record, complete or not, does not count: its checkpoint goes at once, and it goes
+            when another has taken its place.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
     its checkpoint. Raises FileError while another process runs the same experiment, and InputError
@@ -190,16 +194,18 @@ def measure(
     its file holds another run.
     """
     path, checkpoint = places(experiment, paper, out)
-    files = [path, *(book_files(f"{experiment.id}.json") if out is None else ())]
+    apart, old = out is not None or paper == ADHOC, path.with_name(f"{path.name}.old")
+    files = [path, *(() if apart else book_files(f"{experiment.id}.json"))]
     if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
         _same_input(*known)
         return *known, False
     with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
         if path.exists() and stale(Record.load(path)):
-            path.unlink()
+            path.replace(old)
             clean_up(checkpoint)
         # the process that held the lock may have finished it
         if known := _complete(experiment, files, checkpoint):
+            _same_input(*known)
             return *known, False
         record = run(
             experiment,
@@ -209,6 +215,8 @@ def measure(
             progress=progress,
             deadline=deadline,
         )
+        if record.status == "complete":
+            old.unlink(missing_ok=True)
     return record, path, True
 
 
@@ -367,21 +375,19 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     found = [_checked(path) for path in paths]
     here = records(root)
     complete = [(path, record) for path, record in found if record.status == "complete"]
-    homes = {
-        (root or RESULTS) / _paper(path, record) / path.name: record
-        for path, record in complete
-        if record.experiment.id not in here
-    }
-    fresh = {home: record for home, record in homes.items() if not home.exists()}
-    for home, record in fresh.items():
+    fresh: dict[str, tuple[Path, Record]] = {}
+    for path, record in complete:
+        home = (root or RESULTS) / _paper(path, record) / path.name
+        there = home.exists() and Record.load(home).status == "complete"
+        if not there and record.experiment.id not in here:
+            fresh[record.experiment.id] = home, record
+    for home, record in fresh.values():
         record.save(home)
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
 
 
 def _paper(path: Path, record: Record) -> str:
-    """The folder of a record: that of the paper in whose table a run stands that was asked for by its
-    settings.
-    """
+    """The folder of a record: for a run by its settings that of the paper whose table has it, if any."""
     if path.parent.name != ADHOC:
         return path.parent.name
     run = record.experiment

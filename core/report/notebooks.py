@@ -235,6 +235,10 @@ def _typed(name: str, value: Any, default: Any) -> Any:
     return value
 
 
+#: parameters that are the number of a class or of another thing, not how many there are
+PLACES = ("left_out",)
+
+
 def _possible(name: str, value: Any, default: Any) -> None:
     """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's
     rule, and a number of things that is 1 or more by default is never less.
@@ -263,11 +267,11 @@ def _possible(name: str, value: Any, default: Any) -> None:
             Experiment(algorithm="fedavg", dataset="digits", seed=seed)
     elif name in ("clients", "rounds", "train_fraction", "evaluate_every", "variant"):
         Experiment(algorithm="fedavg", dataset="digits", **{name: value})
-    elif isinstance(default, int) and not isinstance(default, bool) and default > 0:
-        check_whole(name, value, 1)
     elif name in ("alpha", "alphas", "beta"):
         for number in value if isinstance(value, (list, tuple)) else [value]:
             check_number(name, number, 0, above=True)
+    elif type(default) is int and default > 0 and name not in PLACES:
+        check_whole(name, value, 1)
 
 
 def _algorithms() -> list[str]:

@@ -43,7 +43,7 @@ def update_by_epochs(
     epochs = -(-settings.total(len(labels)) // steps)
     best, kept = -math.inf, None
     for epoch in range(epochs):
-        share = cosine(1.0, LEFT, epoch / epochs) if falling else 1.0
+        share = cosine(1.0, LEFT, epoch, epochs) if falling else 1.0
         share *= settings.decay if 2 * epoch >= epochs else 1.0
         for group in optimiser.param_groups:
             group["lr"] = settings.lr * share

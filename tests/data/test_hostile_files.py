@@ -106,6 +106,20 @@ def test_labels_that_are_no_classes(tmp_path, largest):
         load("own", tmp_path)
 
 
+def test_a_file_without_images_is_called_so(tmp_path):
+    none = {
+        f"{split}_{what}": value[:0]
+        for split in ("train", "test")
+        for what, value in (
+            ("images", np.zeros((1, 28, 28), np.uint8)),
+            ("labels", np.zeros(1, int)),
+        )
+    }
+    np.savez(tmp_path / "own.npz", **none)
+    with pytest.raises(InputError, match="is empty"):
+        load("own", tmp_path)
+
+
 def test_labels_that_are_counted_from_one(tmp_path):
     counted = {f"{split}_labels": np.arange(20) % 3 + 1 for split in ("train", "test")}
     given = sound(**counted)

@@ -246,12 +246,36 @@ def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
     record, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     other = attrs.evolve(record, environment=record.environment | {"torch": "another"})
     other.save(path)
-    lock = path.parents[1] / "checkpoints" / f"{small().id}.lock"
+    lock = queue.places(small(), "adhoc", tmp_path)[1].with_suffix(".lock")
     with alone(lock, "this test"), pytest.raises(FileError, match="another process"):
         queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
     assert Record.load(path) == other
     anew, _, computed = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
     assert computed and anew.environment == record.environment
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_what_other_code_left_stays_until_there_is_something_in_its_place(tmp_path):
+    """An algorithm of one's own is changed, and the new run is cut, or fails."""
+    record, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    attrs.evolve(record, code="0" * 12).save(path)
+    wanted = {"out": tmp_path, "runtime": Runtime(), "stale": lambda one: one.code != record.code}
+    cut, _, _ = queue.measure(small(), "adhoc", deadline=time.monotonic(), **wanted)
+    old = path.with_name(f"{path.name}.old")
+    assert cut.status == "running" and json.loads(old.read_text())["code"] == "0" * 12
+    # the next change begins anew, also where a run was cut
+    attrs.evolve(cut, code="1" * 12).save(path)
+    whole, _, computed = queue.measure(small(), "adhoc", **wanted)
+    assert computed and whole.rounds[0]["metrics"] == record.rounds[0]["metrics"]
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_a_run_by_its_settings_leaves_a_cells_checkpoint_alone(tmp_path):
+    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    cut = {"out": tmp_path, "runtime": Runtime(), "deadline": time.monotonic()}
+    first, _, _ = queue.measure(small(), "fedmk", **cut)
+    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    assert first.status == "running" and queue.places(small(), "fedmk", tmp_path)[1].exists()
 
 
 def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
@@ -268,6 +292,11 @@ def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
     assert queue.import_records(own) == queue.Imported(new=2, known=0, unfinished=0)
     assert records().keys() == {asked.id} and (book / "adhoc" / f"{small().id}.json").exists()
     assert queue.import_records(own) == queue.Imported(new=0, known=2, unfinished=0)
+    # a run that was begun here and ended elsewhere
+    here = book / "reference" / f"{asked.id}.json"
+    attrs.evolve(Record.load(here), status="running").save(here)
+    assert queue.import_records(own) == queue.Imported(new=1, known=1, unfinished=0)
+    assert Record.load(here).status == "complete"
     assert queue.measure(small(), "reference", runtime=Runtime())[2]
 
 

@@ -117,6 +117,14 @@ def test_the_valid_names_are_listed(tiny):
         notebooks.check_parameters(tiny, {"zzz": 1})
 
 
+def test_a_count_is_at_least_one_and_a_class_may_be_zero():
+    assert (
+        notebooks.check_parameters("40_knowledge_distillation", {"left_out": "0"})["left_out"] == 0
+    )
+    with pytest.raises(InputError, match="active must be a whole number of at least 1, not 0"):
+        notebooks.check_parameters("26_fedmk_communication", {"active": "0"})
+
+
 def test_a_notebook_without_parameters_knows_none(tmp_path):
     path = tmp_path / "plain.py"
     path.write_text("# %%\nprint(1)\n")

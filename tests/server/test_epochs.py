@@ -27,8 +27,8 @@ DATA = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
 
 def test_a_cosine_goes_from_one_to_a_hundredth():
     """As the released line: ((1 + cos(x pi / E)) / 2) (1 - 0.01) + 0.01."""
-    assert [cosine(1, 0.01, e / 2) for e in (0, 1, 2)] == pytest.approx([1.0, 0.505, 0.01])
-    assert cosine(1, 0.01, 1 / 4) == pytest.approx(0.01 + 0.99 * (1 + 0.5**0.5) / 2)
+    assert [cosine(1, 0.01, e, 2) for e in (0, 1, 2)] == pytest.approx([1.0, 0.505, 0.01])
+    assert cosine(1, 0.01, 1, 4) == pytest.approx(0.01 + 0.99 * (1 + 0.5**0.5) / 2)
 
 
 @pytest.mark.parametrize("falling", [False, True])
@@ -38,7 +38,7 @@ def test_every_epoch_has_its_rate(falling, decay):
     model = linear()
     plan = attrs.evolve(PLAN, decay=decay)
     update_by_epochs(model, *DATA, plan, slope, Rng(0), falling=falling)
-    shares = [cosine(1, 0.01, e / 4) if falling else 1.0 for e in range(4)]
+    shares = [cosine(1, 0.01, e, 4) if falling else 1.0 for e in range(4)]
     total = sum(2 * 0.5 * share * (decay if e >= 2 else 1) for e, share in enumerate(shares))
     assert model.weight.item() == pytest.approx(total)
 

@@ -31,7 +31,7 @@ from core.experiments.flower import wire
 from core.experiments.running import make_clients, make_task, task_on
 from core.federation import Client, Runtime, Task, owner
 from core.federation.tensors import fingerprint, put, take
-from core.files import read_tensors, write_tensors
+from core.files import damaged, read_tensors, write_tensors
 from core.rng import Rng
 
 app = ClientApp()
@@ -61,6 +61,12 @@ def _clients(experiment: str, where: Runtime) -> list[Client]:
     return make_clients(stated, task)
 
 
+@functools.lru_cache(maxsize=8)
+def _owner(experiment: str, folder: str, number: int, where: Runtime) -> Client:
+    stated, task = _task(experiment, folder, where)
+    return owner(task, number, stated.seed, stated.train_fraction)
+
+
 def own(context: Context) -> tuple[Experiment, Client]:
     """The experiment, and this node's client, without its memory."""
     text, config = str(context.run_config["experiment"]), context.node_config
@@ -69,13 +75,13 @@ def own(context: Context) -> tuple[Experiment, Client]:
         raise InputError("this node needs a whole number partition-id in its --node-config")
     where = runtime(context)
     folder = config.get("data")
-    experiment, task = _task(text, None if folder is None else str(folder), where)
+    experiment, _ = _task(text, None if folder is None else str(folder), where)
     if not 0 <= number < experiment.clients:
         raise InputError(f"partition-id must be 0 .. {experiment.clients - 1}, not {number}")
     if folder is None:
         client = _clients(text, where)[number]
     else:
-        client = owner(task, number, experiment.seed, experiment.train_fraction)
+        client = _owner(text, str(folder), number, where)
     return experiment, client
 
 
@@ -105,6 +111,8 @@ def _recall(
         last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
     elif path is not None and path.exists():
         kept, about = read_tensors(path, "memory", str(client.task.runtime.device))
+        if "asked" not in about:
+            raise damaged("memory", path, InputError("it does not say what was asked"))
         last = about["asked"]
     secret = kept["secret"] if "secret" in kept else fresh_secret()
     return take("before/" if last == question else "after/", kept), secret
