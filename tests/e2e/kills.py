@@ -148,7 +148,9 @@ def kill_often(kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
         run(context, out)
         assert result(out) == whole
         # nor a file that a writer was at
-        assert {path.suffix for path in (out / "checkpoints").iterdir()} <= {".lock"}
+        left = [path for path in (out / "checkpoints").rglob("*") if path.is_file()]
+        assert {path.suffix for path in left} <= {".lock"}
+        assert [path.suffix for path in (out / "adhoc").iterdir()] == [".json"]
     return done
 
 
