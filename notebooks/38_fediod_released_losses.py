@@ -355,8 +355,7 @@ show(
 # - The released generator makes the teachers agree, the printed one makes them differ ({eq}`eq:ior-printed`,
 #   {eq}`eq:ior-released`).
 # - `balance` is not in print, and has the largest weight of the released terms.
-# - Where a discriminator is sure that an image is generated, the printed adversarial loss has no slope left, and the
-#   released one its steepest.
+# - Where a discriminator is sure of a generated image, the printed loss has no slope left, the released its steepest.
 # - The printed method takes one step of the student for one of the generator, the released one five.
 #
 # ## Exercises

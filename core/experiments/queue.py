@@ -375,9 +375,12 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     found = [_checked(path) for path in paths]
     here = records(root)
     complete = [(path, record) for path, record in found if record.status == "complete"]
-    fresh: dict[str, tuple[Path, Record]] = {}
+    apart = [record.experiment for path, record in complete if path.parent.name == ADHOC]
+    papers, fresh = _papers(apart), dict[str, tuple[Path, Record]]()
     for path, record in complete:
-        home = (root or RESULTS) / _paper(path, record) / path.name
+        paper = path.parent.name
+        paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
+        home = (root or RESULTS) / paper / path.name
         there = home.exists() and Record.load(home).status == "complete"
         if not there and record.experiment.id not in here:
             fresh[record.experiment.id] = home, record
@@ -386,13 +389,11 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
 
 
-def _paper(path: Path, record: Record) -> str:
-    """The folder of a record: for a run by its settings that of the paper whose table has it, if any."""
-    if path.parent.name != ADHOC:
-        return path.parent.name
-    run = record.experiment
-    cells = (cell for spec in TableSpec.all() for cell in spec.cells(run.profile))
-    return next((cell.paper for cell in cells if run in cell.experiments), ADHOC)
+def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
+    """Of runs by their settings, by id: the paper in whose table they stand. The others are not there."""
+    profiles, ids = {run.profile for run in runs}, {run.id for run in runs}
+    cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))
+    return {run.id: cell.paper for cell in cells for run in cell.experiments if run.id in ids}
 
 
 def _checked(path: Path) -> tuple[Path, Record]:
