@@ -254,7 +254,7 @@ def import_(
     Example:
       python -m core import runs
     """
-    from core.experiments import queue
+    from core.experiments import importing
 
-    done = queue.import_records(folder)
+    done = importing.import_records(folder)
     print(f"{done.new} records imported, {done.known} known before, {done.unfinished} not finished")

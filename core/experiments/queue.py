@@ -1,11 +1,8 @@
-"""The queue of runs that the tables still need, and the way of results from one machine to
-another.
-"""
+"""The queue of runs that the tables still need."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +13,6 @@ import attrs
 from core import data
 from core.data.partition import written
 from core.errors import InputError, one_line
-from core.experiments import schema
 from core.experiments.cell import Cell
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
@@ -343,68 +339,3 @@ def run_pending(
             continue
         if computed:
             yield item, record
-
-
-@attrs.frozen
-class Imported:
-    """What an import did, in numbers of records."""
-
-    new: int
-    known: int
-    unfinished: int
-
-
-def import_records(folder: Path, root: Path | None = None) -> Imported:
-    """Copy complete records from a folder that `run --out` filled into the book's. Records already
-    there are kept. One that was not run as a cell of a table goes to the paper in whose table it
-    stands, if there is one.
-
-    Raises InputError when the folder holds no record, or one of them is damaged, cannot come from a
-    run, belongs to an algorithm that is not here, or has another name than its experiment; nothing
-    is copied then.
-    """
-    paths = sorted(folder.glob("*/*.json"))
-    if not paths:
-        inside = any(folder.glob("*.json"))
-        where = (
-            "the folder above it, for" if inside else "the folder that was given to run as --out:"
-        )
-        raise InputError(
-            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
-        )
-    found = [_checked(path) for path in paths]
-    here = records(root)
-    complete = [(path, record) for path, record in found if record.status == "complete"]
-    apart = [record.experiment for path, record in complete if path.parent.name == ADHOC]
-    papers, fresh = _papers(apart), dict[str, tuple[Path, Record]]()
-    for path, record in complete:
-        paper = path.parent.name
-        paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
-        home = (root or RESULTS) / paper / path.name
-        there = home.exists() and Record.load(home).status == "complete"
-        if not there and record.experiment.id not in here:
-            fresh[record.experiment.id] = home, record
-    for home, record in fresh.values():
-        record.save(home)
-    return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
-
-
-def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
-    """Of runs by their settings, by id: the paper in whose table they stand. The others are not there."""
-    profiles, ids = {run.profile for run in runs}, {run.id for run in runs}
-    cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))
-    return {run.id: cell.paper for cell in cells for run in cell.experiments if run.id in ids}
-
-
-def _checked(path: Path) -> tuple[Path, Record]:
-    """A record that comes from elsewhere."""
-    record = Record.load(path, "import takes the folder that was given to run as --out")
-    try:
-        schema.check_settings(record)
-    except InputError as error:
-        raise InputError(f"the record {path} does not fit this code: {error}") from None
-    if path.stem != record.experiment.id:
-        raise InputError(f"the record {path} must be called {record.experiment.id}.json")
-    if not re.fullmatch("[a-z0-9_]{1,40}", path.parent.name):
-        raise InputError(f"the record {path} lies in a folder that is not named after a paper")
-    return path, record

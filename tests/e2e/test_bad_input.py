@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from core.__main__ import main
-from core.experiments import Experiment, Record, TableSpec, queue, record
+from core.experiments import Experiment, Record, TableSpec, importing, queue, record
 
 QUICK = [
     "run",
@@ -63,6 +63,7 @@ def data_root(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCON_DATA", str(root))
     monkeypatch.setattr(record, "RESULTS", results)
     monkeypatch.setattr(queue, "RESULTS", results)
+    monkeypatch.setattr(importing, "RESULTS", results)
     return root
 
 

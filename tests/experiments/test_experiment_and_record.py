@@ -12,7 +12,16 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, TableSpec, make_task, queue, record, records
+from core.experiments import (
+    Experiment,
+    Record,
+    TableSpec,
+    importing,
+    make_task,
+    queue,
+    record,
+    records,
+)
 from core.experiments.running import run
 from core.federation import Runtime, Task
 from core.files import FileError, alone
@@ -130,17 +139,17 @@ def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
     unfinished = Record.load(there / "adhoc" / f"{small(seed=1).id}.json")
     unfinished.status = "running"
     unfinished.save(there / "adhoc" / f"{small(seed=1).id}.json")
-    assert queue.import_records(there, here) == queue.Imported(new=1, known=0, unfinished=1)
+    assert importing.import_records(there, here) == importing.Imported(new=1, known=0, unfinished=1)
     kept = here / "adhoc" / f"{small().id}.json"
     before = kept.read_bytes()
     changed = attrs.evolve(Record.load(kept), notes=["measured elsewhere"])
     changed.save(there / "adhoc" / kept.name)
-    assert queue.import_records(there, here) == queue.Imported(new=0, known=1, unfinished=1)
+    assert importing.import_records(there, here) == importing.Imported(new=0, known=1, unfinished=1)
     assert kept.read_bytes() == before
     # other files are not called damaged, and nobody is told to delete them
     (there / "adhoc" / "manifest.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match=r"manifest\.json is no record of a run; import takes"):
-        queue.import_records(there, here)
+        importing.import_records(there, here)
 
 
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
@@ -283,19 +292,20 @@ def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
     book, own = tmp_path / "results", tmp_path / "own"
     monkeypatch.setattr(record, "RESULTS", book)
     monkeypatch.setattr(queue, "RESULTS", book)
+    monkeypatch.setattr(importing, "RESULTS", book)
     asked = small(seed=1)
     for one in (small(), asked):
         queue.measure(one, "adhoc", out=own, runtime=Runtime())
     cell = SimpleNamespace(experiments=(asked,), paper="reference")
     table = SimpleNamespace(cells=lambda profile: [cell])
-    monkeypatch.setattr(queue.TableSpec, "all", lambda: [table])
-    assert queue.import_records(own) == queue.Imported(new=2, known=0, unfinished=0)
+    monkeypatch.setattr(importing.TableSpec, "all", lambda: [table])
+    assert importing.import_records(own) == importing.Imported(new=2, known=0, unfinished=0)
     assert records().keys() == {asked.id} and (book / "adhoc" / f"{small().id}.json").exists()
-    assert queue.import_records(own) == queue.Imported(new=0, known=2, unfinished=0)
+    assert importing.import_records(own) == importing.Imported(new=0, known=2, unfinished=0)
     # a run that was begun here and ended elsewhere
     here = book / "reference" / f"{asked.id}.json"
     attrs.evolve(Record.load(here), status="running").save(here)
-    assert queue.import_records(own) == queue.Imported(new=1, known=1, unfinished=0)
+    assert importing.import_records(own) == importing.Imported(new=1, known=1, unfinished=0)
     assert Record.load(here).status == "complete"
     assert queue.measure(small(), "reference", runtime=Runtime())[2]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, queue, record
+from core.experiments import Experiment, Record, importing, queue, record
 from core.experiments.record import LARGEST
 from core.federation import Runtime
 
@@ -39,6 +39,7 @@ def results(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "results"
     monkeypatch.setattr(record, "RESULTS", folder)
     monkeypatch.setattr(queue, "RESULTS", folder)
+    monkeypatch.setattr(importing, "RESULTS", folder)
     return folder
 
 
@@ -158,7 +159,7 @@ def test_a_record_that_no_run_wrote_is_refused(true, results, tmp_path, name):
     IMPOSSIBLE[name](data)
     path = put(tmp_path / "from", json.dumps(data))
     with pytest.raises(InputError, match="record") as error:
-        queue.import_records(tmp_path / "from")
+        importing.import_records(tmp_path / "from")
     assert str(path) in str(error.value) and len(str(error.value)) < 300 + len(str(path))
     assert not results.exists()
 
@@ -181,7 +182,7 @@ def test_a_sound_record_of_something_unknown_is_not_imported(true, results, tmp_
     data = true | {"id": other.id, "experiment": other.to_dict()}
     put(tmp_path / "from", json.dumps(data), f"{other.id}.json")
     with pytest.raises(InputError, match="does not fit"):
-        queue.import_records(tmp_path / "from")
+        importing.import_records(tmp_path / "from")
     assert not results.exists()
 
 
@@ -204,7 +205,7 @@ def test_a_sound_record_of_something_unknown_is_not_imported(true, results, tmp_
 def test_texts_that_are_no_record(results, tmp_path, text):
     path = put(tmp_path / "from", text)
     with pytest.raises(InputError, match="record") as error:
-        queue.import_records(tmp_path / "from")
+        importing.import_records(tmp_path / "from")
     assert len(str(error.value)) < 200 + len(str(path))
 
 
@@ -234,7 +235,7 @@ def test_what_lies_in_the_place_of_a_record(results, tmp_path, kind):
         case "bytes":
             path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(InputError, match=NAME):
-        queue.import_records(tmp_path / "from")
+        importing.import_records(tmp_path / "from")
 
 
 def test_a_true_record_is_never_replaced(true, results, tmp_path):
@@ -244,19 +245,23 @@ def test_a_true_record_is_never_replaced(true, results, tmp_path):
     better = copy.deepcopy(true)
     everywhere(better, "accuracy", 1.0)
     put(tmp_path / "from", json.dumps(better), paper="zzz")
-    assert queue.import_records(tmp_path / "from") == queue.Imported(new=0, known=1, unfinished=0)
+    assert importing.import_records(tmp_path / "from") == importing.Imported(
+        new=0, known=1, unfinished=0
+    )
     put(tmp_path / "from", json.dumps(better), "best.json")
     with pytest.raises(InputError, match=f"must be called {NAME}"):
-        queue.import_records(tmp_path / "from")
+        importing.import_records(tmp_path / "from")
     put(tmp_path / "strange", json.dumps(better), paper="<b>")
     with pytest.raises(InputError, match="named after a paper"):
-        queue.import_records(tmp_path / "strange")
+        importing.import_records(tmp_path / "strange")
     assert list(results.rglob("*.json")) == [kept] and kept.read_bytes() == before
 
 
 def test_what_a_run_wrote_is_imported(true, results, tmp_path):
     put(tmp_path / "from", json.dumps(true))
-    assert queue.import_records(tmp_path / "from") == queue.Imported(new=1, known=0, unfinished=0)
+    assert importing.import_records(tmp_path / "from") == importing.Imported(
+        new=1, known=0, unfinished=0
+    )
     assert json.loads((results / "fedvck" / NAME).read_text()) == true
 
 
@@ -264,7 +269,7 @@ def test_a_setting_that_came_later_may_be_missing(true, results, tmp_path):
     older = copy.deepcopy(true)
     del older["settings"]["weight_decay"]
     put(tmp_path / "from", json.dumps(older))
-    assert queue.import_records(tmp_path / "from").new == 1
+    assert importing.import_records(tmp_path / "from").new == 1
 
 
 def test_the_books_records_pass():
