@@ -6,7 +6,7 @@
 # PneumoniaMNIST, MNIST and CIFAR-10 that come with the book; digits for the quick run.
 #
 # Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone** lets
-# every client train alone and sends nothing: a floor that no method should fall below. **FedAvg**, **FedProx**,
+# every client train alone and sends nothing: what a method gains above it, it owes to the others. **FedAvg**, **FedProx**,
 # **FedAvgM** and **SCAFFOLD** exchange models ([federated learning](01_federated_learning) explains them).
 
 # %% tags=["parameters"]
@@ -231,9 +231,8 @@ for row in ("FedAvg", "FedAvg, 4 times the steps", "FedProx", "MOON"):
     for one in found[found["row"] == f"{row}, crops and flips"].itertuples():
         said.append(f"{row} {one.gain:+.1f} ({one.seeds} seeds)")
 Markdown(
-    f"What they change, in points, seed by seed: {'; '.join(said)}. So few "
-    "steps end long before a network knows its images by heart, and crops and "
-    "flips are there to prevent that."
+    f"What they change, in points, seed by seed: {'; '.join(said)}. Crops and "
+    "flips are there for networks that know their images by heart."
     if said
     else "Not measured at this profile."
 )

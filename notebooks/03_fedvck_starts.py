@@ -124,9 +124,9 @@ pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 #
 # ## What a start and a normalisation are worth
 #
-# CIFAR-10 at a Dirichlet concentration of 0.05, ConvNet of half the paper's width, a quarter of its images, two rounds,
-# on validation data. All rows have the same work but for the last of each kind, *not moved*: it sends the random real
-# images as they are. In the second round FedVCK's rows, as its code from noise, go on with the images of the first;
+# CIFAR-10 at a Dirichlet concentration of 0.05, ConvNet of half the paper's width, a third of its images, two rounds,
+# on validation data. All rows have the same work but for the two *not moved*: these send the random real images as
+# they are. In the second round FedVCK's rows, as its code from noise, go on with the images of the first;
 # FedDM's start anew.
 
 # %% tags=["hide-input"]
@@ -196,8 +196,8 @@ pd.DataFrame(rows, columns=columns).set_index("").round(1)
 
 # %% [markdown]
 # Look at the two rows *moved, against not moved*. With batch normalisation FedDM normalises condensed images by their
-# own batch. The network that is trained on them keeps statistics that real images do not have, and moving the images
-# makes them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this. Instance normalisation keeps no
+# own batch. So the network that is trained on them keeps statistics that real images do not have, which is the likely
+# reason why moving the images makes them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this. Instance normalisation keeps no
 # statistics, and moving pays. FedVCK's latent constraints ({eq}`eq:dc-latent`) are another way out of the same trap:
 # its images are normalised as real ones are.
 

@@ -135,9 +135,9 @@ found = {
 # %% [markdown]
 # ### One image at a time
 #
-# Some targets of one client of FedAvg. Shadow models that were trained with an image, and those that were not, are
-# clouds of their own where the image is hard; where all models are sure of it, there is nothing to see. The attacked
-# model's mark belongs to the one cloud or to the other.
+# Some targets of one client of FedAvg, from the one at which shadow models trained with it and without it differ most
+# to the one at which they differ least. For some images they are clouds of their own, and the attacked model's mark
+# belongs to one or the other; for the rest there is nothing to see.
 
 # %% tags=["hide-input"]
 show(clouds_chart(found["FedAvg"].clients[0].evidence))
@@ -268,7 +268,7 @@ pd.DataFrame(
 # ## The paper's tables
 #
 # Tables 6 and 12: LiRA with 64 shadow models at the paper's budget. On a laptop there are 16, on a tenth of the data,
-# over which FedAvg's clients pass ten times as printed; and there is one round only, so accuracies are those of one
+# over which FedAvg's clients pass ten times, as printed; and there is one round only, so accuracies are those of one
 # round. FedDM is the book's addition.
 #
 # An attacker trains on condensed images as the method's server does, and on a laptop that is 30 batches in a round. A
@@ -311,7 +311,8 @@ in_words("privacy")
 
 # %% [markdown]
 # The same for every table with an attack: means over seeds, and beside the area what an attack that knows nothing would
-# have. Accuracy and rates are in percent, MB are of $2^{20}$ bytes, over all clients.
+# have (0.5 for *online* and *offline*, in which no client is raised to 0.5). Images that are no members come from the
+# test set, so an area above chance may also show that the two sets differ. Accuracy and rates are in percent, MB are of $2^{20}$ bytes, over all clients.
 
 # %% tags=["hide-input"]
 every = pd.concat([table_runs("fedvck", n, levels) for n in (6, 12, "privacy")])

@@ -273,7 +273,7 @@ Markdown(
 )
 
 # %% [markdown]
-# Does one of the differences explain that? Against random selection, again in points: *R.S.@10* is the rival in print,
+# Which of the differences does most? Against random selection, again in points: *R.S.@10* is the rival in print,
 # 10 real images of a class in all; *R.S.@40* has as many as the four clients send together. (An AUC on this split can
 # be below one half, for reasons given among the [results](32_gddfl_results).)
 
@@ -333,7 +333,7 @@ Markdown(
 )
 
 # %% [markdown]
-# How long the images are moved counts too: a [ladder](32_gddfl_results) stands among the results.
+# How long the images are moved, and from where, counts too: [a page](55_gddfl_images) has both.
 #
 # ## Gallery
 #

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,9 +72,10 @@ def attack_frame(runs: pd.DataFrame) -> pd.DataFrame:
         runs: of `core.report.results.table_runs`; those without an attack are left out.
 
     Columns: `seeds`; `sends` ("models", "images" or both); accuracy and rates of true positives in
-    percent; MB of 2^20 bytes that all clients sent in a round; areas under the ROC curve, beside the
-    mean one of an attack that knows nothing. `offline` is the mean area of LiRA's other score, which
-    asks shadow models without an image alone.
+    percent; MB of 2^20 bytes that all clients sent in a round; areas under the ROC curve. The mean one,
+    where lower ones count as 0.5, stands beside that of an attack that knows nothing. `online` and
+    `offline` are plain means over clients, 0.5 for such an attack, of LiRA's two scores; the offline one
+    uses only the shadow models that were made without an image.
     """
     attacked = runs[runs["record"].map(lambda one: bool(one.experiment.attack)).astype(bool)]
     found = pd.DataFrame([_attacked(record) for record in attacked["record"]])
@@ -98,8 +100,9 @@ def _attacked(record: Record) -> dict[str, Any]:
         "MB up a round": sum(up.values()) / MB / len(record.rounds),
         "AUC max": m["mia_auc_max"],
         "AUC mean": m["mia_auc_mean"],
-        "offline": m.get("mia_offline_auc_mean", float("nan")),
         "by chance": membership.defence_by_chance(members)["mia_auc_mean"],
+        "online": statistics.fmean(m[name] for name in m if name.startswith("mia_auc/")),
+        "offline": m.get("mia_offline_auc_mean", float("nan")),
         "TPR at 1%": 100 * m["mia_tpr_0.01"],
         "TPR at 0.1%": 100 * m["mia_tpr_0.001"],
         "AUC, server's model": m["mia_server_auc"],
@@ -124,11 +127,13 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
             "others are accused."
         )
     said.append(f"An attack that knows nothing has a mean area of {chance:.3f}.")
-    more = int((frame["offline"] > frame["AUC mean"]).sum())
+    more = int((frame["offline"] > frame["online"]).sum())
     if more:
         said.append(
-            f"For {more} of {len(frame)} the mean area of the offline score is larger: it asks shadow models "
-            "without an image alone."
+            "By LiRA's offline score, which needs no shadow model with an image, the plain mean is "
+            f"{_between(frame['offline'], '{:.3f}')}, by the online one "
+            f"{_between(frame['online'], '{:.3f}')}, by chance 0.5 for both: the offline one is larger "
+            f"for {more} of {len(frame)}."
         )
     return " ".join(said)
 

@@ -61,8 +61,9 @@ def lines(
         axes.set(
             xlabel=xlabel or x,
             ylabel=ylabel or y,
-            **{f"{axis}scale": "log" for axis in log},
         )
+        for axis in log:
+            style.log_axis(axes, axis, frame[x if axis == "x" else y])
         style.titled(axes, title)
         if axes.collections:
             style.note(figure, "Band: ± one standard deviation.")
@@ -91,12 +92,14 @@ def scatter(
     by: str = "label",
     xlabel: str = "",
     ylabel: str = "",
+    log: str = "",
     title: str = "",
 ) -> Any:
     """A cloud of points for each value of `by`, each in a colour and with a mark of its own.
 
     Args:
         frame: long form, a row for each point; `x`, `y` and `by` are columns of it.
+        log: axes with a logarithmic scale: "", "x", "y" or "xy".
 
     Returns a `matplotlib.figure.Figure` whose label says where each cloud lies and how wide it is.
     Raises InputError for an empty frame or a column that is missing.
@@ -117,6 +120,8 @@ def scatter(
             across, up = (f"{of[one].mean():.3g} ± {of[one].std(ddof=0):.2g}" for one in (x, y))
             places.append(f"{name} lies at {across} across and {up} up")
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
+        for axis in log:
+            style.log_axis(axes, axis, frame[x if axis == "x" else y])
         style.titled(axes, title)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
     topic = f"{title}. " if title else ""
@@ -129,7 +134,8 @@ def scatter(
 
 def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Any:
     """A bar for each name, the first above, with its number beside it; values are means and
-    standard deviations.
+    standard deviations. Names that begin alike, up to a comma, share a colour; those that end on
+    "print" are hatched.
 
     Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
     is nothing to draw.
@@ -139,11 +145,20 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     from matplotlib import rc_context
 
     means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
+    kinds = [name.partition(",")[0] for name in values]
+    groups = list(dict.fromkeys(kinds))
+    colours = style.series(len(groups))[0] if len(groups) < len(kinds) else style.series(1)[0]
     with rc_context(style.rc()):
         figure = blank(7.2, 0.9 + 0.42 * len(values))
         axes = figure.subplots()
         rows = axes.barh(
-            list(values), means, xerr=spreads, color=style.series(len(values))[0], ecolor=style.INK
+            list(values),
+            means,
+            xerr=spreads,
+            color=[colours[groups.index(kind) % len(colours)] for kind in kinds],
+            hatch=["///" if name.endswith("print") else "" for name in values],
+            edgecolor="white",
+            ecolor=style.INK,
         )
         texts = [f"{mean:.1f}" for mean in means]
         axes.bar_label(rows, texts, padding=5)

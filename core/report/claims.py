@@ -81,7 +81,9 @@ class Claim:
 
 @attrs.frozen
 class Lead:
-    """By how much one row leads another in a column, in the unit of print; above 0 is better."""
+    """By how much one row leads another in a column, in the unit of print; above 0 is better. Where it
+    is to lead several rivals, the other is the one that comes nearest or is furthest ahead.
+    """
 
     table: str
     column: str
@@ -97,8 +99,16 @@ class Lead:
     unit: str
     #: which data stand in for those of the paper, if any
     stand_in: str | None = None
-    #: the differences, seed by seed, to each rival of which this is the one whose interval begins lowest
+    #: the differences, seed by seed, to each rival
     gaps: tuple[tuple[float, ...], ...] = ()
+
+    def above(self, by: float) -> bool:
+        """Whether the 90% interval of the lead over each rival lies above `by`."""
+        return all(low > by for _, low, _ in map(_interval, self.gaps))
+
+    def below(self, by: float) -> bool:
+        """Whether that of the lead over some rival lies below `by`."""
+        return any(high < by for _, _, high in map(_interval, self.gaps))
 
 
 @attrs.frozen
@@ -172,7 +182,7 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     if not found:
         return Finding(KINDS["ahead"])
     by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
-    ahead, behind = sum(one.low > by for one in found), sum(one.high < by for one in found)
+    ahead, behind = sum(one.above(by) for one in found), sum(one.below(by) for one in found)
     half = len(found) / 2
     fails = behind > half if most else refuted(found, by)
     holds = ahead > half if most else ahead == len(found)
@@ -253,8 +263,8 @@ def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: st
 def _in_column(
     asked: Mapping[str, Any], cells: Mapping[str, Cell], measured: Mapping[str, Record]
 ) -> list[Lead]:
-    """The comparisons of one column: pairs as stated, or a row with that of the others over which its
-    lead is least sure: its interval, over the seeds that both have, begins lowest.
+    """The comparisons of one column: pairs as stated, or a row with all others, of which the best on
+    the seeds that both have stands for them; one with a single seed only where no other is there.
     """
     known = {row: of for row, cell in cells.items() if (of := values(cell, measured))}
     better = -1 if _lower_is_better(cells) else 1
@@ -271,13 +281,19 @@ def _in_column(
     for row, rivals in sides:
         found = {rival: each for rival in rivals if (each := gaps(row, rival))}
         if found:
-            ends = {rival: paired(seen, [0.0] * len(seen)) for rival, seen in found.items()}
-            least = min(ends, key=lambda rival: (ends[rival][1], ends[rival][0]))
-            cell, seen, (mean, low, high) = cells[row], found[least], ends[least]
-            where = (cell.table, cell.column, cell.profile, row, least)
+            best = min(
+                found, key=lambda rival: (len(found[rival]) < 2, statistics.fmean(found[rival]))
+            )
+            cell, seen = cells[row], found[best]
+            where = (cell.table, cell.column, cell.profile, row, best)
             what = (len(seen), cell.metric, cell.unit, cell.stand_in)
-            compared.append(Lead(*where, mean, low, high, *what, tuple(found.values())))
+            compared.append(Lead(*where, *_interval(seen), *what, tuple(found.values())))
     return compared
+
+
+def _interval(gaps: Sequence[float]) -> tuple[float, ...]:
+    """The mean of differences over seeds and the ends of its 90% interval."""
+    return paired(gaps, [0.0] * len(gaps))
 
 
 def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
@@ -291,13 +307,19 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
     """A sentence on all comparisons of a claim; `counted` says how they went."""
     profiles = ", ".join(dict.fromkeys(one.profile for one in found))
     digits, unit = style.digits(found[0].unit), style.difference(found[0].unit)
+    rivals = max(len(one.gaps) for one in found)
     if len(found) == 1:
         (one,) = found
+        of = f", the best of {rivals} rivals," if rivals > 1 else ""
+        interval = f" [{one.low:.{digits}f}, {one.high:.{digits}f}]" if one.seeds > 1 else ""
+        seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
         return (
-            f"{one.row} leads {one.rival} by {one.mean:+.{digits}f}{unit} [{one.low:.{digits}f}, "
-            f"{one.high:.{digits}f}] ({one.column}, {one.seeds} seeds, {profiles})"
+            f"{one.row} leads {one.rival}{of} by {one.mean:+.{digits}f}{unit}{interval} "
+            f"({one.column}, {seeds}, {profiles})"
         )
-    counts = f"{counted} of {len(found)} comparisons"
+    single = sum(one.seeds == 1 for one in found)
+    counts = f"{counted} of {len(found)} comparisons" + f" ({single} with one seed)" * bool(single)
+    over = " over the best rival" * (rivals > 1)
     found = [one for one in found if one.seeds > 1] or found  # one seed decides nothing
     of: dict[tuple[str, str], list[float]] = {}
     for one in found:
@@ -307,10 +329,10 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
             f"{name} {statistics.fmean(means):+.{style.digits(unit)}f}"
             for (name, unit), means in of.items()
         )
-        return f"{counts}; mean lead, above 0 is better: {each} ({profiles})"
+        return f"{counts}; mean lead{over}, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
     return (
-        f"{counts}; lead from {means[0]:+.{digits}f} to {means[-1]:+.{digits}f}{unit}, "
+        f"{counts}; lead{over} from {means[0]:+.{digits}f} to {means[-1]:+.{digits}f}{unit}, "
         f"median {statistics.median(means):+.{digits}f} ({profiles})"
     )
 

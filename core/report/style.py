@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,26 @@ def series(count: int) -> tuple[list[str], list[str], list[Any]]:
     markers = [MARKERS[i % len(MARKERS)] for i in range(count)]
     dashes = [DASHES[(i + i // len(PALETTE)) % len(DASHES)] for i in range(count)]
     return colours, markers, dashes
+
+
+def log_axis(axes: Any, axis: str, values: Any) -> None:
+    """Make the axis "x" or "y" logarithmic, with plain numbers at its ticks: at the values where they
+    are few and far enough apart, else at 1, 2 and 5 of each power of ten within less than three.
+    """
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, ScalarFormatter
+
+    getattr(axes, f"set_{axis}scale")("log")
+    distinct = sorted({float(one) for one in values if one > 0})
+    if not distinct or distinct[-1] / distinct[0] >= 1000:
+        return
+    apart = all(b / a > 1.4 for a, b in itertools.pairwise(distinct))
+    few = 1 < len(distinct) <= 6 and apart
+    of = getattr(axes, f"{axis}axis")
+    of.set_major_locator(FixedLocator(distinct) if few else LogLocator(subs=(1, 2, 5)))
+    plain = ScalarFormatter()
+    plain.set_scientific(False)
+    of.set_major_formatter(plain)
+    of.set_minor_formatter(NullFormatter())
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[str, str, str, float]]) -> None:

@@ -50,6 +50,7 @@ def runs(*given):
     for seed, (method, area, kind) in enumerate(given):
         m = {"accuracy": 0.5, "mia_auc_max": 0.6, "mia_auc_mean": area, "mia_server_auc": 0.5}
         m |= {"mia_tpr_0.01": 0.02, "mia_tpr_0.001": 0.001, "mia_members/0": 50.0}
+        m |= {"mia_auc/0": area - 0.2, "mia_auc/1": area}
         one = attrs.evolve(run, seed=seed)
         up = {"up": {kind: 2**20, "meta": 0}, "down": {}}
         record = Record(one, {}, "0" * 64, {}, "0" * 12, "complete", rows, m, up)
@@ -80,10 +81,15 @@ def test_words_say_what_each_kind_of_upload_gives_away():
     chance = defence_by_chance([50])["mia_auc_mean"]
     assert text.endswith(f"knows nothing has a mean area of {chance:.3f}.")
     assert "images" not in attack_in_words(attack_frame(some[:2]), 10)
-    # where records have the offline score: what it finds beside the other
-    for area, record in zip((0.65, 0.65, 0.65), some["record"], strict=True):
-        record.metrics["mia_offline_auc_mean"] = area
+    # where records have the offline score: what it finds beside the other, no client raised to 0.5
+    for record in some["record"]:
+        record.metrics["mia_offline_auc_mean"] = 0.55
     frame = attack_frame(some)
-    assert frame["offline"].tolist() == [0.65] * 3
-    assert "For 2 of 3 the mean area of the offline score is larger" in attack_in_words(frame, 10)
+    assert frame["online"].tolist() == pytest.approx([0.5, 0.6, 0.42])
+    assert frame["offline"].tolist() == [0.55] * 3
+    text = attack_in_words(frame, 10)
+    assert text.endswith(
+        "the plain mean is 0.550, by the online one between 0.420 and 0.600, by chance 0.5 for both: the "
+        "offline one is larger for 2 of 3."
+    )
     assert attack_in_words(attack_frame(some[:0]), 10).startswith("None of the 10")

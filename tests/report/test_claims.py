@@ -288,7 +288,12 @@ def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
                 metrics = {"accuracy": scores["FedAvg"][run.seed]}
                 known[run.id] = attrs.evolve(some, experiment=run, metrics=metrics)
     found = judge(claim, known)
-    assert (found.leads[0].rival, found.verdict) == ("FedAvg", "unclear")
+    assert (found.leads[0].rival, found.verdict) == ("FedGen", "unclear")
+    assert "leads FedGen, the best of 2 rivals, by +4.5" in found.effect
+    # a rival that is surely ahead counts as such beside one that is further ahead, but not surely
+    (behind,) = found.leads
+    behind = attrs.evolve(behind, gaps=((-3.0, -2.9), (-9.0, 1.0)))
+    assert behind.below(0) and not behind.above(0) and not behind.above(-20)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_readings_stand_beside_what_is_printed_for_their_method():
     scores = {
         "FedVCK": (0.50, 0.51, 0.52),
         "FedVCK as released": (0.61, 0.62, 0.63),
-        "FedAvg, a half": (0.38, 0.40),
+        "FedAvg, five epochs": (0.38, 0.40),
         "FedDM": (0.5,),
     }
     known = {
@@ -67,11 +67,11 @@ def test_readings_stand_beside_what_is_printed_for_their_method():
     assert frame["verdict"].to_dict() == {
         "FedVCK": "different",
         "FedVCK as released": "equivalent",
-        "FedAvg, a half": "too few seeds",
+        "FedAvg, five epochs": "too few seeds",
         "FedDM": "too few seeds",
     }
     assert frame["measured"].to_dict() == pytest.approx(
-        {"FedVCK": 51, "FedVCK as released": 62, "FedAvg, a half": 39, "FedDM": 50}
+        {"FedVCK": 51, "FedVCK as released": 62, "FedAvg, five epochs": 39, "FedDM": 50}
     )
     assert frame["std"]["FedVCK"] == pytest.approx(1) and pd.isna(frame["std"]["FedDM"])
     assert frame["printed"].to_list() == [61.9, 61.9, 1.0, 38.7]
