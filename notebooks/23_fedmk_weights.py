@@ -253,23 +253,24 @@ def ahead(suffix=""):
     """Dynamic above class-balanced weights, seed by seed, in each column."""
     rival = f"Class-balanced weights{suffix}"
     found = gains("fedmk", 6, "accuracy", rival, best).set_index("row")
-    return found.loc[[f"Dynamic weights{suffix}"], "gain"]
+    return found.loc[[f"Dynamic weights{suffix}"]]
 
 
 here, steady = ahead(), ahead(rate)
 own = balance.loc[~balance["row"].str.endswith(rate), "std"].dropna()
 spread = table_frame("fedmk", 1, best).query("row == 'FedMK'")
 spread = spread.set_index("column").loc[gain.index, "printed_std"]
-fewest = balance.loc[balance["measured"].notna(), "seeds"].min()
 Markdown(
     f"Dynamic weights beat class-balanced ones in print by {gain.min():.2f} to "
     f"{gain.max():.2f} points; the deviation of FedMK in these columns is "
     f"{spread.min():.2f} to {spread.max():.2f}. "
     + (
-        f"Measured, seed by seed: {here.min():+.2f} to {here.max():+.2f} "
-        f"points (fewest seeds: {fewest}; seeds of an arm spread by "
-        f"{own.min():.2f} to {own.max():.2f}). With one rate in all rounds "
-        f"they are {steady.min():+.2f} to {steady.max():+.2f}."
+        f"Measured, seed by seed: {here['gain'].min():+.2f} to "
+        f"{here['gain'].max():+.2f} points (fewest seeds: "
+        f"{here['seeds'].min()}; seeds of an arm spread by {own.min():.2f} to "
+        f"{own.max():.2f}). With one rate in all rounds they are "
+        f"{steady['gain'].min():+.2f} to {steady['gain'].max():+.2f} (fewest "
+        f"seeds: {steady['seeds'].min()})."
         if len(here)
         else "None is measured."
     )

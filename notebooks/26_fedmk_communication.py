@@ -155,8 +155,8 @@ pd.DataFrame(readings).T.round(1)
 #
 # So with the paper's images and clients FedMK on MNIST is cheaper than 200 rounds of FedAvg, if a client gets one set
 # of images; by how much depends on what is counted. The 200 rounds are read off a figure of the paper. Here FedAvg has
-# what FedMK has after ten rounds in far fewer, [even with the rate of FedGen's code](22_fedmk_results), and with a rate
-# of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the pixels and the
+# what FedMK has after ten rounds in far fewer, [even with the rate of FedGen's code](22_fedmk_results) (one seed), and
+# with a rate of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the pixels and the
 # number of images, and the model does not. The most that a client sends in a round, and how many rounds of FedAvg cost as
 # much as ten of FedMK:
 

@@ -315,7 +315,7 @@ pd.DataFrame(
 # ## Take away
 #
 # - At $\tau = 1$, where the student agrees with a sure ensemble, hardly any gradient is left, for the student or for the
-#   generator.
+#   generator. In the short run above it agrees on almost no image yet.
 # - Class-wise weights are made for images that the teachers know. Whether generated images are such is what counts.
 # - The input ratio depends on the image only as far as the discriminators are undecided. Eq. 2 decides which way it
 #   points, and the printed way is not that of the mixture rule.
@@ -367,8 +367,9 @@ pd.DataFrame(
 # ```
 #
 # Let $d$ be the mean of the paired differences over $n$ seeds and $s$ their deviation. A difference counts when $|d|$
-# is above about $2 s / \sqrt{n}$, so $n$ is about $(2 s / d)^2$: for $s = 5$ points and $d = 1$ a hundred seeds. Here
-# the factor hardly leaves 1, so expect no order.
+# is above about $2 s / \sqrt{n}$, so $n$ is about $(2 s / d)^2$: for $s = 5$ points and $d = 1$ a hundred seeds. At the
+# few steps of this page all three are at a guess; raise `steps` and `student_steps` first. The factor hardly leaves 1,
+# so expect no order even then.
 # ````
 #
 # ```{exercise} Both readings

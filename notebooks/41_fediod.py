@@ -24,7 +24,8 @@
 #
 # The paper takes a step of the student for each step of the generator, and tens of thousands of them. In a run of
 # seconds the student cannot keep up, so it gets `student_steps`, as in the authors' code. All weights of losses are as
-# printed.
+# printed. The game's rate is twice the printed one, the student's ten times, batches are half as large and the networks
+# narrower.
 
 # %% tags=["parameters"]
 dataset = "digits"

@@ -69,8 +69,7 @@ pd.DataFrame(
 # weights of Eq. 8 need that), the teachers' entropy $\sum_k \pi_k H(q_k)$, their divergence, how far the student is off
 # ($L_\text{mimic}$; at $\tau = 1$ it is another quantity), how many classes the teachers' mean answer has, the largest
 # deviation of a pixel over the batch, and the score of [Table 7](48_fediod_images). Medians over
-# the seeds of each row, for a single run can run away (FedIOD has three seeds, most other rows two; of two a median is
-# their mean):
+# the seeds of each row, for a single run can run away (of two seeds a median is their mean):
 
 # %% tags=["hide-input"]
 seen = {
@@ -164,14 +163,13 @@ Markdown("\n\n".join(sentences))
 
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
-# numbers have another order, look at the deviation and the adapted score above: with the confidence or the uniqueness
-# term alone the images became almost one in both seeds, and with neither of them (*+ mimic tau infinity*) in one of the
-# two. A student can follow the ensemble there, and still knows nothing of real images. And
+# numbers have another order, look at the deviation and the adapted score above: where the deviation is close to zero,
+# the images became almost one. A student can follow the ensemble there, and still knows nothing of real images. And
 # see [how few images a laptop's run asks about](46_fediod_results).
 #
 # ## The arms on a loss that works
 #
-# As printed, no arm learns enough to tell what a term adds. The authors' losses, networks and rates times ten, with
+# As printed, no arm learns enough to tell what confidence and uniqueness add. The authors' losses, networks and rates times ten, with
 # teachers of 1,000 steps, do ([how that was found](53_fediod_teachers)). Their script for this concentration has the
 # adversarial loss alone. Here the other terms come back one by one, with the factors of the script for a concentration
 # of 1, on MNIST:

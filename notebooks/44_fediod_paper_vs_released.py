@@ -327,8 +327,8 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # scores.max(1).values.mean()
 # ```
 #
-# About one and a half points if the epochs were independent; they are not, so less. It is of the size of the gains in
-# Table 6.
+# About one and a half points if the epochs were independent; they are not, so less. It is of the size of the last
+# gains in Table 6.
 # ````
 
 # %% tags=["solution", "remove-cell"]

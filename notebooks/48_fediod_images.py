@@ -284,17 +284,18 @@ show(
 reference, control = client.images.float() / 255, test.images.float() / 255
 control, unseen = control[:-attacked], control[-attacked:]
 many = min(len(reference), len(control))
-nearness = {}
+nearness, each = {}, {}
 for name, x in {
     "restored from gradients": restored,
     "generator, trained": made,
     "uniform noise": noise[:attacked],
     "test images": unseen,
 }.items():
-    mine, others = (
-        best_matches(x, images[:many]).psnr.median().item()
-        for images in (reference, control)
+    near, far = (
+        best_matches(x, images[:many]).psnr for images in (reference, control)
     )
+    each[name] = near.sort(descending=True).values.tolist()
+    mine, others = near.median().item(), far.median().item()
     nearness[name] = {
         "Fréchet distance": fid(secret, x, features),
         "to private (dB)": mine,
@@ -302,6 +303,16 @@ for name, x in {
         "difference": mine - others,
     }
 pd.DataFrame(nearness).T.round(2)
+
+# %% tags=["hide-input"]
+said = ", ".join(f"{one:.1f}" for one in each["restored from gradients"])
+Markdown(
+    f"Image by image the restored ones come as near to a private one: {said} "
+    "dB. A median hides the one that failed, and the Fréchet distance of so "
+    "few images hides the copies."
+    if min(each["restored from gradients"]) < 20
+    else f"Image by image the restored ones come as near: {said} dB."
+)
 
 # %% [markdown]
 # Only the last column is about privacy: images that give away this client are nearer to its data than to other data of

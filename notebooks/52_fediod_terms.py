@@ -164,7 +164,8 @@ Markdown(
 # $$ (eq:ioa-share)
 #
 # Uniqueness alone already makes each teacher sure. So the two rows "+ confidence" and "+ uniqueness" of Table 6 switch
-# on overlapping losses, and one cannot expect their gains to add up.
+# on overlapping losses, and one cannot expect their gains to add up. In print they do, almost exactly ([the
+# table](42_fediod_ablations)).
 #
 # ## In a run
 #
@@ -220,8 +221,9 @@ show(
 # ````{solution} ex-ioa-drown
 # :class: dropdown
 #
-# Add `"local_steps": 200` to the settings in `lesson` and run the page again. Longer training makes larger logits: the
-# squared error doubles with them, while the pulls of the bounded terms stay small, whatever the teachers have learnt.
+# Add `"local_steps": 200` to the settings in `lesson` and run the page again. Longer training makes larger logits. The
+# pull of $L_\text{mimic}$ nearly doubles, as the gradient of a squared error grows with what it compares; those of the
+# bounded terms stay small, whatever the teachers have learnt.
 # The paper's teachers train for 500 epochs. Weights that suit one length of training do not suit another; the released
 # code has `mimic` at 0.2.
 # ````

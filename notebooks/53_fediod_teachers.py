@@ -112,7 +112,14 @@ Markdown(
     f"{best_of['student']:.1f}%, where their ensemble has "
     f"{best_of['ensemble']:.1f}%. With {known.index[-1]} steps the ensemble "
     f"has {last['ensemble']:.1f}%, the student {last['student']:.1f}%, and "
-    f"they agree on {last[agreed]:.0f}% of the test images."
+    f"they agree on {last[agreed]:.0f}% of the test images. "
+    + (
+        "The ensemble is behind its best teacher with "
+        f"{', '.join(map(str, worse))} steps: logits of networks that have "
+        "hardly learned need not have a common scale."
+        if (worse := [*known.index[known["ensemble"] < known["best teacher"]]])
+        else ""
+    )
 )
 
 # %% [markdown]

@@ -54,7 +54,7 @@ class TableSpec:
     #: the profiles at which the queue runs it
     run_at: tuple[str, ...]
     absent: tuple[Absent, ...]
-    #: "all", "successive", or the name of the row that every other row is compared with
+    #: "all", "successive", "none", or the name of the row that every other row is compared with
     compare: str
     #: whether its headings say after how many rounds: a run that stops earlier does not stand there
     at_rounds: bool
@@ -179,6 +179,8 @@ class TableSpec:
             return [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
         if self.compare == "successive":
             return list(itertools.pairwise(names))
+        if self.compare == "none":
+            return []
         return [(name, self.compare) for name in names if name != self.compare]
 
     def cells(self, profile: str) -> list[Cell]:

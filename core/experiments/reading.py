@@ -284,8 +284,7 @@ def _absent(value: Any, where: str, known: tuple[tuple[str, ...], ...]) -> Absen
 
 
 def _compare(value: Any, rows: tuple[str, ...], where: str) -> str:
-    if value not in ("all", "successive", *rows):
-        raise unknown(
-            f"way to compare rows ({where}, compare)", value, ("all", "successive", *rows)
-        )
+    known = ("all", "successive", "none", *rows)
+    if value not in known:
+        raise unknown(f"way to compare rows ({where}, compare)", value, known)
     return value

@@ -241,7 +241,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
         return attrs.evolve(held, verdict=outcome, reason=reason)
     agree, against, total = pairs
     if not total:
-        return attrs.evolve(held, verdict="not compared", reason="one method only", pairs=pairs)
+        return attrs.evolve(held, verdict="not compared", reason="no rows to compare", pairs=pairs)
     verdict = "direction agrees" if 2 * agree > total else "inconclusive"
     return attrs.evolve(
         held,

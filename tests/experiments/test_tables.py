@@ -323,6 +323,7 @@ def test_comparisons():
         ("w.o. L_rc", "FedVCK"),
     ]
     assert TableSpec.find("fedmk", 5).pairs() == [("tau=1", "tau=5"), ("tau=10", "tau=5")]
+    assert TableSpec.find("fedmk", 7).pairs() == []  # a description
 
 
 # --- names

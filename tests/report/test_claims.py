@@ -19,13 +19,12 @@ from core.report.claim_views import claims_figure, claims_table
 from core.report.claims import (
     VERDICTS,
     Claim,
-    Lead,
     claims,
     claims_count,
     judge,
     papers,
-    refuted,
 )
+from core.report.comparisons import Lead, refuted
 from core.report.frames import runs_frame
 
 ALL = [claim for paper in papers() for claim in claims(paper)]
@@ -289,7 +288,7 @@ def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
                 known[run.id] = attrs.evolve(some, experiment=run, metrics=metrics)
     found = judge(claim, known)
     assert (found.leads[0].rival, found.verdict) == ("FedGen", "unclear")
-    assert "leads FedGen, the best of 2 rivals, by +4.5" in found.effect
+    assert "leads FedGen, the best of 2 rivals, by 4.5 points (mnist-1, 2 seeds" in found.effect
     # a rival that is surely ahead counts as such beside one that is further ahead, but not surely
     (behind,) = found.leads
     behind = attrs.evolve(behind, gaps=((-3.0, -2.9), (-9.0, 1.0)))

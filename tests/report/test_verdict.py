@@ -246,7 +246,7 @@ def test_at_a_reduced_budget_directions_count(spec):
 def test_one_method_has_no_direction(spec):
     assert (
         str(verdicts(spec, "quick", {"C": [0.1], "D": [0.2]})["C"])
-        == "not compared: one method only"
+        == "not compared: no rows to compare"
     )
 
 
