@@ -224,6 +224,15 @@ def test_slices_keep_their_middle():
     assert scaled.tolist() == [[[0, 128, 255]]]
 
 
+def test_slices_that_are_nearly_black_are_left_out_and_sixteen_are_kept():
+    """Slice k has k bright pixels of 100: those with 6 to 45, of which sixteen, evenly spaced."""
+    slices = (np.arange(100) < np.arange(46)[:, None]).reshape(46, 10, 10).astype(np.uint8)
+    found = brains._kept(slices).sum((1, 2))
+    assert (len(found), found[0], found[-1]) == (16, 6, 45)
+    assert set(np.diff(found.astype(int)).tolist()) == {2, 3}
+    assert brains._kept(slices[:8]).sum((1, 2)).tolist() == [6, 7]
+
+
 def test_tumours_in_ten_nodes_by_size(tmp_path):
     folder = tmp_path / "brats"
     for number, volume, label in cases(13):
@@ -251,6 +260,16 @@ def test_tumours_in_ten_nodes_by_size(tmp_path):
     save(case, np.zeros((20, 24, 4), np.int16))
     refused("the image has the axes", lambda: brains.tumours(folder))
     refused("holds no case HGG", lambda: brains.tumours(tmp_path))
+
+
+def test_a_case_of_the_size_of_a_nodes_largest_is_one_of_that_node(tmp_path):
+    """Cases of 1 to 10 pixels, one a node, and three to test on."""
+    sizes = [*range(1, 11), 1, 3, 99]
+    masks = [(np.arange(100) < size).reshape(1, 10, 10).astype(np.uint8) for size in sizes]
+    arrays = brains.by_size([(200 * mask, mask) for mask in masks], 10, tmp_path)
+    assert arrays["train_site"].tolist() == [*range(10)]
+    assert arrays["test_site"].tolist() == [0, 2, 9]
+    assert arrays["test_masks"].sum((1, 2)).tolist() == [1, 3, 99]
 
 
 def test_heads_of_three_sites(tmp_path):
@@ -314,4 +333,6 @@ def test_the_stand_ins_of_2d_images(tmp_path):
     heads = data.load("mri_stand_in_64", tmp_path)
     assert heads.sites == ("random", "equispaced", "centre")
     assert [len(one) for one in (heads.train, heads.val, heads.test)] == [48, 16, 8]
+    # a block of 24 neighbours belongs to one site
+    assert not any(one.centre.any() for one in (heads.train, heads.val, heads.test))
     assert (heads.test.masks[:, 0, 0, 0] == tumours.test.images[:, 0, 0, 0]).all()

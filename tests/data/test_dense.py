@@ -148,6 +148,17 @@ XML = """<Annotations><Annotation><Regions>
 <Region Id="1"><Vertices>{}</Vertices></Region></Regions></Annotation></Annotations>"""
 
 
+def test_of_nuclei_that_overlap_the_later_one_is_on_top(tmp_path):
+    squares = [
+        "".join(f'<Vertex X="{x}" Y="{y}"/>' for x, y in ((a, 2), (a + 5, 2), (a + 5, 6), (a, 6)))
+        for a in (1, 4)
+    ]
+    both = '</Vertices></Region><Region Id="2"><Vertices>'.join(squares)
+    (tmp_path / "a.xml").write_text(XML.format(both))
+    found = monuseg.from_polygons(tmp_path / "a.xml", (10, 12))
+    assert found[4].tolist() == [0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0, 0]
+
+
 def test_monuseg_as_the_challenge_has_it(tmp_path):
     folders = [tmp_path / "monuseg" / name for name in monuseg.OFFICIAL]
     for one in folders:

@@ -122,6 +122,11 @@ def test_every_part_has_its_share_of_malignant_images_and_the_split_is_always_th
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(33_126))
     for part, size in zip(parts, PARTS, strict=True):
         assert abs(int(labels[part].sum()) - 584 * size / 33_126) <= 1
+    # up to the end of each part it is the nearest whole number: 467, 526 and 584
+    counts = torch.tensor([int(labels[part].sum()) for part in parts])
+    assert counts.cumsum(0).tolist() == [
+        round(584 * end / 33_126) for end in (26_500, 29_812, 33_126)
+    ]
     assert all(torch.equal(a, b) for a, b in zip(parts, again, strict=True))
 
 

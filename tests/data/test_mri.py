@@ -23,6 +23,21 @@ def test_the_centre_is_the_lowest_quarter():
     assert np.flatnonzero(column_mask(32, 4, "centre", Rng(0))).tolist() == [*range(12, 20)]
 
 
+@pytest.mark.parametrize("kind", ["random", "equispaced"])
+def test_the_lowest_frequencies_are_always_measured(kind):
+    """A share of 0.08 of them (fastMRI): 20 of 256."""
+    masks = [column_mask(256, 4, kind, Rng(seed)) for seed in range(20)]
+    assert all(mask[118:138].all() for mask in masks)
+    assert sum(mask[[117, 138]].any() for mask in masks) < 20
+
+
+def test_the_other_columns_are_at_equal_distances():
+    mask = column_mask(256, 4, "equispaced", Rng(0))
+    others = np.flatnonzero(np.delete(mask, np.s_[118:138]))
+    assert len(others) == 44 and others[0] == 0 and others[-1] == 235
+    assert set(np.diff(others).tolist()) == {5, 6}
+
+
 def test_all_measurements_give_the_image_back():
     images = np.random.default_rng(0).random((2, 8, 8))
     np.testing.assert_allclose(zero_filled(images, np.ones(8, bool)), images)

@@ -51,6 +51,7 @@ def test_large_images_are_cut_where_they_stand(tmp_path):
     np.savez(tmp_path / "brats2018.npz", **arrays("masks", 10, side=128))
     found = data.load("brats2018_64", tmp_path)
     assert found.train.images.shape == (80, 1, 64, 64)
+    assert found.train.centre.tolist() == 4 * [site for site in range(10) for _ in range(2)]
     # nothing of an object lies beyond row 50 or column 50
     assert found.train.masks[:20].any() and not found.train.masks[20:].any()
 

@@ -4,10 +4,12 @@ what is written down.
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
 import attrs
+import numpy as np
 import pytest
 import torch
 
@@ -19,12 +21,12 @@ from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
 from core.experiments import attack as attacks
-from core.experiments.attack import attack, shared_out, targets
+from core.experiments.attack import Outcome, aimed, attack, shared_out, targets
 from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
 from core.federation.tensors import put_each
 from core.files import write_tensors
-from core.privacy.membership import LikelihoodRatio, confidence
+from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts, confidence
 from core.rng import Rng
 
 CPU = Runtime(torch.device("cpu"), "float32")
@@ -74,6 +76,50 @@ def test_a_model_that_learnt_by_heart_gives_its_data_away():
     # one client: the server's model is its upload
     assert (found.server.online == found.clients[0].online).all()
     assert found.metrics()["mia_tpr_0.1"] > 0.8
+
+
+def test_each_upload_is_attacked_by_itself():
+    """What a client sends is the network that the attacker asks, and not the mean of all."""
+    task = noise_task(24)
+    method = FedAvg(Settings(local_steps=2), Schedule(clients=2, rounds=1))
+    found = attack(method, task, clients_of(task, 2), 3, LikelihoodRatio(shadows=4))
+    state, here = method.initialise(task, Rng(3).at("initialise")), Rng(3).at("round", 1)
+    for id_, one in aimed(clients_of(task, 2), Rng(3).at("attack")).items():
+        message = method.broadcast(state, id_)
+        sent = method.client_update(one.client, message, here.at("client", id_))
+        model = task.model_from(sent.tensors)
+        sure = confidence(task.outputs(model, one.images), one.labels)
+        torch.testing.assert_close(torch.from_numpy(found.clients[id_].evidence.target), sure)
+
+
+def test_shadow_runs_have_draws_of_their_own():
+    """The attacker does not know those of the clients."""
+    task = noise_task(24)
+    blind = Blind(Settings(), Schedule(clients=1, rounds=1))
+    seen = attack(blind, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4)).server.evidence
+    runs = np.vstack([seen.target, seen.shadows])
+    assert all((a != b).all() for a, b in itertools.combinations(runs, 2))
+
+
+def test_what_a_record_keeps_of_the_server_is_of_the_server():
+    member = np.array([True, True, False, False])
+
+    def said(*scores):
+        seen = Evidence(np.zeros(4), np.zeros((4, 4)), np.zeros((4, 4), bool), member)
+        return Verdicts(seen, np.array(scores), -np.array(scores))
+
+    found = Outcome({7: said(4.0, 1.0, 3.0, 0.0)}, said(1.0, 0.0, 3.0, 2.0)).metrics()
+    assert (found["mia_auc"], found["mia_auc/7"], found["mia_auc_max"]) == (0.75, 0.75, 0.75)
+    assert (found["mia_server_auc"], found["mia_offline_auc_mean"]) == (0.0, 0.25)
+    assert (found["mia_tpr_0.1"], found["mia_server_tpr_0.1"]) == (0.5, 0.0)
+    assert found["mia_members/7"] == 2
+
+
+def test_no_target_that_is_no_member_is_asked_about_two_clients():
+    task = noise_task(60)
+    asked = aimed(clients_of(task, 5), Rng(0)).values()
+    outside = [image.numpy().tobytes() for one in asked for image in one.images[~one.member]]
+    assert len(set(outside)) == len(outside) > 30
 
 
 def test_a_method_that_does_not_look_at_the_data_gives_nothing_away():
@@ -228,6 +274,16 @@ def test_the_real_run_leaves_what_its_clients_remember_to_the_shadows():
     attack(stated.new_algorithm(), task, clients, 0, plan)
     # they remember one step, of the round before the one that is attacked
     assert [int(client.memory["tracked/samples"].sum()) for client in clients] == [8, 8]
+
+
+def test_the_attack_on_a_run_begins_with_clients_that_remember_nothing_of_it(digits):
+    """Those of SCAFFOLD keep a control from round to round."""
+    stated = attrs.evolve(digits, algorithm="scaffold", settings={"local_steps": 2})
+    task = running.make_task(stated, CPU)
+    *_, last = running.rounds(stated, task=task)
+    clients, plan = running.make_clients(stated, task), LikelihoodRatio(**stated.attack)
+    found = attack(stated.new_algorithm(), task, clients, stated.seed, plan)
+    assert found.metrics().items() <= last.metrics.items()
 
 
 def test_the_algorithm_that_runs_is_the_one_that_is_attacked(digits):

@@ -199,12 +199,16 @@ def test_both_sides_start_alike_and_are_tested_on_the_same_images(monkeypatch):
         return lambda: whole_run(task, clients, "fedvck", plan, "released", rounds, seed)
 
     monkeypatch.setattr(equal.authors, "fedvck", stand_in)
+    clock = iter([1.0, 2.0, 8.0, 4.0, 5.0, 2.0])  # theirs, the same, and fewer epochs; two seeds
+    monkeypatch.setattr(equal, "seconds", lambda work, device: (work(), next(clock))[1])
     found = equal.measure(here, Path("checkout"))
     same, fewer = found.values()
     assert same["accuracy"]["theirs"] == same["accuracy"]["ours"] == fewer["accuracy"]["theirs"]
     assert len(set(same["accuracy"]["ours"])) == 2
     assert fewer["accuracy"]["ours"] != same["accuracy"]["ours"]
-    assert same["data"] == "digits" and same["ratio"]["lowest"] > 0
+    assert same["data"] == "digits" and (same["seconds"], same["plain_seconds"]) == (3.5, 2.5)
+    assert same["ratio"] == {"median": 0.65, "lowest": 0.5, "highest": 0.8}
+    assert fewer["ratio"]["lowest"] == 1 / 8 and fewer["ratio"]["highest"] == 2
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     result = {"bench": "run", "what": "", "unit": "runs/hour", "contestants": found}
     assert bench.report({"environment": described, **result}).count("% beside ") == 2

@@ -54,7 +54,9 @@ def test_a_run_does_not_go_on_with_other_kernels(tmp_path, monkeypatch):
         next(rounds(of(), checkpoint=checkpoint))
 
 
-@pytest.mark.parametrize("changed", ["core/algorithms/a.py", "core/models/kernels/b.cpp"])
+@pytest.mark.parametrize(
+    "changed", ["core/algorithms/a.py", "core/data/a.py", "core/models/kernels/b.cpp"]
+)
 def test_the_hash_of_the_code_sees_every_file_that_computes(tmp_path, monkeypatch, changed):
     """Wherever the checkout lies, in a folder called report, too."""
     folder = tmp_path / "report"

@@ -17,8 +17,8 @@ import core.algorithms
 from core.experiments import PROFILES, Experiment, TableSpec
 from core.experiments.explain import explanation, origins
 from core.experiments.layers import Layer, Stack, opened
-from core.experiments.profiles import Profile
-from core.experiments.spec import TABLES, read_published, read_yaml, short
+from core.experiments.profiles import Overrides, Profile
+from core.experiments.spec import TABLES, join_match, read_published, read_yaml, short
 
 
 def stack(*layers, alpha=None) -> Stack:
@@ -84,6 +84,40 @@ def test_a_partition_of_one_data_set_does_not_move_along():
     steps = stack(fields, {"dataset": "b"}, alpha=0.1).history()["partition"]
     assert [step.value["name"] for step in steps] == ["natural", "dirichlet"]
     assert steps[1].value["alpha"] == 0.1 and "its data set is another" in steps[1].where
+
+
+OWN = """
+paper: p
+table: own
+title: A table
+metric: accuracy
+defaults: {rounds: 20, clients: 30}
+rows: [{name: A, algorithm: fedavg, rounds: 60, model: lenet}]
+columns: [{dataset: mnist, alpha: 0.1, rounds: 40, clients: 50, model: convnet}]
+profiles: {paper: {limits: {evaluate_every: 1, rounds: 55}}, converged: {limits: {clients: 7}}}
+"""
+
+
+def test_a_row_holds_before_a_column_and_a_column_before_defaults(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "own.yaml").write_text(OWN)
+    spec = TableSpec.load(tmp_path / "p" / "own.yaml")
+    (run, *_), (other, *_) = (spec.cells(name)[0].experiments for name in ("paper", "converged"))
+    assert (run.model, run.clients, run.rounds) == ("lenet", 50, 55)
+    assert other.clients == 7
+
+
+def test_a_limit_holds_for_what_nobody_states():
+    """An `Experiment` has ten rounds and ten clients where none are stated."""
+    parts = {"limits": {"rounds": 4, "clients": 20}}
+    over = Overrides.read(Layer("p", {}), parts, "p").over(stack({"algorithm": "fedavg"}))
+    assert over.fields == {"algorithm": "fedavg", "rounds": 4}
+
+
+def test_a_column_picks_the_printed_number_before_a_row():
+    row = {"method": "a", "dataset": "mnist", "setting": "u"}
+    column = {"dataset": "svhn", "setting": "v"}
+    assert join_match(row, column) == {"method": "a", "dataset": "svhn", "setting": "v,u"}
 
 
 # --- where a value comes from

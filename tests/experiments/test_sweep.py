@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.experiments import Experiment, queue
+from core.experiments import Experiment, Record, queue
 from core.experiments.queue import Pending
 from core.experiments.sweep import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
 from core.experiments.sweep.local import LocalWorkers
@@ -39,6 +39,17 @@ def item(seed: int = 0, **stated) -> Pending:
 
 def diverging() -> Pending:
     return item(9, settings={"local_steps": 2, "lr": 1e30})
+
+
+def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
+    """Seconds of one core: two threads computed for one, two and nine seconds."""
+    known = [
+        Record(
+            item(seed).experiment, {}, "", {"threads": 2}, "", rounds=[{"seconds": {"all": took}}]
+        )
+        for seed, took in enumerate((1.0, 9.0, 2.0))
+    ]
+    assert list(queue._core_seconds(known).values()) == [4.0]
 
 
 def rows(path: Path) -> list:

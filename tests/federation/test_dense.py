@@ -12,7 +12,7 @@ from core import data, metrics
 from core.algorithms import create
 from core.data.dense import Picture, whole
 from core.errors import InputError
-from core.experiments import Experiment, run
+from core.experiments import Experiment, make_task, run
 from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
 
 
@@ -92,6 +92,31 @@ def test_a_large_image_is_cut_and_put_together(easy):
     torch.testing.assert_close(easy.outputs(Oracle(3), images), whole)
 
 
+class Ramp(nn.Module):
+    """Answers with the number of a pixel's column in what it is shown."""
+
+    def forward(self, images):
+        return torch.arange(images.shape[3]).expand(len(images), 1, *images.shape[2:]).float()
+
+
+def test_patches_overlap_only_where_an_image_is_no_multiple_of_them(easy):
+    """Patches of 32 in 48 columns: 0 .. 31 and 16 .. 47, of which the mean is taken."""
+    ramp, half = torch.arange(32.0), torch.arange(16.0)
+    for width, row in ((64, [ramp, ramp]), (48, [half, half + 8, half + 16])):
+        found = easy.outputs(Ramp(), torch.zeros(2, 3, 64, width, dtype=torch.uint8))
+        torch.testing.assert_close(found, torch.cat(row).expand(2, 1, 64, width))
+
+
+def test_the_average_of_sites_counts_each_site_once(easy):
+    """Three images that are found at one site, one of which nothing is found at another."""
+    test = easy.dataset.test.rows(torch.tensor([0, 0, 0, 1]))
+    assert test.centre.tolist() == [0, 0, 0, 1]
+    test.images[3] = 0
+    found = easy.measure(Oracle(3), test)
+    assert (found["dice"], found["dice@breast"], found["dice@liver"]) == (0.75, 1, 0)
+    assert found["dice@average"] == 0.5
+
+
 def test_rows_are_pixels(task):
     outputs = torch.arange(2 * 3 * 2 * 4.0).view(2, 3, 2, 4)
     rows = task.rows(outputs)
@@ -112,6 +137,46 @@ def test_the_loss_by_hand(task):
     sure = 50 * torch.nn.functional.one_hot(labels.long(), 3).movedim(-1, 1)
     assert plain.loss(sure.float(), labels).item() == pytest.approx(0, abs=0.02)
     assert plain.loss(-sure.float(), labels) > 1
+
+
+def test_without_weights_a_dice_loss_of_all_classes_stands_beside_the_entropy(task):
+    """1 - the mean over images and classes of 2 sum p t / (sum p + sum t)."""
+    plain = task_of(attrs.evolve(task.dataset, weights=()), "unet", {"width": 4})
+    draws = np.random.default_rng(0)
+    logits, labels = draws.normal(size=(2, 3, 4, 4)), draws.integers(0, 3, (2, 4, 4))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    t = np.eye(3)[labels].transpose(0, 3, 1, 2)
+    dice = 2 * (p * t).sum((2, 3)) / (p.sum((2, 3)) + t.sum((2, 3)))
+    wanted = -np.log((p * t).sum(1)).mean() + 1 - dice.mean()
+    found = plain.loss(torch.from_numpy(logits).float(), torch.from_numpy(labels).byte())
+    assert found.item() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_loss_and_the_contour_of_a_reconstruction():
+    """The mean absolute error in [0, 1]; what has a tenth of white or less is background."""
+    heads = task_of(data.load("mri_drawn"), "unet", {"width": 4})
+    labels = torch.tensor([[[[0, 51], [255, 102]]]], dtype=torch.uint8)
+    outputs = torch.tensor([[[[0.5, 0.2], [1.5, 0.0]]]])
+    assert heads.loss(outputs, labels).item() == pytest.approx((0.5 + 0 + 0.5 + 0.4) / 4)
+    assert heads.predict(outputs)[0, 0, 1].tolist() == [1, 0]
+    inside = torch.zeros(9, 9)
+    inside[2:7, 2:7] = 1
+    rim = inside.clone()
+    rim[3:6, 3:6] = 0
+    shown = (25 + inside).byte()[None, None]
+    assert torch.equal(heads.condition(shown)[0], rim.byte())
+
+
+def test_an_image_that_is_found_again_is_perfect():
+    heads = data.load("mri_drawn")
+    shown = attrs.evolve(heads, test=attrs.evolve(heads.test, images=heads.test.masks))
+
+    class Same(nn.Module):
+        def forward(self, images):
+            return (images + 1) / 2
+
+    found = task_of(shown, "unet", {"width": 4}).measure(Same(), shown.test)
+    assert found["psnr"] == found["psnr@ixi"] == 100 and found["ssim"] == pytest.approx(1)
 
 
 def test_clients_are_sites_and_hold_masks(task):
@@ -148,6 +213,13 @@ def test_standalone_names_its_sites(monkeypatch):
     own = [found[f"dice:{site}"] for site in ("breast", "liver", "kidney", "prostate")]
     assert found["dice"] == pytest.approx(sum(own) / 4) and found["dice_std"] >= 0
     assert "aji:liver@kidney" not in found and "aji@kidney:liver" in found
+
+
+@pytest.mark.parametrize(("partition", "named"), [("natural", True), ("iid", False)])
+def test_clients_are_named_after_sites_only_where_they_are_sites(partition, named):
+    asked = {"algorithm": "fedavg", "dataset": "nuclei_drawn", "model": "unet", "clients": 4}
+    task = make_task(Experiment(**asked, partition={"name": partition}), Runtime())
+    assert task.parties == (task.dataset.sites if named else ())
 
 
 def test_a_method_that_does_not_serve_a_task_says_so(task):

@@ -37,6 +37,15 @@ def test_steps_override_epochs(samples, batch_size, steps):
     assert len(list(batches(samples, batch_size, steps, Rng(0), CPU))) == steps
 
 
+@given(samples=st.integers(1, 40), batch_size=st.integers(1, 50), epochs=st.integers(1, 3))
+def test_the_most_that_a_client_can_see_is_what_whole_batches_hold(samples, batch_size, epochs):
+    settings = LocalTraining(batch_size=batch_size, local_epochs=epochs)
+    drawn = batches(samples, batch_size, settings.steps(samples), Rng(0), CPU)
+    seen, most = sum(map(len, drawn)), settings.views(samples)
+    whole = samples <= batch_size or samples % batch_size == 0
+    assert seen == most if whole else seen < most
+
+
 def test_passes_differ_and_seeds_repeat():
     one = [b.tolist() for b in batches(50, 50, 2, Rng(0), CPU)]
     assert one[0] != one[1]
@@ -120,6 +129,8 @@ def test_crops_and_flips_are_slices_of_the_padded_image():
     assert {down for down, _, _ in ways} == set(range(2 * PADDING + 1))
     assert {right for _, right, _ in ways} == set(range(2 * PADDING + 1))
     assert {flip for _, _, flip in ways} == {False, True}
+    # both ways by draws of their own: most of the 81 pairs are among 200
+    assert len({(down, right) for down, right, _ in ways}) > 60
 
 
 def test_local_training_sees_crops_only_where_it_is_told_to():

@@ -1,5 +1,6 @@
 """The round loop: selection, traffic, determinism, resuming."""
 
+from collections import Counter
 from itertools import islice
 
 import attrs
@@ -11,6 +12,7 @@ from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime, Schedule, distribute, select
 from core.federation import rounds as federated
+from core.federation.client import owner
 from core.models import count_parameters
 from core.rng import Rng
 
@@ -93,6 +95,19 @@ def test_only_clients_with_data_take_part(task):
     assert drawn == {(1, 2), (1, 3), (2, 3)}
 
 
+def test_every_round_draws_its_clients_anew(task):
+    def drawn(seed):
+        algorithm, found = tiny(active=2, rounds=60, evaluate_every=60).new_algorithm(), []
+        algorithm.round = lambda state, clients, ledger, rng: found.append(clients) or state
+        list(federated(algorithm, task, make_clients(TINY, task), seed))
+        return [tuple(client.id for client in clients) for clients in found]
+
+    counts = Counter(drawn(0))
+    # ten times each of six pairs, with a deviation of 2.9
+    assert len(counts) == 6 and max(counts.values()) < 22
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
 def test_a_run_on_a_cpu_waits_for_no_gpu(task, monkeypatch, tmp_path):
     """Waiting would open one; neither does a run that goes on."""
     waited = []
@@ -125,6 +140,15 @@ def test_every_client_keeps_half_of_its_part(task):
     for one, other in zip(whole, half, strict=True):
         mine = {image.numpy().tobytes() for image in one.images}
         assert all(image.numpy().tobytes() in mine for image in other.images)
+
+
+def test_a_share_of_ones_own_data_is_drawn_by_seed_and_client(task):
+    """Where each client has data of its own: a network of machines."""
+    few = {key: owner(task, *key, 0.1).images for key in ((0, 0), (1, 0), (0, 1))}
+    assert {len(images) for images in few.values()} == {-(-len(task.dataset.train) // 10)}
+    assert torch.equal(owner(task, 0, 0, 0.1).images, few[0, 0])
+    assert not torch.equal(few[0, 0], few[1, 0]) and not torch.equal(few[0, 0], few[0, 1])
+    assert torch.equal(owner(task, 0, 0).images, task.dataset.train.images)
 
 
 def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkeypatch):

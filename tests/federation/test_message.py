@@ -1,6 +1,7 @@
 """Messages and the ledger."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -59,6 +60,17 @@ def test_many_messages_of_one_form_are_entered_at_once():
     for _ in range(5):
         each.count("up", message())
     assert once.rounds == each.rounds
+
+
+def test_a_phase_that_comes_twice_takes_both_times(monkeypatch):
+    clock = iter([0.0, 2.0, 10.0, 13.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    ledger = Ledger()
+    ledger.open_round()
+    for _ in range(2):
+        with ledger.timed("clients"):
+            pass
+    assert ledger.rounds[0]["seconds"] == {"clients": 5.0}
 
 
 @pytest.mark.parametrize(("device", "waited"), [("cpu", []), ("cuda:1", [torch.device("cuda:1")])])

@@ -97,6 +97,7 @@ REFUSED = {
     "a step of 1e5": (spoilt(w, torch.full((2, 3), 1e5)), "update has the norm"),
     "counts of 2^62": (spoilt("counts", torch.full((10,), 2**62)), "sums to"),
     "counts below zero": (spoilt("counts", torch.full((10,), -1)), "out of range"),
+    "counts of nothing": (spoilt("counts", torch.zeros(10).long()), "sums to 0, but"),
     "counts above the samples": (spoilt("counts", torch.full((10,), 2)), "announced 12 samples"),
     "no samples": (spoilt("samples", 0), "is 0, outside 1 .. 12"),
     "more samples than announced": (spoilt("samples", 13), "is 13, outside 1 .. 12"),
@@ -190,6 +191,15 @@ def test_the_bound_of_the_norm_is_a_setting():
     admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 + 1e-6)
     with pytest.raises(UploadError, match="update_norm"):
         admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 - 1e-6)
+
+
+def test_the_norm_is_that_of_all_tensors_of_a_network():
+    """Two of them move by 1 in each of six numbers."""
+    form = {name: Field((2, 3), torch.float32, near=MODEL) for name in ("w", "v")}, {}
+    answers = [(0, Message({"w": MODEL + 1, "v": MODEL - 0.5 - 0.5}))]
+    admit(answers, form, {0: 1}, opened(), update_norm=12**0.5 + 1e-6)
+    with pytest.raises(UploadError, match=r"the norm 3\.46"):
+        admit(answers, form, {0: 1}, opened(), update_norm=12**0.5 - 1e-6)
 
 
 # an upload that came from another client

@@ -5,6 +5,7 @@ import torch
 
 from core.data import Split, load, with_validation
 from core.experiments import Experiment, make_clients, make_task, rounds
+from core.experiments.running import task_on
 from core.federation import Runtime
 from core.rng import Rng
 
@@ -54,6 +55,14 @@ def test_no_client_gets_what_is_held_out():
         [c.images[:, 0, 0, 0].long() * 256 + c.images[:, 0, 0, 1].long() for c in clients]
     )
     assert sorted(handed.tolist()) == sorted(set(rows.tolist()) - set(data.held_out.tolist()))
+
+
+def test_every_seed_holds_out_the_same_images():
+    """Tries of a hyper-parameter with several seeds are compared on one validation set."""
+    data, on_val = digits_without_validation(), attrs.evolve(TINY, evaluate_on="val")
+    held = [task_on(data, attrs.evolve(on_val, seed=seed), Runtime()).dataset for seed in (0, 1)]
+    assert torch.equal(held[0].held_out, held[1].held_out)
+    assert task_on(data, TINY, Runtime()).dataset.held_out is None
 
 
 def test_an_experiment_says_what_it_is_evaluated_on():

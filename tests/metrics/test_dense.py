@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from monai.metrics import SSIMMetric
 from scipy.spatial import cKDTree
 
 from core import metrics
@@ -98,6 +100,17 @@ def test_a_partner_is_taken_once_and_the_best_first():
     assert metrics.objects(truth, predicted)["aji"] == pytest.approx(14 / (20 + 6))
 
 
+def test_the_best_partner_is_not_the_one_that_shares_most_pixels():
+    """6 of 60 pixels are shared with the first, and 4 of 5 with the second: J = 6 / 64 and 4 / 11."""
+    truth = painted((0, 1, 0, 10))
+    predicted = painted((0, 10, 0, 6), (0, 1, 6, 10))
+    predicted[1, 9] = 2
+    found = metrics.objects(truth, predicted)
+    assert found["aji"] == pytest.approx(4 / (11 + 60))
+    there, back = 8 / 15, (60 * 12 / 70 + 5 * 8 / 15) / 65
+    assert found["obj_dice"] == pytest.approx((there + back) / 2)
+
+
 def test_objects_of_empty_maps():
     nothing, one = painted(), painted((3, 4, 3, 4))
     assert metrics.objects(nothing, nothing) == {"obj_dice": 1.0, "aji": 1.0}
@@ -120,6 +133,25 @@ def test_objects_are_told_apart_by_their_rims():
     found = metrics.separated(classes, 2)
     assert set(np.unique(found)) == {0, 1, 2} and found[20, 20] == 0
     assert (found == 1).sum() == (found == 2).sum() == 36 + 4 * 12 + 4
+
+
+def test_what_has_fewer_than_twenty_pixels_is_noise():
+    parts = painted((0, 4, 0, 5), (8, 9, 0, 16), (9, 10, 0, 3))  # of 20 pixels, and of 16 + 3
+    found = metrics.separated((parts > 0).astype(np.uint8), 0)
+    assert np.bincount(found.ravel()).tolist() == [16 * 16 - 20, 20]
+
+
+def test_similarity_as_another_library_has_it():
+    """MONAI's, with the same Gaussian window of 11 pixels."""
+    draws = np.random.default_rng(0)
+    truth = draws.random((24, 24))
+    # little contrast, so that what steadies the ratio of variances counts
+    truth, other = 0.5 + 0.05 * truth, draws.random((24, 24))
+    found = truth + 0.03 * other
+    theirs = SSIMMetric(2, data_range=1.0, win_size=11, kernel_sigma=1.5)
+    pair = (torch.from_numpy(one)[None, None] for one in (found, truth))
+    ours = metrics.reconstruction(truth, found)["ssim"]
+    assert ours == pytest.approx(float(theirs(*pair)), abs=1e-5)
 
 
 def test_images_by_hand():

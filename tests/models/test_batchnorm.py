@@ -46,9 +46,11 @@ def test_values_and_first_derivatives_are_the_same_numbers(layout):
         assert torch.equal(ours, theirs)
 
 
-def test_first_and_second_derivatives_by_finite_differences():
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_first_and_second_derivatives_by_finite_differences(layout):
     quick = layers()[1].double().train()
-    x = torch.randn(3, 3, 2, 4, generator=draws()).double().requires_grad_()
+    x = 3 * torch.randn(3, 3, 2, 4, generator=draws()).double()
+    x = x.contiguous(memory_format=layout).requires_grad_()
     weight, bias = (value.detach().clone().requires_grad_() for value in (quick.weight, quick.bias))
 
     def normalised(maps, scale, shift):

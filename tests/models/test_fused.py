@@ -79,6 +79,16 @@ def test_values_gradients_and_running_statistics_are_those_of_pytorch(
 
 
 @fused
+def test_a_channel_that_hardly_varied_is_divided_by_what_keeps_it_from_zero():
+    norm, maps = nn.BatchNorm2d(2).eval(), normal(3, 2, 4, 4)
+    norm.running_var.copy_(torch.tensor([0.0, 1e-5]))
+    with torch.no_grad():
+        found = activate(maps, norm, slope=1.0)
+    wanted = maps.double() / torch.tensor([1e-5, 2e-5]).double().sqrt()[:, None, None]
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-3)
+
+
+@fused
 def test_the_statistics_of_groups_carry_gradients():
     maps, weight, bias = normal(6, 3, 4, 4) + 5, normal(3, seed=1), normal(3, seed=2)
     group, found = torch.tensor([2, 0, 2, 0, 0, 2]), []

@@ -122,6 +122,17 @@ def test_a_step_of_an_optimiser_is_seen_by_the_next_call_and_frozen_weights_are_
     torch.testing.assert_close(after[1], before[1] + 1)
 
 
+@pytest.mark.parametrize("batched", [True, None])
+def test_weights_are_kept_only_where_all_networks_are_frozen(batched):
+    frozen, learning = teachers("lenet", "lenet")
+    together = Stacked([frozen, learning.requires_grad_(True)], batched)
+    with torch.no_grad():
+        before = together(IMAGES[0])
+        next(learning.parameters()).mul_(2)
+    torch.testing.assert_close(together(IMAGES[0])[1], learning(IMAGES[0]), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(together(IMAGES[0])[1], before[1])
+
+
 def test_two_instances_with_the_same_layers_but_other_modes_are_kept_apart():
     one, other = teachers("convnet", "convnet")
     assert Stacked([one, other.train()]).groups == [[0], [1]]

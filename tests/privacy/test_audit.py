@@ -49,6 +49,12 @@ def test_guessing_proves_nothing_and_certainty_proves_what_the_trials_can():
         least_distance(3, 2, 0, 1)
 
 
+def test_the_games_that_give_the_threshold_are_not_counted():
+    """Two of twenty; without noise none of the other eighteen is mistaken."""
+    found = audited_epsilon(lambda answer, draws: answer, canaries(), 1, 20, DELTA, Rng(7))
+    assert found == gaussian_epsilon(least_distance(0, 18, 0, 18), DELTA)
+
+
 @pytest.mark.parametrize(("mu", "delta"), [(0.3, 1e-5), (1.0, 1e-2), (2.5, 1e-5)])
 def test_epsilon_of_two_normals_by_integration(mu, delta):
     """delta is the integral of (p - e^epsilon q)_+ over N(mu, 1) and N(0, 1)."""

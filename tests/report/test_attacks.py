@@ -72,6 +72,12 @@ def test_runs_with_an_attack_are_a_row_for_each_method():
     assert first["by chance"] == defence_by_chance([50])["mia_auc_mean"]
 
 
+def test_what_went_up_is_told_by_the_round():
+    some = runs(("A", 0.6, "parameters"))
+    some["record"][0].rounds *= 4
+    assert attack_frame(some)["MB up a round"].tolist() == [0.25]
+
+
 def test_words_say_what_each_kind_of_upload_gives_away():
     some = runs(("A", 0.6, "parameters"), ("B", 0.7, "parameters"), ("C", 0.52, "images"))
     text = attack_in_words(attack_frame(some), 10)

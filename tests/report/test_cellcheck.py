@@ -34,6 +34,14 @@ def test_equal_runs_are_called_equal_and_others_are_not(cell):
     assert f"{high:.2f} there, {low:.2f} here; not the same bits (code {book.code} there" in other
 
 
+def test_one_round_of_other_bits_is_enough_to_differ(cell):
+    book = of_seed(cell, 0)
+    first, *rest = book.rounds
+    rows = [first | {"metrics": first["metrics"] | {"cross_entropy": 0.5}}, *rest]
+    other = comparison(cell, [book], [attrs.evolve(book, rounds=rows)])
+    assert len(rest) > 0 and "not the same bits (code and machine are the same)" in other
+
+
 def test_all_three_values_stand_below_each_other(cell):
     lines = comparison(cell, [], [of_seed(cell, 0)]).splitlines()
     assert lines[1] == f"printed  {cell.published.text}"

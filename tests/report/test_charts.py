@@ -30,6 +30,12 @@ def test_lines_are_means_with_a_band():
     assert charts.lines(LONG, "x", "y", log="y").axes[0].get_yscale() == "log"
 
 
+def test_a_line_is_the_mean_of_values_that_are_not_even():
+    pytest.importorskip("matplotlib")
+    frame = pd.DataFrame({"x": [1, 1, 1, 2], "y": [0.0, 0.0, 3.0, 4.0], "label": "a"})
+    assert charts.lines(frame, "x", "y").get_label() == "y against x: a goes from 1 to 4."
+
+
 def test_lines_refuse_what_they_cannot_draw():
     with pytest.raises(InputError, match="no column 'z': x, y, label"):
         charts.lines(LONG, "x", "z")

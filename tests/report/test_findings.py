@@ -33,6 +33,13 @@ def test_numbers_are_those_of_the_files():
     assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in findings()
 
 
+def test_what_is_equal_does_not_fall():
+    name = "fedvck/budget/FedAvg-4-times/cifar10-0.05"
+    entry = {"page": "x", "text": "{one} {other}", "profile": "laptop", "falling": ["one", "other"]}
+    with pytest.raises(InputError, match="has to be written anew"):
+        stated("x", entry | {"cells": {"one": name, "other": name}}, records())
+
+
 @pytest.mark.parametrize("seeds, said", [(1, "(one run)"), (2, "% (two seeds)"), (3, "%")])
 def test_fewer_than_three_seeds_are_said(seeds, said):
     name = "fedvck/budget/FedAvg-4-times/cifar10-0.05"

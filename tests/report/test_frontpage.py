@@ -3,6 +3,7 @@
 import csv
 
 import attrs
+import pandas as pd
 import pytest
 
 from core.experiments import TableSpec, records
@@ -54,6 +55,12 @@ def test_accuracies_at_the_papers_budget_are_compared():
     assert table.loc["own budget: different", "FedVCK"] == 1
     assert table.loc["numbers in print", "FedVCK"] == 432
     assert table.loc[REST, "FedVCK"] == 430
+
+
+def test_costs_of_smaller_runs_are_not_counted_among_those_of_the_papers():
+    row = {"paper": "fedvck", "kind": "costs", "verdict": "equivalent"}
+    rows = pd.DataFrame([row | {"budget": FULL}, row | {"budget": REDUCED}])
+    assert "Of 1 costs 1 are equivalent." in headline(rows)
 
 
 def test_the_columns_of_the_table_add_up_to_what_is_printed():

@@ -16,6 +16,7 @@ from core.report.intervals import (
     expected_verdicts,
     kendall,
     paired,
+    probability,
 )
 
 
@@ -149,6 +150,20 @@ def test_one_pair_says_nothing_and_none_is_refused():
     assert paired([3.0], [1.0]) == (2.0, -math.inf, math.inf)
     with pytest.raises(InputError):
         paired([1.0, 2.0], [1.0])
+
+
+@given(_found, st.floats(0, 100))
+def test_the_chance_of_differences_so_low_as_scipy_has_it(gaps, true):
+    if np.std(gaps) < 1e-2:
+        return
+    theirs = stats.ttest_1samp(gaps, true, alternative="less").pvalue
+    assert probability(gaps, true) == pytest.approx(theirs, abs=1e-9)
+
+
+def test_equal_differences_refute_what_is_more_and_not_what_they_are():
+    """Two methods that are equal on every seed do not refute that one leads."""
+    assert probability([2.0] * 3, 2.0) == probability([0.0] * 3) == probability([-9.0]) == 1
+    assert probability([2.0] * 3, 2.5) == 0 and probability([2.0] * 3, 1.5) == 1
 
 
 @given(st.permutations(range(6)), st.permutations(range(6)), st.permutations(range(6)))

@@ -200,6 +200,47 @@ def test_runs_that_stop_early_do_not_stand_under_a_heading_of_more_rounds():
         runs_frame("fedvck", 14, "cifar10-100-rounds", known)
 
 
+def test_runs_that_stop_early_do_not_decide_at_which_profile_a_column_is_shown():
+    """Two laptop runs of ten rounds, which are no runs of a hundred, beside one of the paper's."""
+    of = {
+        profile: {
+            (cell.column, cell.row): cell for cell in TableSpec.find("fedvck", 14).cells(profile)
+        }
+        for profile in ("laptop", "paper")
+    }
+    ten, hundred = "cifar10-10-rounds", "cifar10-100-rounds"
+    rows = list(dict.fromkeys(row for _, row in of["paper"]))[:2]
+    cells = [*(of["laptop"][ten, row] for row in rows), of["paper"][hundred, rows[0]]]
+    known = {run.id: record(run) for cell in cells for run in cell.experiments}
+    shown = table_runs("fedvck", 14, None, known).groupby("column")["profile"].unique()
+    assert {column: list(found) for column, found in shown.items()} == {
+        ten: ["laptop"],
+        hundred: ["paper"],
+    }
+
+
+def test_what_a_run_sends_goes_both_ways():
+    cells = TableSpec.find("fedvck", 3).cells("laptop")
+    run = cells[0].experiments[0]
+    sent = {"up": {"images": 2**20, "labels": 2**19}, "down": {"parameters": 2**21}}
+    (found,) = runs_frame(
+        "fedvck", 3, cells[0].column, {run.id: record(run, 0.75, **sent)}
+    ).to_dict("records")
+    assert (found["MB sent"], found["accuracy"], found["seed"]) == (3.5, 75, run.seed)
+    assert found["method"] == cells[0].row
+
+
+def test_a_run_that_fills_two_rows_of_a_column_counts_once():
+    cells = TableSpec.find("fedvck", "ladder").cells("laptop")
+    (row, same) = (
+        next(one for one in cells if one.row == name) for name in ("FedAvg", "FedAvg, chosen rate")
+    )
+    known = {run.id: record(run) for run in row.experiments}
+    assert [run.id for run in same.experiments] == list(known)
+    frame = runs_frame("fedvck", "ladder", row.column, known)
+    assert frame["seed"].tolist() == [run.seed for run in row.experiments]
+
+
 def test_how_runs_ended_are_medians_over_seeds_under_the_names_of_a_page():
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
     known = {

@@ -51,6 +51,24 @@ def test_an_order_that_is_printed_is_measured():
     assert (one["tau"], one["low"], one["high"]) == (1.0, -1.0, 1.0)
 
 
+def test_an_order_is_told_seed_by_seed_and_rows_printed_within_the_margin_have_none():
+    """Two seeds in the printed order by little, one against it by much: (1 + 1 - 1) / 3. A pair that is
+    printed less than two points apart may stand the other way round.
+    """
+    cells = sorted(column_of(11, "laptop", "cifar10-0.05"), key=lambda cell: cell.published.value)
+    printed = [cell.published.value for cell in cells]
+    near = next(k for k in range(9) if printed[k + 1] - printed[k] < 1.9)
+    order = [*range(near), near + 1, near, *range(near + 2, 10)]
+    runs = {
+        run.id: record(run, 0.5 + place * (-0.05 if seed == 2 else 0.001))
+        for cell, place in zip(cells, order, strict=True)
+        for seed, run in enumerate(cell.experiments[:3])
+    }
+    found = orders(runs)
+    (tau,) = found[(found["table"] == "11") & (found["column"] == "cifar10-0.05")]["tau"]
+    assert tau == pytest.approx(1 / 3)
+
+
 def test_an_order_by_chance_is_near_what_scipy_says():
     """Without ties and with printed gaps that all count, tau is SciPy's."""
     cells = column_of(11, "laptop", "cifar10-0.05")

@@ -1,0 +1,62 @@
+"""Claims: which comparisons count, and how many of them must be ahead."""
+
+import attrs
+import pytest
+
+from core.experiments import TableSpec, records
+from core.report.claims import Claim, judge
+
+CSV = """paper,table,method,dataset,metric,value,std,unit,better,note
+p,1,a,mnist,accuracy,80,,percent,higher,
+p,1,b,mnist,accuracy,70,,percent,higher,
+p,1,a,svhn,accuracy,60,,percent,higher,
+p,1,b,svhn,accuracy,50,,percent,higher,
+"""
+YAML = """
+paper: p
+table: 1
+title: A table
+metric: accuracy
+rows:
+  - {name: A, algorithm: fedavg, match: {method: a}}
+  - {name: B, algorithm: fedprox, match: {method: b}}
+columns:
+  - {name: one, dataset: mnist, match: {dataset: mnist}}
+  - {name: other, dataset: SECOND, match: {dataset: svhn}}
+"""
+
+
+@pytest.fixture
+def leads(tmp_path, monkeypatch):
+    """Judge that A leads B on two columns, the second with these data, by so many points in each."""
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "published.csv").write_text(CSV)
+
+    def found(second, gaps, **more):
+        (folder / "1.yaml").write_text(YAML.replace("SECOND", second))
+        spec = TableSpec.load(folder / "1.yaml")
+        monkeypatch.setattr(TableSpec, "find", lambda paper, table: spec)
+        known, some = {}, next(iter(records().values()))
+        for cell in spec.cells("paper"):
+            gap = gaps[cell.column] * (cell.row == "A")
+            for run in cell.experiments:
+                scores = {"accuracy": 0.5 + (gap + run.seed) / 100}
+                known[run.id] = attrs.evolve(some, experiment=run, metrics=scores)
+        detail = {"tables": [1], "pairs": [["A", "B"]], **more}
+        claim = Claim(paper="p", number=1, text="", where="", kind="ahead", detail=detail)
+        return judge(claim, known)
+
+    return found
+
+
+def test_a_half_is_not_most(leads):
+    assert leads("svhn", {"one": 3, "other": 3}, most=True).verdict == "holds"
+    assert leads("svhn", {"one": 3, "other": -3}, most=True).verdict == "unclear"
+    assert leads("svhn", {"one": 3, "other": -3}).verdict == "does not hold"
+
+
+def test_columns_that_the_same_runs_fill_are_one_comparison(leads):
+    (lead,) = leads("mnist", {"one": 3, "other": 3}).leads
+    assert (lead.column, round(lead.mean, 6)) == ("one", 3)
+    assert len(leads("svhn", {"one": 3, "other": 3}).leads) == 2
