@@ -70,6 +70,52 @@ def test_the_judge_learns_before_it_says_what_it_thinks(task):
     torch.testing.assert_close(found, made.grad)
 
 
+def test_a_judge_learns_from_real_and_made_images(task):
+    """Adam's mean after a step is 1 - beta of the gradient of -log D(y|x) - log(1 - D(G(x)|x))."""
+    client, rows = make_clients(TINY, task)[2], torch.tensor([0, 2])
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    judge = conditional.judge(task, Rng(0, ("asyndgan",)).at("judge", 2), width=2, layers=3)
+    asked(task, client, {"judging": 0.2}, images, rows)
+    made, real = (
+        judge(conditional.beside(task, shown, client.labels[rows]))
+        for shown in (task.dataset.standardise(images), task.inputs(client.images[rows]))
+    )
+    loss = torch.nn.functional.softplus(made).mean() + torch.nn.functional.softplus(-real).mean()
+    (0.2 * loss).backward()
+    for name, w in judge.named_parameters():
+        found = client.memory[f"judge/adam/exp_avg/{name}"]
+        torch.testing.assert_close(found, 0.5 * w.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_the_perceptual_loss_has_its_factor(task):
+    """With this term alone: its gradient at the network that all clients draw."""
+    client, rows = make_clients(TINY, task)[1], torch.tensor([3, 0])
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    only = {"gan": 0.0, "perceptual": 0.3, "l1": 0.0}
+    found = asked(task, client, only, images, rows)["gradients/images"]
+    seer = task.new_model(Rng(0, ("asyndgan",)).at("perception")).eval()
+    made, real = images.clone().requires_grad_(), task.inputs(client.images[rows])
+    (0.3 * conditional.perceptual_loss(seer, task.dataset.standardise(made), real)).backward()
+    torch.testing.assert_close(found, made.grad)
+
+
+def test_the_server_trains_on_normalised_made_images(task):
+    """One step of plain descent on a pair, against autograd on its loss."""
+    plain = FAST | {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    algorithm = attrs.evolve(TINY, settings=plain).new_algorithm()
+    state = algorithm.initialise(task, Rng(0))
+    maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
+    generator = algorithm.generator(state)
+    found = algorithm._taught(task, state.tensors, generator, maps, range(1), Rng(4))
+    told = conditional.draw(maps, 4, Rng(4).at("pairs", 0))
+    student = task.model_from(state.tensors, "student/").train()
+    images = algorithm.painted(state, told.labels)
+    task.loss(student(task.dataset.standardise(images)), told.labels).backward()
+    for name, w in student.named_parameters():
+        wanted = w.detach() - 0.1 * w.grad
+        torch.testing.assert_close(found[f"student/parameters/{name}"], wanted)
+
+
 def test_a_client_answers_the_same_alone_and_among_others(task):
     """One discriminator carries every client's weights in turn: nothing of one reaches the next."""
     images = torch.rand(3, 2, 3, 32, 32, generator=torch.Generator().manual_seed(2))

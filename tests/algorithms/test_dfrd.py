@@ -152,6 +152,58 @@ def after(task, clients):
     return state, uploads, new
 
 
+@pytest.fixture
+def game(task):
+    """A game of one step each, what it starts from, and what it gives."""
+    once = {"iterations": 1, "generator_steps": 1, "student_steps": 1, "alpha": 0.3}
+    weights = {"transferability": 2.0, "diversity": 3.0}
+    plain = {"server_momentum": 0.0, "server_weight_decay": 0.0, "server_lr": 0.5}
+    algorithm, often = dfrd(**once, **weights, **plain), torch.ones(10)
+    tensors = algorithm.initialise(task, Rng(0)).tensors
+    shares = torch.rand(2, 10, generator=torch.Generator().manual_seed(0))
+    ensemble = Ensemble(Stacked([task.new_model(Rng(k)).eval() for k in (1, 2)]), shares)
+    draws = Rng(5).at("draws").generator()
+    samples = [algorithm._sample(often, draws) for _ in range(2)]
+    return (
+        algorithm,
+        tensors,
+        ensemble,
+        samples,
+        algorithm._distil(task, tensors, ensemble, often, Rng(5)),
+    )
+
+
+def test_the_students_step_on_the_new_and_the_averaged_generator(task, game):
+    """KL on the images of the generator that has moved, and alpha KL on those of w~ = w_0."""
+    algorithm, tensors, ensemble, samples, found = game
+    student, loss = algorithm.network(task, tensors).eval(), 0.0
+    for factor, source, (noise, labels) in zip((1, 0.3), (found, tensors), samples, strict=True):
+        generator = unpack(algorithm._generator(task, Rng(0)), source, "generator/")
+        with torch.no_grad():
+            made = task.dataset.standardise(generator(generator.merge(noise, labels)))
+            p = ensemble(made, labels).softmax(1)
+        loss = loss + factor * (p * (p.log() - student(made).log_softmax(1))).sum(1).mean()
+    loss.backward()
+    for name, w in student.named_parameters():
+        wanted = w.detach() - 0.5 * w.grad
+        torch.testing.assert_close(found[f"parameters/{name}"], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_the_generators_step_is_down_its_three_terms(task, game):
+    """Adam's mean after a step is half the gradient of L_fid + beta_tran L_tran + beta_div L_div."""
+    algorithm, tensors, ensemble, ((noise, labels), _), found = game
+    generator = unpack(algorithm._generator(task, Rng(0)), tensors, "generator/")
+    merged = noise * generator.embedding[labels]
+    made = task.dataset.standardise(generator(merged))
+    heard, own = ensemble(made, labels), algorithm.network(task, tensors).eval()(made)
+    loss = torch.nn.functional.cross_entropy(heard, labels)
+    loss = loss + 2 * transferability_loss(heard, own, labels)
+    (loss + 3 * diversity_loss(made, merged, "mean_square")).backward()
+    for name, w in generator.named_parameters():
+        mean = found[f"adam/exp_avg/{name}"]
+        torch.testing.assert_close(mean, 0.5 * w.grad, rtol=1e-3, atol=1e-6)
+
+
 def test_the_averaged_generator_keeps_its_share_of_itself(after):
     state, _, new = after
     names = [name.removeprefix("ema/") for name in new.tensors if name.startswith("ema/")]

@@ -1,5 +1,6 @@
 """DM: another random network in every iteration, the step in closed form, and that it learns."""
 
+import attrs
 import torch
 
 from core import algorithms
@@ -68,6 +69,38 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
         s = s - 1.0 * velocity
     torch.testing.assert_close(images, s.detach(), rtol=1e-3, atol=1e-4)
     assert not torch.equal(weights[0], weights[1])
+
+
+def test_stored_features_are_matched_at_their_own_random_network():
+    """A pool of two: the third step has the first network again, on both sides."""
+    algorithm, task, real, rngs, start = pieces()
+    problem = algorithm.problem(task, real, Rng(7), rngs)
+    stored = {"estimator": "expectation", "pool": 2, "image_momentum": 0.0}
+    problem = attrs.evolve(problem, settings=attrs.evolve(problem.settings, **stored))
+    s, group = start.flatten(0, 1), torch.arange(real.groups)
+    images, _ = condense(problem, s, group)
+    for number in (0, 1, 0):
+        encoder = LatentEncoder(algorithm.settings.encoder(task, Rng(0)))
+        initialise(encoder.model, Rng(7).at("network", number))
+        features = encoder.model.embed(task.inputs(real.images))
+        means = torch.stack([features[real.group == g].mean(0) for g in group])
+        s = s.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad((encoder.model.embed(s) - means).square().sum(), s)
+        s = s - 1.0 * gradient
+    torch.testing.assert_close(images, s.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_batches_without_replacement_hold_different_images():
+    """As in the authors' code, and each of its own group; with replacement some come twice."""
+    for replacement in (False, True):
+        algorithm, task, real, rngs, _ = pieces(replacement=replacement, real_batch=30)
+        problem = algorithm.problem(task, real, Rng(7), rngs)
+        for step in range(3):
+            rows = problem.rows("batch", step)
+            assert (real.group[rows] == torch.arange(real.groups)[:, None]).all()
+            different = [len(own.unique()) for own in rows]
+            enough = real.group.bincount().clamp(max=30).tolist()
+            assert (different == enough) != replacement
 
 
 def test_images_start_from_noise_or_from_real_images():

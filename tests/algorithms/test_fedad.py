@@ -10,6 +10,7 @@ from core.algorithms.fedad import answered, attention_loss
 from core.errors import InputError
 from core.experiments import rounds
 from core.rng import Rng
+from core.training import batches
 from tests.algorithms.on_drawings import on_heads
 
 R, NONE = Rng(0), torch.empty(0, dtype=torch.int64)
@@ -50,6 +51,29 @@ def test_the_student_comes_close_to_the_ensemble(task):
         return float((found - torch.stack(said).mean(0)).square().mean())
 
     assert gap(60) < 0.3 * gap(1)
+
+
+def test_the_students_loss_weighs_clients_and_attention(task):
+    """Adam's mean after a step is a tenth of the gradient of |S - sum_k pi_k T_k|^2 + lambda L."""
+    algorithm = attrs.evolve(TINY, settings=FAST | {"attention": 30.0}).new_algorithm()
+    state, inputs = algorithm.initialise(task, R), task.inputs(algorithm.public(task))
+    counts = (torch.tensor([3]), torch.tensor([1]))
+    said = [(*answered(task.new_model(Rng(k)), inputs), count) for k, count in enumerate(counts, 1)]
+    told = {
+        f"teachers/{k}/{name}": value.detach()
+        for k, one in enumerate(said)
+        for name, value in zip(("outputs", "attention", "counts"), one, strict=True)
+    }
+    found = algorithm._distilled(task, state.tensors | told, 0, 1, R)
+    (rows,) = batches(len(inputs), 4, 1, R.at("batches"), inputs.device)
+    student = task.model_from(state.tensors, "student/")
+    outputs, own = answered(student, inputs[rows])
+    wanted = (0.75 * told["teachers/0/outputs"] + 0.25 * told["teachers/1/outputs"])[rows]
+    looks = torch.stack([told[f"teachers/{k}/attention"][rows] for k in (0, 1)])
+    ((outputs - wanted).square().sum(1).mean() + 30 * attention_loss(own, looks)).backward()
+    for name, w in student.named_parameters():
+        mean = found[f"student/adam/exp_avg/{name}"]
+        torch.testing.assert_close(mean, 0.1 * w.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_public_images_go_down_once_and_answers_up_once(task):

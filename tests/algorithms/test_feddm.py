@@ -7,10 +7,11 @@ import torch
 
 from core import algorithms
 from core.algorithms.feddm import disturbance
-from core.condensation import LatentEncoder
+from core.condensation import LatentEncoder, class_means, draw
 from core.condensation.engine import condensed_counts
-from core.condensation.problem import Condensation
+from core.condensation.problem import Condensation, Draws
 from core.experiments import rounds
+from core.families import condensing
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -76,6 +77,29 @@ def uploaded(task, client, **settings):
     algorithm = feddm(**settings)
     message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), client.id)
     return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
+
+
+def test_features_and_logits_are_matched_class_by_class(task, clients):
+    """One step of 20 by autograd, at the model itself; each side is normalised by its own batch."""
+    algorithm, client, rngs = feddm(rho=0.0, iterations=1, image_lr=20.0), clients[0], [Rng(3)]
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    found = algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
+    real, sizes = condensing.gather([client], rngs)
+    group = torch.repeat_interleave(condensed_counts(sizes, algorithm.settings))
+    start = condensing.starts("noise", real, group, task, rngs).requires_grad_()
+    uniform = Draws(rngs, real.owner).uniform(8, "batch", 0)
+    rows = draw(real.probabilities, real.group, real.groups, uniform)
+    model = task.model_from(message.tensors).train()
+
+    def matched(inputs):
+        features = model.embed(inputs)
+        return torch.cat([features, model.classifier(features)], 1)
+
+    wanted = matched(task.inputs(real.images[rows.flatten()])).unflatten(0, rows.shape).mean(1)
+    means = class_means(matched(start), group, real.groups)
+    (slope,) = torch.autograd.grad((means - wanted.detach()).square().sum(), start)
+    moved = condensing.encode((start - 20 * slope).detach(), task.dataset, "uint8").int()
+    assert (found - moved).abs().max() <= 1
 
 
 def test_radius_and_estimator_matter(task, clients):

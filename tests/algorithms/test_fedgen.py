@@ -65,20 +65,59 @@ def test_the_terms_of_a_client_against_scipy(task, clients, after_two, alpha, be
 
 
 def test_a_divergence_does_not_move_the_features_it_is_measured_from(task, clients, after_two):
-    """Its target is fixed: with beta alone the last layer learns from the client's own images
-    only.
+    """Its target is fixed: with beta alone the gradient of the last bias is that of the outputs, q -
+    y of the data and beta (q - p) of the divergence.
     """
-    method = fedgen(alpha=0.0, beta=10.0)
-    message = method.broadcast(after_two, 0)
-    model = task.model_from(message.tensors)
-    loss = method.objective(clients[0], message, Rng(0))(
-        model, clients[0].images[:6], clients[0].labels[:6]
+    message = fedgen().broadcast(after_two, 0)
+    still = torch.zeros_like(message.tensors["generator/parameters/out.weight"])
+    message.tensors["generator/parameters/out.weight"] = still  # all features are its bias
+    model, images, y = (
+        task.model_from(message.tensors),
+        clients[0].images[:6],
+        clients[0].labels[:6],
     )
-    bias = torch.autograd.grad(loss, model.classifier.bias)[0]
-    assert (
-        float(bias.sum().abs()) < 1e-5
-    )  # both terms are differences of probabilities, which add up to zero
-    assert not any(tensor.requires_grad for tensor in message.tensors.values())
+    objective = fedgen(alpha=0.0, beta=10.0).objective(clients[0], message, Rng(0))
+    bias = torch.autograd.grad(objective(model, images, y), model.classifier.bias)[0]
+    with torch.no_grad():
+        q = model(task.inputs(images)).softmax(1)
+        p = model.classifier(message.tensors["generator/parameters/out.bias"]).softmax(0)
+    wanted = (q - torch.nn.functional.one_hot(y, 10)).mean(0) + 0.98**2 * 10 * (q - p).mean(0)
+    torch.testing.assert_close(bias, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_clients_ask_for_features_of_their_own_labels_and_of_drawn_ones(
+    task, clients, after_two, monkeypatch
+):
+    """Of a generator with its running statistics: z ~ G(y, e) for the batch, then for y^ ~ p(y)."""
+    seen, forward = [], FeatureGenerator.forward
+
+    def noting(self, noise, labels):
+        seen.append((self.training, labels.tolist()))
+        return forward(self, noise, labels)
+
+    monkeypatch.setattr(FeatureGenerator, "forward", noting)
+    message = fedgen().broadcast(after_two, 0)
+    message.tensors["labels/distribution"] = torch.eye(10)[7]
+    images, labels = clients[0].images[:6], clients[0].labels[:6]
+    objective = fedgen().objective(clients[0], message, Rng(0))
+    objective(task.model_from(message.tensors), images, labels)
+    assert seen == [(False, labels.tolist() + 6 * [7])]
+
+
+def test_the_generators_adam_goes_on_from_round_to_round(after_two):
+    assert after_two.tensors["adam/step/out.weight"] == 2 * 3  # rounds, steps
+
+
+def test_the_generators_rate_falls_from_round_to_round(task, clients):
+    """Adam's first step is as long as the rate."""
+    method, name = fedgen(generator_steps=1, decay=0.5), "generator/parameters/out.weight"
+    state, moved = method.initialise(task, Rng(0)), []
+    sent = method.broadcast(state, 0)
+    uploads = {client.id: method.client_update(client, sent, Rng(1)) for client in clients}
+    for t in (0, 2):
+        new = method.server_update(attrs.evolve(state, meta={"round": t}), uploads, Rng(2))
+        moved.append(new.tensors[name] - state.tensors[name])
+    torch.testing.assert_close(moved[1], moved[0] / 4, rtol=1e-2, atol=1e-7)
 
 
 def test_labels_for_generated_features_follow_the_clients_counts(task, clients, after_two):

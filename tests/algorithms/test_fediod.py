@@ -15,6 +15,7 @@ from core import algorithms
 from core.algorithms.fediod import clients as clients_side
 from core.algorithms.fediod import scores
 from core.algorithms.fediod.scores import ensemble_accuracy
+from core.algorithms.fediod.server import generator_from
 from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
@@ -571,6 +572,10 @@ def test_synthetic_images(task):
     images = algorithm.synthetic(last.state, 5, Rng(0))
     assert images.shape == (5, 1, 8, 8) and images.min() >= 0 and images.max() <= 1
     assert torch.equal(images[:2], algorithm.synthetic(last.state, 5, Rng(0))[:2])
+    # by the running statistics
+    generator = generator_from(task, algorithm.settings, last.state.tensors).eval()
+    noise = torch.randn(5, 7, generator=Rng(0).generator())
+    torch.testing.assert_close(images, generator(noise).detach())
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from core import distillation
+from core.algorithms.fediod.clients import Pull
+from core.algorithms.fediod.server import Centre
 from core.errors import InputError
-from core.experiments import make_clients, rounds
+from core.experiments import make_clients, make_task, rounds
 from core.families import conditional
-from core.federation import Ledger
+from core.federation import Ledger, Runtime
 from core.models import planes
 from core.rng import Rng
-from tests.algorithms.on_drawings import on_nuclei
+from tests.algorithms.on_drawings import on_heads, on_nuclei
 
 FAST = {
     "local_steps": 3,
@@ -163,6 +165,102 @@ def test_disagreement_is_the_weighted_variance():
     # mean 1.5: 0.75 * 0.25 + 0.25 * 2.25
     found = distillation.disagreement(values, torch.tensor([0.75, 0.25]))
     assert found.item() == pytest.approx(0.75)
+
+
+def test_where_images_are_reconstructed_teachers_should_differ():
+    """L_unique is minus the weighted variance of the teachers' values; there is no L_conf."""
+    heads = on_heads("fediod", FAST | {"uniqueness": 3.0})
+    task, algorithm = make_task(heads, Runtime()), heads.new_algorithm()
+    tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[100], [300]])
+    centre = Centre(task, algorithm.settings, tensors, counts, Rng(0))
+    z = torch.randn(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    mean = (z[0] + 3 * z[1]) / 4
+    variance = ((z[0] - mean).square() + 3 * (z[1] - mean).square()) / 4
+    assert centre.shaping(z).item() == pytest.approx(-3 * variance.mean().item(), rel=1e-5)
+
+
+def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
+    """Adam's mean after a step is 1 - beta of the gradient that the slope of the images gives."""
+    algorithm = attrs.evolve(TINY, settings=FAST | {"gan_beta": 0.2}).new_algorithm()
+    tensors = algorithm.initialise(task, Rng(0)).tensors
+    maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
+    centre, twin = (
+        Centre(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0), maps) for _ in range(2)
+    )
+    slope = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    centre.generator_step(centre.images(0), slope)
+    twin.images(0).backward(slope)
+    for name, w in twin.generator.named_parameters():
+        mean = centre.tensors()[f"generator/optimiser/exp_avg/{name}"]
+        torch.testing.assert_close(mean, 0.8 * w.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_the_released_terms_of_the_generators_loss(task):
+    """The mean of KL(q- || q_k), and sum_k pi_k sum_c q^c log2 q^c of the batch's mean answer."""
+    terms = {"confidence": 0.0, "uniqueness": 1.5, "uniqueness_form": "released", "balance": 2.0}
+    algorithm = attrs.evolve(TINY, settings=FAST | terms).new_algorithm()
+    tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[1, 0, 0]] * 2)
+    centre = Centre(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
+    z = torch.randn(2, 4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    q = z.softmax(2).movedim(2, -1).flatten(1, 3).double().numpy()
+    seen = q.mean(1)
+    balance = np.array([0.25, 0.75]) @ (seen * np.log2(seen)).sum(1)
+    mean, each = np.clip(q.mean(0), 0.01, 0.99), np.clip(q, 0.01, 0.99)
+    apart = (mean * np.log(mean / each)).sum(-1).mean()
+    assert centre.shaping(z).item() == pytest.approx(1.5 * apart + 2 * balance, rel=1e-4)
+
+
+def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
+    _, state, clients, *_ = begun
+    algorithm = attrs.evolve(TINY, settings=FAST | {"student_steps": 3}).new_algorithm()
+    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    crossed = [exchange.tensors(0) for exchange in algorithm.step(centre, locals_, 0)]
+    sent = [one for one in crossed if "images" in one]
+    assert len(sent) == 1 + 3
+    for part, one in enumerate(sent):
+        assert torch.equal(one["conditions/labels"], centre.told(0, part).labels)
+        assert not any(torch.equal(one["images"], other["images"]) for other in sent[:part])
+
+
+def test_the_students_descent_has_the_momentum_of_the_released_code(task):
+    """Two steps along the same gradient of ones: 1, then 1 + 0.9, times the rate."""
+    descent = {"student_optimiser": "sgd", "student_lr": 0.5}
+    algorithm = attrs.evolve(TINY, settings=FAST | descent).new_algorithm()
+    tensors = algorithm.initialise(task, Rng(0)).tensors
+    centre = Centre(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
+    before = [w.detach().clone() for w in centre.student.parameters()]
+    for _ in range(2):
+        centre.student_step(tuple(torch.ones_like(w) for w in before))
+    for old, w in zip(before, centre.student.parameters(), strict=True):
+        torch.testing.assert_close(w.detach(), old - 0.5 * 2.9)
+
+
+def test_real_images_are_drawn_anew_in_every_step(begun):
+    *_, locals_ = begun
+    first, again, next_ = (locals_._real(step) for step in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not any(torch.equal(a, b) for a, b in zip(first, next_, strict=True))
+
+
+def test_the_perceptual_gradient_has_its_factor(begun):
+    """Of each client the whole of it: with this term alone, against autograd."""
+    _, state, clients, *_ = begun
+    algorithm = attrs.evolve(TINY, settings=FAST | {"gan": 0.0, "perceptual": 2.0}).new_algorithm()
+    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    images, told = centre.images(0).detach(), centre.told(0)
+    (_, graph), (_, twin) = (locals_.answer(images, 0, told) for _ in range(2))
+    (wanted,) = torch.autograd.grad(2 * twin.perceiving.sum(), twin.images)
+    torch.testing.assert_close(locals_.pull_back(graph, Pull(), 0), wanted)
+
+
+def test_the_generators_first_steps_follow_the_sum_over_clients(begun):
+    _, state, clients, *_ = begun
+    algorithm, seen = attrs.evolve(TINY, settings=FAST | {"pretrain_steps": 1}).new_algorithm(), []
+    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    centre.generator_step = lambda images, slope: seen.append(slope)
+    _, up = algorithm.step(centre, locals_, 0)
+    wanted = sum(up.tensors(k)["gradients/images"] for k in range(4))
+    torch.testing.assert_close(seen, [wanted])
 
 
 def test_message_sizes_of_a_step(task):

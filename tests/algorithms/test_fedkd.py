@@ -12,6 +12,7 @@ from core import algorithms
 from core.algorithms.fedkd import laplace, quantised
 from core.errors import InputError
 from core.experiments import make_clients, make_task, rounds
+from core.families import public_images as public
 from core.federation import Message, Runtime, UploadError
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
@@ -42,6 +43,25 @@ def tiny(**changes):
 
 def one_hot_votes(classes):
     return torch.eye(10)[torch.as_tensor(classes)]
+
+
+def test_the_student_learns_by_the_absolute_error(task, monkeypatch):
+    seen, algorithm = [], create(pool=2)
+    monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given[4]))
+    state = algorithm.initialise(task, Rng(0))
+    algorithm._distil(
+        attrs.evolve(state, tensors=state.tensors | {"ensemble": torch.ones(2)}), Rng(0)
+    )
+    (divergence,) = seen
+    assert float(divergence(torch.zeros(1, 2), torch.tensor([[1.0, -3.0]]))) == 2
+
+
+def test_the_class_with_most_noisy_votes_in_all_wins():
+    """Not the one with the most from one client."""
+    votes = torch.tensor([[[0.9, 0.0, 0.6]], [[0.0, 0.0, 0.6]], [[0.0, 0.1, 0.0]]])
+    private = create(private=True)
+    found = private._ensemble([{"votes/noisy": one} for one in votes], Rng(0))
+    assert found.tolist() == [2]
 
 
 @pytest.mark.parametrize("levels", [1, 10, 100, 127])

@@ -10,6 +10,7 @@ import torch
 
 from core import algorithms
 from core.experiments import make_clients, rounds
+from core.families import public_images as public
 from core.federation import Message, UploadError
 from core.rng import Rng
 from tests.algorithms.on_digits import accuracy_after, on_digits
@@ -47,6 +48,30 @@ def consensus_of(algorithm, state, answers):
         .double()
         .numpy()
     )
+
+
+def test_a_client_digests_the_round_before_by_the_absolute_error(task, monkeypatch):
+    """On the public images of that round, of which the consensus is."""
+    algorithm, client, seen = create(), make_clients(TINY, task)[0], []
+    state = algorithm.initialise(task, Rng(0))
+    algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1))
+    monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given))
+    state = attrs.evolve(state, meta=state.meta | {"round": 3})
+    sent = algorithm.broadcast(state, 0)
+    consensus = torch.randn(60, 10, generator=torch.Generator().manual_seed(0))
+    sent.tensors["consensus/logits"] = consensus
+    algorithm.client_update(client, sent, Rng(2))
+    ((_, _, images, targets, divergence, *_),) = seen
+    assert torch.equal(images, algorithm._aligned(task, state.meta["seed"], 2))
+    assert targets is consensus
+    assert float(divergence(torch.zeros(1, 2), torch.tensor([[1.0, -3.0]]))) == 2
+
+
+def test_the_student_passes_the_consensus_as_often_as_it_is_told(task, monkeypatch):
+    seen, algorithm = [], create(student_epochs=3)
+    monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given[7]))
+    consensus_of(algorithm, algorithm.initialise(task, Rng(0)), np.zeros((2, 60, 10)))
+    assert seen == [3 * 2]  # two batches hold 60 images
 
 
 def test_the_consensus_is_the_mean_because_nothing_is_closer_to_all_parties(task):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from core.algorithms.fedmix import averages, mixup_loss
+from core import algorithms
+from core.algorithms.fedmix import averages, kept, mixup_loss
 from core.experiments import rounds
 from core.federation import Client
 from core.models import initialise
@@ -90,6 +91,22 @@ def test_the_terms_of_a_linear_model_in_closed_form():
         lambda inputs: (w * inputs).sum(), lambda out, label: (out * label).sum(), x, y, x_g, y_g, a
     )
     assert float(found.detach()) == pytest.approx(0.81 * -2 * 3 + 0.09 * -2 * 0.5 + 0.09 * 1.5 * 3)
+
+
+def test_the_objective_mixes_normalised_images_with_a_drawn_average(task, clients):
+    method, client = algorithms.create("fedmix", {"mixup": 0.2}), clients[0]
+    client.memory = {
+        f"averages/0/{name.removeprefix('averages/')}": value
+        for name, value in averages(clients[1], 5, Rng(0)).tensors.items()
+    }
+    images, shares = kept(client.memory)
+    state = method.initialise(task, Rng(0))
+    model, batch, labels = method.network(task, state.tensors), client.images[:6], client.labels[:6]
+    found = method.objective(client, method.broadcast(state, 0), Rng(3))(model, batch, labels)
+    chosen = torch.randint(len(shares), (1,), generator=Rng(3).generator())
+    inputs, mean = task.inputs(batch), task.inputs(images[chosen])
+    wanted = mixup_loss(model, task.loss, inputs, labels, mean, shares[chosen], 0.2)
+    torch.testing.assert_close(found, wanted)
 
 
 @settings(max_examples=25)

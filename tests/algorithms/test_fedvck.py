@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.algorithms import fedvck as fedvck_module
 from core.experiments import rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
@@ -193,6 +194,34 @@ def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, cli
         torch.testing.assert_close(
             contrast.prototypes[c].double(), features[given == c].mean(0), rtol=1e-4, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("form", ["printed", "released"])
+def test_the_released_form_compares_with_prototypes_of_length_1(task, clients, form):
+    algorithm, ledger = fedvck(contrast_form=form, similarity="dot"), Ledger()
+    ledger.open_round()
+    state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
+    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    lengths = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5)).prototypes.norm(
+        dim=1
+    )
+    ones = torch.ones(10)
+    assert torch.allclose(lengths, ones, atol=1e-5) == (form == "released")
+
+
+def test_the_running_average_begins_with_the_statistics_of_the_model(task, clients, monkeypatch):
+    """As in the released code, the same for every client."""
+    seen, model = [], task.new_model(Rng(4))
+    model.blocks[0].norm.running_mean += torch.arange(8.0)
+    noting = fedvck_module.condense
+    monkeypatch.setattr(
+        fedvck_module,
+        "condense",
+        lambda problem, *given: seen.append(problem) or noting(problem, *given),
+    )
+    fedvck(statistics="running").condense(clients, model, [Rng(k) for k in range(3)])
+    for mean in seen[0].moving.means[0]:
+        torch.testing.assert_close(mean, model.blocks[0].norm.running_mean)
 
 
 def test_classes_that_nobody_holds_are_no_hard_negatives(task):

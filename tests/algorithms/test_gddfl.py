@@ -9,6 +9,7 @@ from core.condensation.shift import shifted
 from core.experiments import Experiment, make_clients, make_task
 from core.families.condensing import gather
 from core.federation import Runtime
+from core.models import initialise
 from core.rng import Rng
 
 SMALL = {
@@ -46,6 +47,18 @@ def test_without_a_shift_both_losses_are_alike():
     twice = uploaded(task, "dm", image_lr=20.0)
     assert (both - twice).abs().max() <= 1
     assert not torch.equal(both, uploaded(task, "dm"))
+
+
+def test_both_networks_are_drawn_anew_where_they_are_fresh(task):
+    algorithm = algorithms.create("gddfl", SMALL | {"encoders": "two", "networks": "fresh"})
+    real, _ = gather(make_clients(TINY, task), [Rng(1), Rng(2)])
+    problem = algorithm.problem(task, real, Rng(7), [Rng(1), Rng(2)])
+    for number in (1, 4):
+        problem.disturb(number)
+        for encoder, name in ((problem.encoder, "network"), (problem.second, "second")):
+            drawn = algorithm.settings.encoder(task, Rng(0))
+            initialise(drawn, Rng(7).at(name, number))
+            assert torch.equal(encoder.model.classifier.weight, drawn.classifier.weight)
 
 
 def test_form_place_and_probability_of_the_shift_matter(task):

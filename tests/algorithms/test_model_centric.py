@@ -217,6 +217,17 @@ def test_centralized_sends_all_data_once(task, clients):
     assert first == sum(len(c) for c in clients) * (pixels + 8) and second == 0
 
 
+def test_standalone_clients_start_from_the_weights_that_the_seed_gives(task, clients):
+    alone = algorithms.create("standalone", TINY.settings | {"lr": 1e-12})
+    start = pack(task.new_model(Rng(0).at("initialise", "model")), "model/")
+    alone.train_alone(clients, {}, Rng(0).at("round", 1))
+    for client in clients:
+        for name, value in start.items():
+            if name.startswith("model/parameters/"):
+                torch.testing.assert_close(client.memory[name], value)
+        client.memory = {}
+
+
 def test_standalone_sends_nothing_and_ignores_the_others(task, clients):
     alone = algorithms.create("standalone", TINY.settings)
     start = alone.initialise(task, Rng(0))

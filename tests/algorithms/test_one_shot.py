@@ -179,6 +179,14 @@ def test_the_last_client_chooses_the_epoch_and_is_not_trained_on(
     assert len(new.tensors["uploaded/labels"]) == len(labels) + len(truth)
 
 
+def test_the_epochs_begin_with_the_first_model(task, clients):
+    algorithm, state, uploads = uploaded(task, clients, server_cosine=True, server_lr=1e-12)
+    new = algorithm.server_update(state, uploads, Rng(7))
+    for name, value in state.tensors.items():
+        if name.startswith("parameters/"):
+            torch.testing.assert_close(new.tensors[name], value)
+
+
 def test_one_client_alone_cannot_choose(task, clients):
     algorithm, state, uploads = uploaded(task, clients[:1], last_client_chooses=True)
     with pytest.raises(InputError, match="last_client_chooses asks for a second client"):

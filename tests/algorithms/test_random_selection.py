@@ -35,6 +35,16 @@ def test_quotas_are_a_draw_without_replacement_from_all():
     assert (drawn[..., 0].var(0) - variance).abs().max() < 0.25
 
 
+def test_a_client_sends_other_images_with_another_stream():
+    task = make_task(TINY, Runtime())
+    method, client = algorithms.create("random_selection"), make_clients(TINY, task)[0]
+    wanted = {client.id: Message({}, {"wanted": client.class_counts.clamp(max=2).tolist()})}
+    first, other = (
+        method.serve([client], wanted, [Rng(seed)])[client.id].tensors["images"] for seed in (0, 1)
+    )
+    assert first.shape == other.shape and not torch.equal(first, other)
+
+
 def test_the_server_gets_so_many_real_images_of_every_class_in_all():
     task = make_task(TINY, Runtime())
     clients = make_clients(TINY, task)

@@ -24,7 +24,7 @@ from core.condensation import (
     network_losses,
 )
 from core.condensation.alongside import Alongside
-from core.condensation.bilevel import step_alongside
+from core.condensation.bilevel import draw_batches, step_alongside
 from core.errors import InputError
 from core.rng import Rng
 
@@ -114,6 +114,18 @@ def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics
         )
 
 
+def test_the_outer_loss_is_a_mean_over_samples():
+    """1/N sum_i phi_i l_i (Eq. 8): weights of a half make it half as large."""
+    network = KnowledgeNetwork(lenet())
+    _, outer = network_losses(network, "batch")
+    knowledge, data = data_of(1)
+    mine = {name: value[0] for name, value in data.items()}
+    logits = network.logits(network.weights(), mine["images"]).log_softmax(1)
+    each = -logits[torch.arange(5), mine["labels"]]
+    found = outer(network.weights(), knowledge[0], mine)
+    torch.testing.assert_close(found, (mine["weights"] * each).sum() / 5)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("statistics", ["knowledge", "batch"])
 def test_clients_in_one_batch_get_what_they_get_one_by_one(shared, statistics):
@@ -200,6 +212,15 @@ def test_real_images_are_normalised_by_the_knowledge():
         network.logits(network.weights(), data["images"][0]), alone, rtol=1e-4, atol=1e-5
     )
     assert not torch.allclose(ours[6:], alone, atol=1e-3)
+
+
+def test_every_pass_over_the_images_has_a_new_order():
+    plan = Extraction(iterations=5, inner_batch=6, real_batch=24)
+    for rows, count in zip(draw_batches([problem(0)], plan), (20, 6), strict=True):
+        passes = rows.flatten()[: 2 * count].view(2, count)
+        assert all(torch.equal(one.sort().values, torch.arange(count)) for one in passes)
+        assert not torch.equal(passes[0], passes[1])
+        assert not torch.equal(passes[0], torch.arange(count))
 
 
 # --- weights of real samples

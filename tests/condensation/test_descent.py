@@ -34,6 +34,18 @@ def test_the_first_step(kind):
     torch.testing.assert_close(before - images, moved, rtol=1e-4, atol=1e-5)
 
 
+def test_the_momentum_of_adam_shows_in_a_second_step_without_a_gradient():
+    """m = b (1 - b) g / (1 - b^2), v = 0.999 * 0.001 g^2 / (1 - 0.999^2)."""
+    images, descent = start(image_optimiser="adam", image_momentum=0.5)
+    slope = images.grad.clone()
+    descent.step()
+    before = images.clone()
+    images.grad.zero_()
+    descent.step()
+    moved = 0.5 * (0.5 / 1.5) * (1.999 / 0.999) ** 0.5 * slope.sign()
+    torch.testing.assert_close(before - images, moved, rtol=1e-3, atol=1e-5)
+
+
 def test_a_client_stops_where_its_own_loss_has_fallen():
     images, descent = start(stop_factor=4.0, image_momentum=0.9)
     groups = torch.tensor([0, 0, 1])
@@ -48,6 +60,20 @@ def test_a_client_stops_where_its_own_loss_has_fallen():
     assert torch.equal(images[:3], before[:3]) and not torch.equal(images[3:], before[3:])
     assert not descent.over(trace, groups)
     assert descent.over(torch.cat([trace, torch.full((LOOK, 3), 2.0)]), groups)
+
+
+def test_the_first_and_the_last_steps_count_by_their_means():
+    """The first loss or the last one alone would say the opposite of both clients."""
+    _, descent = start(stop_factor=2.0)
+    trace = torch.full((2 * LOOK, 2), 8.0)
+    trace[LOOK:] = torch.tensor([3.5, 9.0])
+    trace[0], trace[-1] = torch.tensor([4.0, 80.0]), torch.tensor([5.0, 1.0])
+    # means 7.6 and 3.65, which is less than half; 15.2 and 8.2, which is not
+    assert not descent.over(trace, torch.tensor([0, 1]))
+    assert descent.still.tolist() == [True] * 3 + [False] * 3
+    # who has stopped stays where it is, whatever its loss does then
+    assert not descent.over(torch.cat([trace, 9 * trace[:LOOK]]), torch.tensor([0, 1]))
+    assert descent.still.tolist() == [True] * 3 + [False] * 3
 
 
 def test_bad_settings_are_refused():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core import models
-from core.condensation import draw, gradient
+from core.condensation import augment, draw, gradient
 from core.condensation.gradient import (
     EPS,
     GradientMatching,
@@ -177,22 +177,27 @@ def start(groups: int = 3, images: int = 2) -> torch.Tensor:
     return torch.randn(groups, images, 1, 8, 8, generator=torch.Generator().manual_seed(6))
 
 
-def test_one_step_by_hand():
+@pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
+def test_one_step_by_hand(augmentation):
     """theta ~ P, one batch per class, S - eta grad D, with plain autograd and one group at a
-    time.
+    time; real and condensed images of a group have the same augmentation.
     """
-    one = problem()
+    one = problem(augmentation=augmentation)
     images, trace = match_gradients(one, start())
     net = network()
     models.initialise(net, Rng(9).at("network", 0))
     rows = draw(one.real.probabilities, one.real.group, 3, one.draws.uniform(4, "batch", 0, 0))
-    parameters = list(net.parameters())
+    parameters, drawn = list(net.parameters()), one.augmentation("augment", 0, 0)
     for group, label in enumerate(one.real.label):
-        loss = F.cross_entropy(net(one.prepare(one.real.images[rows[group]])), label.expand(4))
+        index = torch.full((4,), group)
+        real = augment(one.prepare(one.real.images[rows[group]]), drawn, index)
+        loss = F.cross_entropy(net(real), label.expand(4))
         goal = torch.autograd.grad(loss, parameters)
         s = start()[group].requires_grad_()
         found = torch.autograd.grad(
-            F.cross_entropy(net(s), label.expand(2)), parameters, create_graph=True
+            F.cross_entropy(net(augment(s, drawn, index[:2])), label.expand(2)),
+            parameters,
+            create_graph=True,
         )
         distance = sum(
             (1 - F.cosine_similarity(a.flatten(1), b.flatten(1))).sum()
@@ -204,19 +209,32 @@ def test_one_step_by_hand():
         torch.testing.assert_close(images[group], start()[group] - slope, rtol=1e-3, atol=1e-4)
 
 
-def test_the_network_is_trained_on_all_images_of_its_client_between_two_matches():
-    one = problem(network_steps=3, network_lr=0.5)
+def test_every_iteration_has_another_random_network_the_same_for_all_clients():
+    one = problem()
+    for step in (0, 3):
+        net = network()
+        models.initialise(net, Rng(9).at("network", step))
+        weights = one.weights(step)
+        for name, value in net.named_parameters():
+            assert all(torch.equal(own, value) for own in weights[name])
+
+
+@pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
+def test_the_network_is_trained_on_all_images_of_its_client_between_two_matches(augmentation):
+    """Three steps, each under an augmentation of its own."""
+    one = problem(network_steps=3, network_lr=0.5, augmentation=augmentation)
     images, weights = start(), one.weights(0)
     found = gradient._trained(one, weights, images, 0, 0)
     for client, groups in ((0, [0, 1]), (1, [2])):
         net = network()
         models.initialise(net, Rng(9).at("network", 0))
         optimiser = torch.optim.SGD(net.parameters(), lr=0.5)
-        for _ in range(3):
+        index = torch.tensor(groups).repeat_interleave(2)
+        for turn in range(3):
             optimiser.zero_grad()
-            F.cross_entropy(
-                net(images[groups].flatten(0, 1)), one.real.label[groups].repeat_interleave(2)
-            ).backward()
+            drawn = one.augmentation("train", 0, 0, turn)
+            shown = augment(images[groups].flatten(0, 1), drawn, index)
+            F.cross_entropy(net(shown), one.real.label[index]).backward()
             optimiser.step()
         for name, value in net.named_parameters():
             torch.testing.assert_close(found[name][client], value.detach(), rtol=1e-4, atol=1e-5)

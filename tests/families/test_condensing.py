@@ -27,6 +27,20 @@ def owner(number: int, classes: int) -> Client:
     return Client(number, digits(), train.images[:classes], torch.arange(classes))
 
 
+@pytest.mark.parametrize("draws", ["batch", "image"])
+def test_a_batch_has_one_kind_of_augmentation(draws):
+    """The same for all its images, or with parameters of its own for each; batches differ."""
+    kinds, grey = set(), torch.full((6, 1, 8, 8), 3.0)
+    transform = condensing.augmenter("color_cutout", 8, Rng(0), torch.device("cpu"), draws)
+    for _ in range(20):
+        found = transform(grey)
+        cut = found.flatten(1).std(1) > 1e-3  # colours leave a grey image grey
+        assert cut.all() or not cut.any()
+        kinds.add(bool(cut.any()))
+        assert all(torch.equal(one, found[0]) for one in found) == (draws == "batch")
+    assert kinds == {True, False}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=20), st.integers(1, 40))
 def test_chunks_keep_the_order_and_are_as_long_as_the_bound_allows(classes, most):

@@ -136,13 +136,14 @@ def test_training_goes_on_where_adam_stopped(heads):
         seen.append((noise, labels))
         return ensemble_cross_entropy(heads.logits(features), labels) + diversity(features, noise)
 
-    options, ours = GeneratorTraining(batch_size=8, steps=3, lr=0.01), generator()
+    options = GeneratorTraining(batch_size=8, steps=3, lr=0.01, momentum=0.5)
+    ours = generator()
     optimiser = options.optimiser(ours)
     for call in range(2):
         train_generator(ours, optimiser, loss, torch.ones(C), options, Rng(call))
     assert len(seen) == 6 and len({float(noise[0, 0]) for noise, _ in seen}) == 6
     plain = generator().train()
-    adam = torch.optim.Adam(plain.parameters(), lr=0.01, weight_decay=1e-2)
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01, betas=(0.5, 0.999), weight_decay=1e-2)
     for noise, labels in seen[:6]:
         features = plain(noise, labels)
         adam.zero_grad()
