@@ -18,6 +18,8 @@ def _joined(arguments: list[str]) -> list[str]:
     joined: list[str] = []
     for text in arguments:
         if joined[-2:-1] in (["-p"], ["--parameter"]) and "=" not in joined[-1]:
+            if text.startswith("--"):
+                raise InputError(f"-p {joined[-1]} lacks a value: give -p NAME VALUE")
             joined[-1] += f"={text}"
         else:
             joined.append(text)

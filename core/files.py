@@ -88,6 +88,8 @@ def make_folder(path: Path, name: str) -> None:
     """Make a folder where there is none. Raises InputError, calling it by `name`, where no file can be
     written into it.
     """
+    if path.is_file():
+        raise InputError(f"{name} {path} is a file, not a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

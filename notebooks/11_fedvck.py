@@ -77,8 +77,12 @@ classes = task.dataset.classes
 images, labels, owner = pooled(members)
 show(lesson.partition_plot())
 
-# %% [markdown]
-# Who holds what: few clients have all classes. The run:
+# %% tags=["hide-input"]
+has = (torch.stack([member.class_counts for member in members]) > 0).all(1)
+Markdown(
+    f"Who holds what: {int(has.sum())} of {len(members)} clients have all "
+    "classes. The run:"
+)
 
 # %%
 vck = lesson.run(clients=members)

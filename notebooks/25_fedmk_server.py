@@ -161,11 +161,17 @@ Markdown(
     f"classes: {alike.diag().mean():.2f} for the own class, {rest:.2f} for "
     f"others. The class with the largest cosine is the own one for {right} of "
     f"{len(held)} classes."
+    + (
+        " So images that look like noise can carry a picture of the class "
+        "between them."
+        if alike.diag().mean() > rest and 2 * right > len(held)
+        else ""
+    )
 )
 
 # %% [markdown]
-# So images that look like noise can carry a picture of the class between them. Whether they carry more than that is the
-# question of [a page of its own](24_fedmk_knowledge).
+# Whether images that look like noise carry more than a picture of the class between them is the question of [a page of
+# its own](24_fedmk_knowledge).
 #
 # ## What the server does
 #

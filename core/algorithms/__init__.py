@@ -72,7 +72,8 @@ def create(
     fields = attrs.fields_dict(algorithm.Settings)
     for key in settings or {}:
         if key not in fields:
-            raise unknown(f"setting of {name}", key, fields)
+            how = f"; `python -m core algorithms {name}` explains each"
+            raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
         return algorithm(attrs.evolve(base, **(settings or {})), schedule)
     except InputError as error:

@@ -251,8 +251,8 @@ class FedVCK(Condensing):
             else None,
         )
         images, trace = condense(problem, start, group)
-        # M_{t-1} of the next round, the same tensors for all (in the released code with the running
-        # statistics that condensation left in it)
+        # M_{t-1} of the next round, the same tensors for all; as released with the
+        # statistics that condensation left
         previous = pack(model, "previous/")
         for position, client in enumerate(clients):
             client.memory = dict(previous)

@@ -88,6 +88,8 @@ def table(
     waiting = found[found.verdict == "pending"]
     if len(waiting):
         print(_first_of(waiting, spec.cells(profile or "laptop")))
+        if not set(waiting.profile) <= set(spec.run_at):
+            print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
 
 
 def _list_tables(paper: str) -> None:

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Out, Precision, Profile, app, known_profile, pairs
+from core.cli.app import (
+    Device,
+    Out,
+    Precision,
+    Profile,
+    app,
+    fail_where,
+    known_profile,
+    pairs,
+)
 from core.cli.pending import run_queue
 from core.errors import InputError
 from core.files import make_folder
@@ -60,7 +69,7 @@ Minutes = Annotated[
     float | None,
     typer.Option(
         help="With --pending: begin no round, and no shadow run of an attack, that would not end within "
-        "so many minutes; default: 60. Give a slot that holds one."
+        "so many minutes (the first, of which no time is known, is begun); default: 60."
     ),
 ]
 On = Annotated[
@@ -161,6 +170,8 @@ def _split(partition: dict[str, Any]) -> str:
     """A partition in a word: its concentration, its file, or its name."""
     if "alpha" in partition:
         return f"alpha {partition['alpha']:g}"
+    if "classes_per_client" in partition:
+        return f"{partition['name']}, {partition['classes_per_client']} classes"
     return Path(partition["file"]).stem if "file" in partition else str(partition["name"])
 
 
@@ -261,7 +272,7 @@ def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> li
         del stated[name]
     given = {key: value for key, value in stated.items() if value not in (None, {})}
     _say_same(single["algorithm"], single["variant"])
-    return [apply(profile, given | {"seed": seed}) for seed in seeds or [0]]
+    return [apply(profile, given | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
 
 
 def _say_same(algorithm: str, variant: str | None) -> None:
@@ -279,23 +290,32 @@ def _say_same(algorithm: str, variant: str | None) -> None:
 def _measure(
     experiments: list[Any], paper: str, out: Path | None, how: dict[str, str], cell: Any = None
 ) -> None:
-    """Run experiments one after the other and say what came out, of a cell beside what is printed."""
+    """Run experiments one after the other and say what came out, of a cell beside what is printed. One
+    that diverges does not stop the others.
+    """
     from core.experiments import queue
     from core.experiments.profiles import Profile as Profiles
     from core.experiments.record import ADHOC, code_version
-    from core.federation import Runtime
+    from core.federation import Runtime, UploadError
 
     if out is not None:
         make_folder(out, "--out")
-    runtime, added = Runtime.choose(**how), False
+    runtime, added, failed = Runtime.choose(**how), False, []
 
     def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
         return paper == ADHOC and record.code != code_version()
 
     for experiment in experiments:
-        record, path, computed = queue.measure(
-            experiment, paper, out=out, runtime=runtime, progress=True, stale=stale
-        )
+        try:
+            record, path, computed = queue.measure(
+                experiment, paper, out=out, runtime=runtime, progress=True, stale=stale
+            )
+        except UploadError as error:
+            if len(experiments) == 1:
+                raise
+            failed.append(experiment.seed)
+            print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
+            continue
         if not computed:
             _as_asked(record, path, how)
         code = "" if record.code == code_version() else ", by other code than there is now"
@@ -308,3 +328,4 @@ def _measure(
         print("The book has this among its records now; --out, or `check`, keeps yours apart.")
     if experiments[0].profile == "quick":
         print(f"profile quick: {Profiles.load('quick').meaning}")
+    fail_where(failed)

@@ -88,7 +88,19 @@ def data_(
     lacks = "" if root.is_dir() else ", which is not there"
     print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
-        print(f"{info.name:20}  {'here' if info.present else 'missing: ' + info.how_to_get}")
+        here = _own(info.name) if data.is_own(info.name) else "here"
+        print(f"{info.name:20}  {here if info.present else 'missing: ' + info.how_to_get}")
+
+
+def _own(name: str) -> str:
+    """Whether a file of one's own can be read, and if not, why."""
+    from core import data
+
+    try:
+        data.load(name)
+    except InputError as error:
+        return f"here, but {error}"
+    return "here, your own file"
 
 
 @app.command()

@@ -40,7 +40,8 @@ def _resolve(name: str, size: int | None) -> tuple[Source, int] | None:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(
-            f"the name of a data set is made of letters, digits and underscores, not {brief(name)}"
+            "the name of a data set begins with a letter or digit and has only these, _, - and ., "
+            f"unlike {brief(name)}"
         )
     if size is not None and not is_whole(size, 1):
         raise InputError(f"size must be a whole number of pixels, not {size!r}")

@@ -215,6 +215,8 @@ def load_npz(
                 "'classes'"
             )
         names = tuple(str(label) for label in range(max(tops, default=0) + 1))
+        if tops and len(names) < 2:
+            raise InputError(f"{path}: all images are of one class; there is nothing to tell apart")
     if size is not None and train.images.shape[2] != size:
         raise InputError(f"{path} holds images of {train.images.shape[2]} pixels, not {size}")
     return assemble(name, train, val, test, names, mean, std, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from core import data
+from core import algorithms, data
 from core.data.partition import written
 from core.errors import InputError, one_line
 from core.experiments.cell import Cell
@@ -103,6 +103,8 @@ def _wanted(
         for cell in cells:
             if not cell.not_testable and cell.implemented and not cell.cut:
                 yield cell, cell.address in answered
+    if not named and only in algorithms.names():
+        raise InputError(f"no table has a row with the algorithm {only} yet")
     if not named:
         raise InputError(
             f"{only!r} is no paper, table, cell or algorithm of the tables; `python -m core table` "

@@ -80,11 +80,17 @@ def _overlaps(
     """Pixels that objects share, (n, m), and pixels of each, (n,) and (m,)."""
     from scipy.sparse import coo_array
 
-    pixels = np.ones(truth.size), (truth.ravel(), predicted.ravel())
+    pixels = np.ones(truth.size), (_numbered(truth), _numbered(predicted))
     table = coo_array(pixels).tocsr()
     mine, theirs = (np.asarray(table.sum(axis)).ravel() for axis in (1, 0))
     rows, columns = (np.flatnonzero(one[1:]) + 1 for one in (mine, theirs))
     return table[rows][:, columns].toarray(), mine[rows], theirs[columns]
+
+
+def _numbered(instances: np.ndarray) -> np.ndarray:
+    """The numbers of a map, flat, with those that it lacks left out: 0 stays the background."""
+    names, numbers = np.unique(instances, return_inverse=True)
+    return numbers.ravel() + int(names[0] > 0)
 
 
 def _object_dice(

@@ -174,8 +174,8 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     several: one long run of one method does not hide a column where all can be compared. "quick",
     whose numbers say nothing, only where there is nothing else.
 
-    A column that is not measured goes with the fullest profile of the table, and with "paper" when
-    nothing is.
+    A column that is not measured goes with the fullest profile of the table's records, and, when it
+    has none, with the fullest at which the queue runs it.
     """
     grids = [spec.cells(profile) for profile in BEST_FIRST]
     chosen: dict[str, str] = {}
@@ -192,7 +192,8 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
             if count > most[column] and not (profile == "quick" and most[column])
         }
         most |= counts
-    rest = min(chosen.values(), key=BEST_FIRST.index, default="paper")
+    rest = min(chosen.values(), key=BEST_FIRST.index, default="")
+    rest = rest or min(spec.run_at, key=BEST_FIRST.index)
     return [
         cell
         for cells in zip(*grids, strict=True)

@@ -118,6 +118,10 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         raise InputError(f"cannot write into the folder {output.parent}")
     notebook = read(source)
     notebook.metadata["kernelspec"] = KERNEL
+    if values:
+        stated = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+        told = f"*Run with {stated}. The text around the results was written for the defaults.*"
+        notebook.cells.insert(0, needed("nbformat").v4.new_markdown_cell(told))
     execute(notebook, source, output, values, progress=True)
     return output
 

@@ -125,6 +125,14 @@ def test_a_map_is_equal_to_itself_under_other_numbers(instances):
     assert metrics.objects(instances, other) == pytest.approx({"obj_dice": 1.0, "aji": 1.0})
 
 
+def test_numbers_of_objects_may_be_as_large_as_they_like():
+    instances, other = (painted((3, 4, 3, 4)).astype(np.int64) for _ in range(2))
+    other[other > 0] = 2**31 - 1
+    assert metrics.objects(instances, other) == {"obj_dice": 1.0, "aji": 1.0}
+    full = np.full((4, 4), 2**31 - 1)  # no background
+    assert metrics.objects(full, full) == {"obj_dice": 1.0, "aji": 1.0}
+
+
 def test_objects_are_told_apart_by_their_rims():
     classes = np.zeros((24, 24), np.uint8)
     classes[2:12, 2:22] = 2

@@ -173,6 +173,10 @@ def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
         for output in cell.get("outputs", [])
     ]
     assert printed == ["42 0.1 other [0, 1]\n"]
+    # a text that was written for the defaults is told from one that is computed
+    first = json.loads(out.read_text())["cells"][0]
+    assert first["cell_type"] == "markdown"
+    assert "".join(first["source"]).startswith("*Run with rounds = 21, name = 'other'.")
 
 
 def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path):

@@ -1,0 +1,72 @@
+"""What the command line says where a user tries things of their own."""
+
+import numpy as np
+import pytest
+
+from core.__main__ import main
+from core.experiments import TableSpec
+from core.report import table_frame
+
+RUN = (
+    *("run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1"),
+    *("--set", "local_steps=2", "--model-set", "width=4", "--device", "cpu"),
+)
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others(capsys, tmp_path):
+    """Two seeds, of which none can stand such a rate; one that is named twice is run once."""
+    more = ["--alpha", "0.1", "--set", "lr=1e6", "--out", str(tmp_path)]
+    seeds = [text for seed in (3, 4, 4) for text in ("--seed", str(seed))]
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main([*RUN, *more, *seeds]))
+    said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert ended.value.code == 1 and len(said) == 2
+    for seed, line in zip((3, 4), said, strict=True):
+        assert f"error: seed {seed}: the upload of client" in line and "diverge" in line
+    assert len(list(tmp_path.glob("adhoc/*.json"))) == 2
+
+
+def test_a_split_is_told_with_its_number_of_classes(capsys, tmp_path):
+    assert (
+        main([*RUN, "--partition", "pathological,classes_per_client=2", "--out", str(tmp_path)])
+        == 0
+    )
+    assert "pathological, 2 classes" in capsys.readouterr().out
+
+
+def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    images, labels = np.zeros((4, 6, 6), np.uint8), np.array([0, 1, 0, 1])
+    for name, shown, told in (
+        ("sound", images, labels),
+        ("floats", images / 255, labels),
+        ("alike", images, 0 * labels),
+    ):
+        arrays = {f"{part}_images": shown for part in ("train", "test")}
+        arrays |= {f"{part}_labels": told for part in ("train", "test")}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    assert main(["data"]) == 0
+    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert said["sound"].endswith("here, your own file")
+    assert "here, but" in said["floats"] and "uint8" in said["floats"]
+    assert "all images are of one class" in said["alike"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["notebook", "11_fedvck", "-p", "alpha", "--out", "x.ipynb"], "-p alpha lacks a value"),
+        ([*RUN, "--out", __file__], "is a file, not a folder"),
+        ([*RUN, "--set", "zzz=1"], "`python -m core algorithms fedavg` explains each"),
+        (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
+    ],
+)
+def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
+    spec = TableSpec.find("gddfl", "starts")
+    assert "paper" not in spec.run_at
+    assert set(table_frame("gddfl", "starts", measured={}).profile) == {"laptop"}
