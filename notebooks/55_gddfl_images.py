@@ -100,7 +100,7 @@ table("gddfl", "ladder", best)
 # %% [markdown]
 # ## What they start from, and how wide the encoder is
 #
-# Does the laptop's budget hold them back? Its encoder has 32 channels and 16 real images of a class in a batch, print
+# Does the laptop's budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch, print
 # 128 and 64. And would they do better if they started as random real images of their client? (Then they [show
 # them](09_leakage).) 300 moves each:
 
@@ -127,7 +127,9 @@ if len(scores):
 said = []
 for method in ("DM", "GDD-FL"):
     for row in scores.index[scores.index.str.startswith(f"{method}, ")]:
-        for rival in (method, "R.S.@40"):
+        for rival in (method, "DM, real images not moved", "R.S.@40"):
+            if row == rival:
+                continue
             gap = (scores.loc[row] - scores.reindex([rival]).iloc[0]).dropna()
             if len(gap):
                 told = ", ".join(f"{one:+.1f}" for one in gap)
