@@ -6,8 +6,8 @@
 # PneumoniaMNIST, MNIST and CIFAR-10 that come with the book; digits for the quick run.
 #
 # Six methods frame everything that follows. **Centralized** has all data in one place: the ceiling. **Standalone** lets
-# every client train alone and sends nothing: what a method gains above it, it owes to the others. **FedAvg**, **FedProx**,
-# **FedAvgM** and **SCAFFOLD** exchange models ([federated learning](01_federated_learning) explains them).
+# every client train alone and sends nothing: what a method gains above it, it owes to the others. **FedAvg**,
+# **FedProx**, **FedAvgM** and **SCAFFOLD** exchange models ([federated learning](01_federated_learning) explains them).
 
 # %% tags=["parameters"]
 dataset = "digits"

@@ -197,9 +197,9 @@ pd.DataFrame(rows, columns=columns).set_index("").round(1)
 # %% [markdown]
 # Look at the two rows *moved, against not moved*. With batch normalisation FedDM normalises condensed images by their
 # own batch. So the network that is trained on them keeps statistics that real images do not have, which is the likely
-# reason why moving the images makes them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this. Instance normalisation keeps no
-# statistics, and moving pays. FedVCK's latent constraints ({eq}`eq:dc-latent`) are another way out of the same trap:
-# its images are normalised as real ones are.
+# reason why moving the images makes them worse than they were; {ref}`an exercise <ex-starts-statistics>` tests this.
+# Instance normalisation keeps no statistics, and moving pays. FedVCK's latent constraints ({eq}`eq:dc-latent`) are
+# another way out of the same trap: its images are normalised as real ones are.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
 table("fedvck", "starts", best)

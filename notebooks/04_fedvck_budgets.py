@@ -36,8 +36,8 @@ rungs = table_frame("fedvck", "budget", best).dropna(subset="measured")
 # %% [markdown]
 # ## What a round costs
 #
-# For CIFAR-10 at 0.05, in a round and for a client of mean size, at the profiles `laptop` and `paper` (the paper does not
-# print the iterations; its code's default is taken, and the authors' own run below has ten times as many):
+# For CIFAR-10 at 0.05, in a round and for a client of mean size, at the profiles `laptop` and `paper` (the paper does
+# not print the iterations; its code's default is taken, and the authors' own run below has ten times as many):
 
 # %% tags=["hide-input"]
 cells = {
@@ -109,10 +109,10 @@ show(
 # %% [markdown]
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all knowledge that it has, and with the knowledge an epoch
-# grows: some 250 batches in the first round, 2,200 in the tenth. "Ten times the server's rate" has 0.05 in place of
-# the code's 0.005; [another page](54_fedvck_moves) tries it on validation data. *FedAvg, three epochs* trains for 3 local
-# epochs in place of 10, so it is expected below print. *FedDM as released* starts from real images: [a page
-# on starts](03_fedvck_starts).
+# grows: some 250 batches in the first round, 2,200 in the tenth. "Ten times the server's rate" has 0.05 in place of the
+# code's 0.005; [another page](54_fedvck_moves) tries it on validation data. *FedAvg, three epochs* trains for 3 local
+# epochs in place of 10, so it is expected below print. *FedDM as released* starts from real images: [a page on
+# starts](03_fedvck_starts).
 #
 # Does the printed lead over FedAvg show at this size?
 

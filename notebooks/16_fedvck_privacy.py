@@ -312,7 +312,8 @@ in_words("privacy")
 # %% [markdown]
 # The same for every table with an attack: means over seeds, and beside the area what an attack that knows nothing would
 # have (0.5 for *online* and *offline*, in which no client is raised to 0.5). Images that are no members come from the
-# test set, so an area above chance may also show that the two sets differ. Accuracy and rates are in percent, MB are of $2^{20}$ bytes, over all clients.
+# test set, so an area above chance may also show that the two sets differ. Accuracy and rates are in percent, MB are of
+# $2^{20}$ bytes, over all clients.
 
 # %% tags=["hide-input"]
 every = pd.concat([table_runs("fedvck", n, levels) for n in (6, 12, "privacy")])

@@ -89,9 +89,9 @@ Markdown(
 
 # %% [markdown]
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg,
-# three epochs* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real images](03_fedvck_starts),
-# *not moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the log of the authors' own run
-# of this cell and with more readings, at half of the network's width:
+# three epochs* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real
+# images](03_fedvck_starts), *not moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the
+# log of the authors' own run of this cell and with more readings, at half of the network's width:
 
 # %% tags=["hide-input"]
 printed = {row: one.value for row, one in in_print.items()}

@@ -61,8 +61,8 @@ pd.DataFrame(
 
 # %% [markdown]
 # Two things are odd. The total of 16 M is that of the download alone: the sum that the text writes down is 23 M. And
-# the upload of $4 \times 28 \times 28 \times 20 \times 10$ bytes has one factor of ten, where there are ten classes *and*
-# ten clients: it is that of *one* client with 20 images of each class. FedAvg's sum has ten clients.
+# the upload of $4 \times 28 \times 28 \times 20 \times 10$ bytes has one factor of ten, where there are ten classes
+# *and* ten clients: it is that of *one* client with 20 images of each class. FedAvg's sum has ten clients.
 #
 # ## The ledger
 #
@@ -156,9 +156,9 @@ pd.DataFrame(readings).T.round(1)
 # So with the paper's images and clients FedMK on MNIST is cheaper than 200 rounds of FedAvg, if a client gets one set
 # of images; by how much depends on what is counted. The 200 rounds are read off a figure of the paper. Here FedAvg has
 # what FedMK has after ten rounds in far fewer, [even with the rate of FedGen's code](22_fedmk_results) (one seed), and
-# with a rate of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the pixels and the
-# number of images, and the model does not. The most that a client sends in a round, and how many rounds of FedAvg cost as
-# much as ten of FedMK:
+# with a rate of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the
+# pixels and the number of images, and the model does not. The most that a client sends in a round, and how many rounds
+# of FedAvg cost as much as ten of FedMK:
 
 # %% tags=["hide-input"]
 facts = {  # channels, size, classes, images per class

@@ -169,10 +169,10 @@ Markdown("\n\n".join(sentences))
 #
 # ## The arms on a loss that works
 #
-# As printed, no arm learns enough to tell what confidence and uniqueness add. The authors' losses, networks and rates times ten, with
-# teachers of 1,000 steps, do ([how that was found](53_fediod_teachers)). Their script for this concentration has the
-# adversarial loss alone. Here the other terms come back one by one, with the factors of the script for a concentration
-# of 1, on MNIST:
+# As printed, no arm learns enough to tell what confidence and uniqueness add. The authors' losses, networks and rates
+# times ten, with teachers of 1,000 steps, do ([how that was found](53_fediod_teachers)). Their script for this
+# concentration has the adversarial loss alone. Here the other terms come back one by one, with the factors of the
+# script for a concentration of 1, on MNIST:
 
 # %% tags=["hide-input"]
 table("fediod", "arms", best)

@@ -112,8 +112,8 @@ measured[
 # Where object Dice and AJI are 0 although Dice is high, the student finds the pixels of nuclei and takes all of them for
 # rim: there is no inside to count. Dice alone does not tell that.
 #
-# Each row below is one site: a patch of a training image, its mask (black: background, grey: inside, white: rim), what the student
-# predicts, and what the generator paints from the same mask.
+# Each row below is one site: a patch of a training image, its mask (black: background, grey: inside, white: rim), what
+# the student predicts, and what the generator paints from the same mask.
 
 # %%
 student = algorithm.model(last.state)

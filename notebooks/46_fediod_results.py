@@ -105,7 +105,8 @@ Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 
 # %% [markdown]
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the rows of
-# the released script. A place that is decided by less than what seeds do is no place. The column of CIFAR-100 at $\alpha = 0.1$ is cut off in the text at hand.
+# the released script. A place that is decided by less than what seeds do is no place. The column of CIFAR-100 at
+# $\alpha = 0.1$ is cut off in the text at hand.
 #
 # ### By the authors' script
 #

@@ -28,9 +28,9 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## At a small size, on validation data
 #
-# The authors move the images in 10,000 clipped steps of SGD, each against a batch of real images under a new augmentation;
-# *Adam* takes 160, against exact means. Are its images worse? And what do the server's 1,000 epochs give, and a larger
-# rate of the server? With half of the width, a third of the images and two rounds, on validation data:
+# The authors move the images in 10,000 clipped steps of SGD, each against a batch of real images under a new
+# augmentation; *Adam* takes 160, against exact means. Are its images worse? And what do the server's 1,000 epochs give,
+# and a larger rate of the server? With half of the width, a third of the images and two rounds, on validation data:
 
 # %% tags=["hide-input"]
 scores = by_seed(table_runs("fedvck", "moves", best and [best]))
@@ -89,9 +89,9 @@ table("fedvck", "moves", best)
 # %% [markdown]
 # ## At the paper's size: ten rounds
 #
-# There a round brings some 1,000 images by the authors' count, so an epoch of theirs has 4 batches in round one and 40 in
-# round ten (our images are a tenth more, as [no class is left out](14_fedvck_communication)). The authors' product of
-# rate and batches is then 20 and 200, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best after two
+# There a round brings some 1,000 images by the authors' count, so an epoch of theirs has 4 batches in round one and 40
+# in round ten (our images are a tenth more, as [no class is left out](14_fedvck_communication)). The authors' product
+# of rate and batches is then 20 and 200, that of 400 batches 2 at 0.005 and 20 at 0.05. Does what was best after two
 # rounds hold there, and after ten?
 
 # %% tags=["hide-input"]

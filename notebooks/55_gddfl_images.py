@@ -100,8 +100,8 @@ table("gddfl", "ladder", best)
 # %% [markdown]
 # ## What they start from, and how wide the encoder is
 #
-# Does the laptop's budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch, print
-# 128 and 64. And would they do better if they started as random real images of their client? (Then they [show
+# Does the laptop's budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch,
+# print 128 and 64. And would they do better if they started as random real images of their client? (Then they [show
 # them](09_leakage).) 300 moves each. *R.S.@40* draws from all clients together, so a large centre gives more than a
 # small one; *not moved* sends ten of each class from every centre, as condensation does:
 
