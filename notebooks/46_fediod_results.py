@@ -78,23 +78,12 @@ def places(values):
 
 frame = table_frame("fediod", 1, best)
 behind = frame.dropna(subset="measured").groupby("column")["seeds"]
+span = behind.min().astype(str) + " to " + behind.max().astype(str)
 ranks = pd.DataFrame(
-    {
-        "printed": places("printed"),
-        "measured": places("measured"),
-        "seeds of a method": (
-            behind.min().astype(str) + " to " + behind.max().astype(str)
-        ).to_dict(),
-    },
-    dtype=object,
+    {"printed": places("printed"), "measured": places("measured")}, dtype=object
 )
-ranks = ranks.fillna(
-    {
-        "printed": "not printed",
-        "measured": "pending",
-        "seeds of a method": "",
-    }
-)
+ranks = ranks.fillna({"printed": "not printed", "measured": "pending"})
+ranks["seeds of a method"] = span.reindex(ranks.index).fillna("")
 ranks[
     ranks.index.isin(frame.loc[frame["printed"].notna(), "column"])
     | (ranks["measured"] != "pending")
@@ -229,8 +218,7 @@ Markdown(
 # Accuracy tells that a student failed or not, but not why. The records of Table 1 hold how the last step stood: what
 # the discriminators said, the quantities of {eq}`eq:iod-confidence`, {eq}`eq:iod-unique` and {eq}`eq:iod-mimic`, how
 # many classes the teachers' mean answer has (also where they differ on one image), and the largest deviation of a pixel
-# over the batch (of values in
-# $[0, 1]$). Medians over seeds, for a single run can run away:
+# over the batch (of values in $[0, 1]$). Medians over seeds, for a single run can run away:
 
 # %% tags=["hide-input"]
 ended = metrics_frame("fediod", 1, best)
@@ -327,29 +315,18 @@ filled(released, "{:.1f}")
 arms = ["GAN, Eq. 2", "+ mimic tau 1, Eq. 8", "+ mimic tau infinity", "FedIOD"]
 sixth = metrics_frame("fediod", 6, best)
 sixth = sixth[(sixth["column"] == "mnist-0.1") & sixth["row"].isin(arms)]
-(
-    filled(
-        (100 * sixth.pivot(index="row", columns="seed", values="accuracy"))
-        .reindex(arms)
-        .dropna(axis=1)
-        .astype(float)
-        .rename(columns="seed {}".format),
-        "{:.1f}",
-    )
-    if len(sixth)
-    else Markdown("Not measured at this profile.")
-)
+by_arm = 100 * sixth.pivot(index="row", columns="seed", values="accuracy")
+by_arm = by_arm.reindex(arms).dropna(axis=1).astype(float)
+filled(by_arm.rename(columns="seed {}".format), "{:.1f}")
 
 # %% tags=["hide-input"]
-by_arm = 100 * sixth.pivot(index="row", columns="seed", values="accuracy")
-by_arm = by_arm.reindex(arms).dropna(axis=1)
 steps = by_arm.diff().iloc[1:]
 Markdown(
     f"The step to *{(costly := steps.mean(axis=1).idxmin())}* costs most: "
     + ", ".join(f"{one:+.1f}" for one in steps.loc[costly])
     + " points, seed by seed."
-    if len(steps.dropna()) and steps.size
-    else "Not all of these arms are measured."
+    if steps.size
+    else "Not measured at this profile."
 )
 
 # %% tags=["hide-input"]

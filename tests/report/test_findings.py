@@ -24,7 +24,7 @@ def test_a_finding_is_true_and_its_page_exists(name):
 
 
 def test_numbers_are_those_of_the_files():
-    cell = TableSpec.find_cell("fedvck/budget/FedAvg-4-times/cifar10-0.05", "laptop")
+    cell = TableSpec.find_cell("fedvck/budget/As-many-real-images/cifar10-0.05", "laptop")
     folder = TABLES.parent / "results" / "fedvck"
     found = [
         100 * json.loads((folder / f"{run.id}.json").read_text())["metrics"]["accuracy"]
@@ -77,7 +77,7 @@ def test_a_cell_may_have_a_profile_of_its_own():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"falling": ["avg", "vck"]}, "has to be written anew"),
+        ({"falling": ["vck_printed", "wide"]}, "has to be written anew"),
         ({"profile": "converged"}, "no record of"),
         ({"pages": "x"}, "pages"),
     ],
