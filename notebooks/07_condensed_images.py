@@ -201,8 +201,7 @@ if abs(change) > 2 * error:
     said = "on these images it helps" if change > 0 else "something is lost"
 Markdown(
     f"The wire changes the accuracy by {change:+.1f} points, with a standard "
-    f"error of {error:.1f}: {said}. Whole runs with images as floats "
-    "stand on [another page](13_fedvck_paper_vs_released)."
+    f"error of {error:.1f}: {said}."
 )
 
 # %% [markdown]
