@@ -175,7 +175,7 @@ for shown_here, title in (
             "value",
             xlabel="communication round",
             ylabel="accuracy (%)",
-            title=f"{title}: CIFAR-10, Dirichlet 0.05, ConvNet of width 128",
+            title=f"{title}: CIFAR-10, 0.05, width 128",
         )
     )
 
