@@ -34,7 +34,7 @@ from core.report import bars, condensed_images, lines, show, source, table
 from core.report.frames import table_runs
 from core.report.learning_curves import curve_frame
 from core.report.lesson import SMALL, Lesson
-from core.report.results import by_seed, readings_beside
+from core.report.results import by_seed, readings_beside, spreads
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -134,10 +134,7 @@ scores = by_seed(table_runs("fedvck", "starts", best and [best]))
 if len(scores):
     show(
         bars(
-            {
-                row: (of.mean(), of.std() if of.count() > 1 else 0)
-                for row, of in scores.iterrows()
-            },
+            spreads(scores),
             "validation accuracy after two rounds (%)",
             "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
         )

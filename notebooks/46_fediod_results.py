@@ -68,11 +68,10 @@ def places(values):
     kept = frame[~frame["row"].str.contains(",")].dropna(subset=values)
     kept = kept[kept.groupby("column")["row"].transform("size") > 1]
     place = kept.groupby("column")[values].rank(ascending=False, method="min")
+    count = kept["column"].value_counts()
     return {
-        row[
-            "column"
-        ]: f"{int(place[i])} of {(kept['column'] == row['column']).sum()}"
-        for i, row in kept[kept["row"] == "FedIOD"].iterrows()
+        column: f"{int(place[i])} of {count[column]}"
+        for i, column in kept.loc[kept["row"] == "FedIOD", "column"].items()
     }
 
 
@@ -84,10 +83,8 @@ ranks = pd.DataFrame(
 )
 ranks = ranks.fillna({"printed": "not printed", "measured": "pending"})
 ranks["seeds of a method"] = span.reindex(ranks.index).fillna("")
-ranks[
-    ranks.index.isin(frame.loc[frame["printed"].notna(), "column"])
-    | (ranks["measured"] != "pending")
-]
+in_print = frame.loc[frame["printed"].notna(), "column"]
+ranks[ranks.index.isin(in_print) | (ranks["measured"] != "pending")]
 
 # %% tags=["hide-input"]
 Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")

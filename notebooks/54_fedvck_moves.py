@@ -20,7 +20,7 @@ import pandas as pd
 from core.experiments.spec import TABLES
 from core.report import bars, curve_frame, show, table
 from core.report.frames import table_runs
-from core.report.results import by_seed, gains_by_round
+from core.report.results import by_seed, gains_by_round, spreads
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -37,10 +37,7 @@ scores = by_seed(table_runs("fedvck", "moves", best and [best]))
 if len(scores):
     show(
         bars(
-            {
-                row: (of.mean(), of.std() if of.count() > 1 else 0)
-                for row, of in scores.iterrows()
-            },
+            spreads(scores),
             "validation accuracy after two rounds (%)",
             "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",
         )

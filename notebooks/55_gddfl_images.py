@@ -20,7 +20,7 @@ import pandas as pd
 
 from core.report import bars, lines, show, table
 from core.report.frames import table_runs
-from core.report.results import gains
+from core.report.results import by_seed, gains, spreads
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -106,19 +106,11 @@ table("gddfl", "ladder", best)
 # small one; *not moved* sends ten of each class from every centre, as condensation does:
 
 # %% tags=["hide-input"]
-runs = table_runs("gddfl", "starts", best and [best])
-runs = runs.assign(
-    auc=[100 * record.metrics["auc_macro"] for record in runs["record"]]
-)
-scores = runs.pivot(index="row", columns="seed", values="auc")
-scores = scores.reindex(runs["row"].unique())
+scores = by_seed(table_runs("gddfl", "starts", best and [best]), "auc_macro")
 if len(scores):
     show(
         bars(
-            {
-                row: (of.mean(), of.std() if of.count() > 1 else 0)
-                for row, of in scores.iterrows()
-            },
+            spreads(scores),
             "AUC (%)",
             "HAM10000 by centre, ten images per class and client",
         )

@@ -135,7 +135,7 @@ def scatter(
 def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Any:
     """A bar for each name, the first above, with its number beside it; values are means and
     standard deviations. Names that begin alike, up to a comma, share a colour; those that end on
-    "print" are hatched.
+    "print" are hatched; where no two begin alike there is one colour.
 
     Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
     is nothing to draw.
@@ -147,7 +147,9 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
     kinds = [name.partition(",")[0] for name in values]
     groups = list(dict.fromkeys(kinds))
-    colours = style.series(len(groups))[0] if len(groups) < len(kinds) else style.series(1)[0]
+    if len(groups) == len(kinds):  # nothing is alike: one colour says no more than many
+        groups = kinds = [""] * len(kinds)
+    colours = style.series(len(groups))[0]
     with rc_context(style.rc()):
         figure = blank(7.2, 0.9 + 0.42 * len(values))
         axes = figure.subplots()
@@ -155,7 +157,7 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
             list(values),
             means,
             xerr=spreads,
-            color=[colours[groups.index(kind) % len(colours)] for kind in kinds],
+            color=[colours[groups.index(kind)] for kind in kinds],
             hatch=["///" if name.endswith("print") else "" for name in values],
             edgecolor="white",
             ecolor=style.INK,

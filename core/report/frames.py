@@ -192,8 +192,7 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
             if count > most[column] and not (profile == "quick" and most[column])
         }
         most |= counts
-    rest = min(chosen.values(), key=BEST_FIRST.index, default="")
-    rest = rest or min(spec.run_at, key=BEST_FIRST.index)
+    rest = min(chosen.values() or spec.run_at, key=BEST_FIRST.index)
     return [
         cell
         for cells in zip(*grids, strict=True)

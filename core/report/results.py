@@ -34,16 +34,25 @@ def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
         )
 
 
-def by_seed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Accuracies in percent of the runs of `table_runs`: a row for each of theirs, a column for each
-    seed.
+def by_seed(runs: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
+    """A share that records hold, by default the accuracy, in percent, of the runs of `table_runs`: a
+    row for each of theirs, a column for each seed.
     """
     named = runs.assign(
         seed=[record.experiment.seed for record in runs["record"]],
-        accuracy=[100 * record.metrics["accuracy"] for record in runs["record"]],
+        score=[100 * record.metrics[metric] for record in runs["record"]],
     )
-    scores = named.pivot(index="row", columns="seed", values="accuracy")
+    scores = named.pivot(index="row", columns="seed", values="score")
     return scores.reindex(list(dict.fromkeys(runs["row"])))
+
+
+def spreads(scores: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over seeds, 0 with one seed, of each row of `by_seed`: what `bars`
+    draws.
+    """
+    return {
+        str(row): (of.mean(), of.std() if of.count() > 1 else 0.0) for row, of in scores.iterrows()
+    }
 
 
 def core_hours(runs: pd.DataFrame) -> float:

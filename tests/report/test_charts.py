@@ -102,3 +102,30 @@ def test_a_long_title_is_broken_before_the_names_of_the_series():
     figure = charts.lines(LONG, "x", "y", title="a word " * 20)
     titles = figure.axes[0].get_title(loc="left").splitlines()
     assert len(titles) > 1 and max(map(len, titles)) <= 58
+
+
+def test_bars_that_begin_alike_share_a_colour_and_print_is_hatched():
+    pytest.importorskip("matplotlib")
+    names = ("A, long", "A, print", "B, long")
+    bars = charts.bars(dict.fromkeys(names, (1.0, 0.0)), "x").axes[0].patches
+    colours = [bar.get_facecolor() for bar in bars]
+    assert colours[0] == colours[1] != colours[2]
+    assert [bool(bar.get_hatch()) for bar in bars] == [False, True, False]
+    alone = charts.bars(dict.fromkeys("ABC", (1.0, 0.0)), "x").axes[0].patches
+    assert len({bar.get_facecolor() for bar in alone}) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [([60, 300, 1000], ["60", "300", "1000"]), ([40, 41, 43, 380], ["50", "100", "200"])],
+)
+def test_a_logarithmic_axis_has_plain_numbers(values, ticks):
+    """At the values, or, where these lie close together, at 1, 2 and 5 of each power."""
+    pytest.importorskip("matplotlib")
+    frame = pd.DataFrame({"x": values, "y": 1.0, "label": "a"})
+    for draw in (charts.lines, charts.scatter):
+        axes = draw(frame, "x", "y", log="x").axes[0]
+        low, high = axes.get_xlim()
+        shown = [one for one in axes.get_xticks() if low <= one <= high]
+        assert axes.xaxis.get_major_formatter().format_ticks(shown) == ticks
+        assert not any(axes.xaxis.get_minor_formatter().format_ticks(axes.get_xticks(minor=True)))

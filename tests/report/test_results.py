@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 from core.errors import InputError
-from core.experiments import Record, TableSpec
+from core.experiments import Experiment, Record, TableSpec
 from core.experiments.spec import Published
 from core.report.frames import metrics_frame, runs_frame, table_runs, verdict_counts
 from core.report.results import (
     beside_chance,
+    by_seed,
     bytes_by_kind,
     column_curves,
     core_hours,
@@ -24,6 +25,7 @@ from core.report.results import (
     megabytes_to,
     readings_beside,
     reporting_rules,
+    spreads,
 )
 
 
@@ -332,3 +334,20 @@ def test_arms_at_chance_have_no_order():
     low = beside_chance(pd.Series([9.0, 12.3, 19.9]), 10)
     assert "3 arms lie between 9.0 and 19.9%; a guess has 10.0%" in low and low.endswith("order.")
     assert "order" not in beside_chance(pd.Series([9.0, 20.1]), 10)
+
+
+def test_rows_are_summed_up_over_their_seeds():
+    runs = [
+        (
+            row,
+            attrs.evolve(
+                record(Experiment(algorithm="fedavg", dataset="digits", seed=seed)),
+                metrics={"auc": auc},
+            ),
+        )
+        for row, seed, auc in (("b", 0, 0.5), ("b", 1, 0.7), ("a", 1, 0.4))
+    ]
+    scores = by_seed(pd.DataFrame(runs, columns=["row", "record"]), "auc")
+    assert scores.index.tolist() == ["b", "a"] and scores.loc["a"].isna().tolist() == [True, False]
+    found = spreads(scores)
+    assert found["b"] == pytest.approx((60, 200**0.5)) and found["a"] == pytest.approx((40, 0))
