@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +55,12 @@ def table(
             "of it is measured."
         ),
     ] = None,
+    also: Annotated[
+        Path | None,
+        typer.Option(
+            "--records", help="A folder that was given to run as --out: its records count too."
+        ),
+    ] = None,
 ) -> None:
     """Print a table: published number, measured mean and deviation, seeds, profile, difference,
     verdict; then what is to be known of it.
@@ -63,33 +69,47 @@ def table(
     Examples:
       python -m core table fedvck/11
       python -m core table reference/1 --profile laptop
+      python -m core table fedvck/11 --records mine
     """
-    from core.experiments import TableSpec
+    from core.experiments import TableSpec, records
     from core.report import table_frame
 
     if profile is not None:
         known_profile(profile)
     paper, _, number = (name or "").partition("/")
-    if "/" in number:
-        raise InputError(
-            f"{name!r} is a cell; `python -m core table {paper}/{number.split('/')[0]}` shows its "
-            "table, `python -m core explain` where its values come from"
-        )
+    _no_cell(paper, number)
     if not number:
         _list_tables(paper)
         return
-    spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile)
+    known = records() if also is None else _finished(also) | records()
+    spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile, known)
     print(spec.title)
-    print(in_columns(found))
+    print(table_in_columns(found))
     for line in sorted(set(found.stand_in) - {""}):
         print(f"† {line}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
     waiting = found[found.verdict == "pending"]
     if len(waiting):
-        print(_first_of(waiting, spec.cells(profile or "laptop")))
+        print(_first_of(waiting, spec.cells(profile or "laptop"), known))
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
+
+
+def _no_cell(paper: str, number: str) -> None:
+    """Raise InputError for the name of a cell where that of a table is asked for."""
+    if "/" in number:
+        raise InputError(
+            f"'{paper}/{number}' is a cell; `python -m core table {paper}/{number.split('/')[0]}` "
+            "shows its table, `python -m core explain` where its values come from"
+        )
+
+
+def _finished(folder: Path) -> dict[str, Any]:
+    """The complete records in a folder of one's own, by id."""
+    from core.experiments.importing import records_below
+
+    return {r.experiment.id: r for r in records_below(folder) if r.status == "complete"}
 
 
 def _list_tables(paper: str) -> None:
@@ -101,7 +121,7 @@ def _list_tables(paper: str) -> None:
         print(f"{one.paper}/{one.table}  {one.title}")
 
 
-def in_columns(found: Any) -> str:
+def table_in_columns(found: Any) -> str:
     """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for
     none, a sign at what a stand-in measured.
     """
@@ -120,12 +140,12 @@ def in_columns(found: Any) -> str:
     return shown[SHOWN].to_string(index=False)
 
 
-def _first_of(waiting: Any, cells: Iterable[Any]) -> str:
+def _first_of(waiting: Any, cells: Iterable[Any], known: Mapping[str, Any]) -> str:
     """How to run the first pending cell of a table, one whose data are here if there is any."""
     from core.data import present_names
-    from core.experiments import queue, records
+    from core.experiments import queue
 
-    elsewhere, here = queue.recorded_elsewhere(records()), present_names()
+    elsewhere, here = queue.recorded_elsewhere(known), present_names()
     needed = {
         (cell.row, cell.column): cell.experiments[0].dataset in here
         for cell in cells
@@ -243,6 +263,32 @@ def check(
     book = [known[one.id] for one in found.experiments if one.id in known]
     asked = [found] if cell.count("/") > 3 else found.siblings()
     print("\n\n".join(comparison(one, book, yours) for one in asked))
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
+    csv: Annotated[Path | None, typer.Option(help="Write the table to this file instead.")] = None,
+) -> None:
+    """List the runs in a folder of yours, such as a sweep: a line for each setting, over its seeds,
+    with what differs between them.
+
+    \b
+    Example:
+      python -m core run --algorithm fedavg --dataset digits --set lr=0.1 --seed 0 --seed 1 --out mine
+      python -m core run --algorithm fedavg --dataset digits --set lr=0.3 --seed 0 --seed 1 --out mine
+      python -m core runs mine
+    """
+    from core.experiments.importing import records_below
+    from core.report.summary import in_columns, summary_frame
+
+    frame = summary_frame(_finished(folder))
+    if csv is None:
+        print(in_columns(frame))
+    else:
+        frame.to_csv(csv, index=False)
+    if unfinished := sum(one.status != "complete" for one in records_below(folder)):
+        print(f"{unfinished} more not finished: the command that began one goes on with it")
 
 
 @app.command("import")

@@ -140,6 +140,7 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
 def _summary(record: Any, path: Path) -> str:
     """One header and one row that say what came out."""
     from core.metrics import headline
+    from core.report.summary import split_in_words
 
     up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
     e = record.experiment
@@ -149,7 +150,7 @@ def _summary(record: Any, path: Path) -> str:
     row = {
         "algorithm": e.algorithm,
         "data set": e.dataset,
-        "split": _split(e.partition),
+        "split": split_in_words(e.partition),
         "profile": e.profile,
         "seed": str(e.seed),
         "rounds": str(len(record.rounds)),
@@ -164,15 +165,6 @@ def _summary(record: Any, path: Path) -> str:
         for texts in (row.keys(), row.values())
     )
     return "\n".join([*lines, f"record: {path}"])
-
-
-def _split(partition: dict[str, Any]) -> str:
-    """A partition in a word: its concentration, its file, or its name."""
-    if "alpha" in partition:
-        return f"alpha {partition['alpha']:g}"
-    if "classes_per_client" in partition:
-        return f"{partition['name']}, {partition['classes_per_client']} classes"
-    return Path(partition["file"]).stem if "file" in partition else str(partition["name"])
 
 
 def _in_table(record: Any, cell: Any) -> str:
@@ -297,10 +289,11 @@ def _measure(
     from core.experiments.profiles import Profile as Profiles
     from core.experiments.record import ADHOC, code_version
     from core.federation import Runtime, UploadError
+    from core.report.summary import in_columns, summary_frame
 
     if out is not None:
         make_folder(out, "--out")
-    runtime, added, failed = Runtime.choose(**how), False, []
+    runtime, added, failed, done = Runtime.choose(**how), False, [], {}
 
     def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
         return paper == ADHOC and record.code != code_version()
@@ -316,6 +309,7 @@ def _measure(
             failed.append(experiment.seed)
             print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
             continue
+        done[experiment.id] = record
         if not computed:
             _as_asked(record, path, how)
         code = "" if record.code == code_version() else ", by other code than there is now"
@@ -324,6 +318,8 @@ def _measure(
         if cell:
             print(_in_table(record, cell))
         added = added or (computed and cell is not None and out is None)
+    if len(done) > 1 and not cell:
+        print(f"\n{in_columns(summary_frame(done))}")
     if added:
         print("The book has this among its records now; --out, or `check`, keeps yours apart.")
     if experiments[0].profile == "quick":

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from core.cli.app import Device, Precision, app, fail_where, pairs
-from core.errors import InputError
+from core.errors import InputError, listed
 
 
 @app.command()
@@ -93,14 +93,19 @@ def data_(
 
 
 def _own(name: str) -> str:
-    """Whether a file of one's own can be read, and if not, why."""
+    """Whether a file of one's own can be read, and if not, why; and classes without an image to
+    train on.
+    """
     from core import data
 
     try:
-        data.load(name)
+        found = data.load(name)
     except InputError as error:
         return f"here, but {error}"
-    return "here, your own file"
+    counts = found.train.labels.bincount(minlength=len(found.classes))
+    empty = [one for one, count in zip(found.classes, counts.tolist(), strict=True) if not count]
+    lacks = f", but no training image is of class {listed(empty)}" if empty else ""
+    return f"here, your own file{lacks}"
 
 
 @app.command()

@@ -33,16 +33,7 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     run, belongs to an algorithm that is not here, or has another name than its experiment; nothing
     is copied then.
     """
-    paths = sorted(folder.glob("*/*.json"))
-    if not paths:
-        inside = any(folder.glob("*.json"))
-        where = (
-            "the folder above it, for" if inside else "the folder that was given to run as --out:"
-        )
-        raise InputError(
-            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
-        )
-    found = [_checked(path) for path in paths]
+    found = [_checked(path) for path in _below(folder)]
     here = records(root)
     complete = [(path, record) for path, record in found if record.status == "complete"]
     apart = [record.experiment for path, record in complete if path.parent.name == ADHOC]
@@ -57,6 +48,26 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     for home, record in fresh.values():
         record.save(home)
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
+
+
+def records_below(folder: Path) -> list[Record]:
+    """All records in a folder that `run --out` filled, those of unfinished runs too. Raises
+    InputError when there is none, or one of them is damaged.
+    """
+    return [Record.load(path) for path in _below(folder)]
+
+
+def _below(folder: Path) -> list[Path]:
+    paths = sorted(folder.glob("*/*.json"))
+    if not paths:
+        inside = any(folder.glob("*.json"))
+        where = (
+            "the folder above it, for" if inside else "the folder that was given to run as --out:"
+        )
+        raise InputError(
+            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
+        )
+    return paths
 
 
 def _papers(runs: Sequence[Experiment]) -> dict[str, str]:

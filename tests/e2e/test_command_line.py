@@ -40,15 +40,19 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
         ("sound", images, labels),
         ("floats", images / 255, labels),
         ("alike", images, 0 * labels),
+        ("gaps", images, 2 * labels),
     ):
         arrays = {f"{part}_images": shown for part in ("train", "test")}
         arrays |= {f"{part}_labels": told for part in ("train", "test")}
         np.savez(tmp_path / f"{name}.npz", **arrays)
+    np.savez(tmp_path / "halved.npz", train_images=images, train_labels=labels)
     assert main(["data"]) == 0
     said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert said["sound"].endswith("here, your own file")
     assert "here, but" in said["floats"] and "uint8" in said["floats"]
     assert "all images are of one class" in said["alike"]
+    assert said["gaps"].endswith("your own file, but no training image is of class 1")
+    assert "test_images" in said["halved"]
 
 
 @pytest.mark.parametrize(

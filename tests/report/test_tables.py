@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from core.cli.cells import in_columns
+from core.cli.cells import table_in_columns
 from core.errors import InputError
 from core.experiments import Record, TableSpec
 from core.experiments.profiles import Profile
@@ -378,7 +378,7 @@ def test_a_difference_is_told_as_finely_as_its_margin():
     assert "difference +0.0123" in shown.to_html() and "<td>+0.0123</td>" in shown.details
     frame = table_frame("fedvck", 12, "paper", known)
     printed = f"{cell.published.value:.4f}"
-    line = next(text for text in in_columns(frame).splitlines() if f"{value:.4f}" in text)
+    line = next(text for text in table_in_columns(frame).splitlines() if f"{value:.4f}" in text)
     assert printed in line and " 0.0123 " in line
 
 

@@ -1,0 +1,98 @@
+"""Runs of one's own, such as those of a sweep: a row for each setting, over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from core.experiments import Record
+from core.metrics import headline
+
+#: what tells runs apart in every such table; all else stands there where it differs between runs
+ALWAYS = ("algorithm", "dataset", "split", "profile")
+MB = 2**20
+#: options that `split_in_words` tells already
+IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client", "file")}
+
+
+def summary_frame(measured: Mapping[str, Record]) -> pd.DataFrame:
+    """Complete records by id, a row for all seeds of a setting: `algorithm`, `dataset`, `split`,
+    `profile`, what else differs between them, `seeds`, the `metric` that tells a run in one number,
+    its `mean` and `std` over seeds in percent (no number with one seed), and `MB` sent in both
+    directions (2^20 bytes) and `core seconds`, means of a run.
+
+    Fields of an experiment and settings go by their names, options of the model, the split and the
+    attack by `model.NAME`, `split.NAME` and `attack.NAME`. A setting differs where two runs of one
+    algorithm have different values of it, whether they were stated or are defaults.
+    """
+    rows = pd.DataFrame([dict(_told(record)) for record in measured.values()])
+    if rows.empty:
+        return pd.DataFrame(
+            columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
+        )
+    apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
+    shown = [*ALWAYS, *(name for name in rows if name not in apart and _differs(rows, name))]
+    of = rows.drop_duplicates([*shown, "seed"]).groupby(shown, dropna=False)
+    summary = of.agg(
+        seeds=("seed", "size"),
+        metric=("metric", "first"),
+        mean=("value", "mean"),
+        std=("value", "std"),
+    )
+    return summary.join(of[["MB", "core seconds"]].mean()).reset_index()
+
+
+def in_columns(frame: pd.DataFrame) -> str:
+    """A `summary_frame` as a terminal shows it."""
+    forms: dict[Any, str] = {
+        "mean": "{:.2f}",
+        "std": "{:.2f}",
+        "MB": "{:.2f}",
+        "core seconds": "{:.1f}",
+    }
+
+    def written(name: Any, value: Any) -> str:
+        if isinstance(value, float):
+            return "-" if pd.isna(value) else forms.get(name, "{:g}").format(value)
+        return str(value)
+
+    shown = {name: [written(name, value) for value in of] for name, of in frame.items()}
+    return pd.DataFrame(shown).to_string(index=False)
+
+
+def _told(record: Record) -> Iterator[tuple[str, Any]]:
+    """What a row of `summary_frame` is made of; lists and mappings as texts, which can be compared."""
+    experiment = record.experiment
+    metric = headline(record.metrics) or next(iter(record.metrics))
+    yield "split", split_in_words(experiment.partition)
+    fields = experiment.to_dict()
+    del fields["settings"]
+    options = {
+        f"{of}.{name}": value
+        for of, field in (("model", "model_options"), ("split", "partition"), ("attack", "attack"))
+        for name, value in fields.pop(field).items()
+        if (of, name) not in IN_WORDS
+    }
+    for name, value in (fields | options | record.settings).items():
+        yield name, str(value) if isinstance(value, (dict, list, tuple)) else value
+    yield "metric", metric
+    yield "value", 100 * record.metrics[metric]
+    yield "MB", sum(sum(kinds.values()) for kinds in record.bytes.values()) / MB
+    yield "core seconds", record.core_seconds
+
+
+def _differs(rows: pd.DataFrame, name: str) -> bool:
+    """Whether two runs of one algorithm differ in this."""
+    return bool((rows.groupby("algorithm")[name].nunique(dropna=False) > 1).any())
+
+
+def split_in_words(partition: Mapping[str, Any]) -> str:
+    """A partition in a word: its concentration, its file, or its name."""
+    if "alpha" in partition:
+        return f"alpha {partition['alpha']:g}"
+    if "classes_per_client" in partition:
+        return f"{partition['name']}, {partition['classes_per_client']} classes"
+    return Path(partition["file"]).stem if "file" in partition else str(partition["name"])

@@ -1,0 +1,136 @@
+"""Runs of one's own, summed up over seeds, on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from core.__main__ import main
+from core.experiments import Experiment, Record
+from core.report.summary import split_in_words, summary_frame
+
+
+def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
+    """A run of one round by default; in each 3 MB are sent up and 1 MB down, on two threads in 1.5 s."""
+    stated = {"algorithm": algorithm, "dataset": "digits", "settings": settings, "rounds": 1}
+    return of_experiment(Experiment(**stated | fields), accuracy, status)
+
+
+def of_experiment(experiment, accuracy, status="complete"):
+    row = {
+        **{"metrics": {"accuracy": accuracy}, "seconds": {"train": 1.5}},
+        **{"up": 3 * 2**20, "down": 2**20},
+    }
+    sent = experiment.rounds * 2**20
+    return Record(
+        experiment=experiment,
+        settings={"lr": 0.01} | experiment.settings,
+        fingerprint="f" * 64,
+        environment={"threads": 2},
+        code="c" * 12,
+        status=status,
+        rounds=[{"round": 1 + i, **row} for i in range(experiment.rounds)],
+        metrics=row["metrics"],
+        bytes={"up": {"model": 3 * sent}, "down": {"model": sent}},
+    )
+
+
+def summed_up(*found):
+    return summary_frame({one.experiment.id: one for one in found})
+
+
+def test_a_row_stands_for_all_seeds_of_a_setting():
+    """Mean 50 and 62; standard deviation of 48 and 52: sqrt 8."""
+    frame = summed_up(
+        *(record(score, {"lr": 0.1}, seed=seed) for seed, score in enumerate((0.48, 0.52))),
+        record(0.62, {"lr": 0.3}),
+    )
+    assert frame.lr.tolist() == [0.1, 0.3]
+    assert frame.seeds.tolist() == [2, 1]
+    assert frame["mean"].tolist() == pytest.approx([50, 62])
+    assert frame["std"][0] == pytest.approx(math.sqrt(8)) and math.isnan(frame["std"][1])
+    assert frame.MB.tolist() == [4, 4] and frame["core seconds"].tolist() == [3, 3]
+
+
+def test_what_is_alike_in_all_runs_of_an_algorithm_is_not_shown():
+    """Another algorithm has another rate, and only it has mu: neither tells two runs apart."""
+    frame = summed_up(
+        record(0.5, {}, rounds=3, partition={"name": "dirichlet", "alpha": 0.1}),
+        record(0.6, {}, rounds=3, partition={"name": "dirichlet", "alpha": 1}),
+        record(0.7, {"lr": 0.5, "mu": 0.1}, algorithm="fedprox", rounds=3),
+    )
+    assert not {"lr", "mu", "rounds", "clients"} & set(frame)
+    assert frame.split.tolist() == ["alpha 0.1", "alpha 1", "iid"]
+
+
+def test_options_of_the_model_and_of_the_split_are_told_by_whose_they_are():
+    frame = summed_up(
+        record(0.5, {}, model_options={"width": 8}),
+        record(0.6, {}, model_options={"width": 16}),
+        record(0.7, {}, model_options={"width": 16}, rounds=3),
+    )
+    told = frame[["model.width", "rounds"]].itertuples(index=False)
+    assert set(map(tuple, told)) == {(8, 1), (16, 1), (16, 3)}
+
+
+def test_a_default_that_is_stated_is_the_same_setting():
+    frame = summed_up(record(0.5, {}), record(0.5, {"lr": 0.01}), record(0.7, {}, seed=1))
+    assert frame.seeds.tolist() == [2]
+    assert frame["mean"].tolist() == pytest.approx([60])
+
+
+def test_nothing_measured_is_a_table_without_rows():
+    assert summed_up().empty
+
+
+def test_a_split_in_a_word():
+    assert split_in_words({"name": "file", "file": "a/of_ten.json"}) == "of_ten"
+    assert (
+        split_in_words({"name": "pathological", "classes_per_client": 5})
+        == "pathological, 5 classes"
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    runs = [record(0.5, {"lr": 0.1}), record(0.25, {"lr": 0.3})]
+    runs.append(record(0.5, {"lr": 0.5}, status="running"))
+    for one in runs:
+        (tmp_path / "adhoc").mkdir(exist_ok=True)
+        one.save(tmp_path / "adhoc" / f"{one.experiment.id}.json")
+    return tmp_path
+
+
+def test_a_folder_is_listed_and_what_is_not_finished_is_counted(capsys, folder):
+    assert main(["runs", str(folder)]) == 0
+    head, *rows, last = capsys.readouterr().out.splitlines()
+    assert head.split()[4:7] == ["lr", "seeds", "metric"]
+    assert [row.split()[-6:] for row in rows] == [
+        ["1", "accuracy", "50.00", "-", "4.00", "3.0"],
+        ["1", "accuracy", "25.00", "-", "4.00", "3.0"],
+    ]
+    assert last.startswith("1 more not finished")
+
+
+def test_a_folder_becomes_a_file(capsys, folder):
+    assert main(["runs", str(folder), "--csv", str(folder / "mine.csv")]) == 0
+    first = (folder / "mine.csv").read_text().splitlines()
+    assert first[0].startswith("algorithm,dataset,split,profile,lr,seeds") and len(first) == 3
+
+
+def test_a_folder_without_records_is_named(capsys, tmp_path):
+    assert main(["runs", str(tmp_path)]) == 2
+    assert "there are no records below" in capsys.readouterr().err
+
+
+def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
+    """A cell of a table that has no record of the book at this profile."""
+    from core.experiments import TableSpec, records
+
+    cell = next(c for c in TableSpec.find("fedmk", "1").cells("quick") if "svhn" in c.column)
+    run = cell.experiments[0]
+    assert run.id not in records()
+    of_experiment(run, 0.1234).save(tmp_path / "fedmk" / f"{run.id}.json")
+    assert main(["table", "fedmk/1", "--profile", "quick", "--records", str(tmp_path)]) == 0
+    assert "12.34" in capsys.readouterr().out
