@@ -84,7 +84,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     yield "core seconds", record.core_seconds
 
 
-def _differs(rows: pd.DataFrame, name: str) -> bool:
+def _differs(rows: pd.DataFrame, name: Any) -> bool:
     """Whether two runs of one algorithm differ in this."""
     return bool((rows.groupby("algorithm")[name].nunique(dropna=False) > 1).any())
 
