@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
+.PHONY: help install book check serve lab shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,11 @@ check: $(INSTALLED)  ## check the site that is already built
 
 serve: $(INSTALLED)  ## show the built site on this machine
 	@$(PY) -m core book serve
+
+# JupyterLab is no part of the lock: who only builds the book does without it
+lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call installs
+	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PIP) install "jupyterlab>=4"
+	@$(PY) -m jupyterlab notebooks/00_quickstart.ipynb
 
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
 	@$(PY) -m core book shots --out _build/shots

@@ -65,8 +65,8 @@ task.dataset.classes
 # $$ (eq:fl-goal)
 #
 # Here $\mathcal{T}_k$ are the images of client $k$ with their labels, $f_w$ is the network with weights $w$, and $\ell$
-# the cross-entropy. Below, $C$ is the number of classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum
-# ([notation](../book/notation)). This is the loss on all data together. What is different is that nobody can compute it.
+# the cross-entropy. $F$ is the loss on all data together; what is different is that nobody can compute it. Below, $C$
+# is the number of classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/notation)).
 #
 # ## Clients that differ
 #
@@ -116,8 +116,9 @@ pd.DataFrame(skew, index=["TV"]).rename_axis(columns="alpha").round(3)
 # %% [markdown]
 # ## Federated averaging
 #
-# FedAvg {cite:p}`fedavg` sends the model $w_t$ to the clients. Each takes some steps of SGD on its own $F_k$. This is
-# `client_update`:
+# FedAvg {cite:p}`fedavg` sends the model $w_t$ to the clients. From $w^k = w_t$ each takes some steps of SGD on its own
+# $F_k$, $w^k \leftarrow w^k - \eta \, g_k(w^k)$, where $g_k$ is the gradient of a batch (here with momentum); what comes
+# out is $w^k_{t+1}$. This is `client_update`:
 
 # %%
 source(algorithms.find("fedavg").client_update)
@@ -259,7 +260,7 @@ source(algorithms.find("scaffold").objective)
 # %% [markdown]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
 # \sum_k \frac{n_k}{N} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
-# cancels (the paper writes $\beta$ for $m$):
+# cancels (the paper writes $\beta$ for $m$; the code has a rate of the server too, 1 here):
 #
 # $$
 # v_{t+1} = m \, v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.

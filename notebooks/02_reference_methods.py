@@ -21,14 +21,10 @@ shown = "laptop"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.federation import Message
 from core.report import curves, records_summary, show, table
 from core.report.frames import table_runs
 from core.report.lesson import Lesson
-from core.report.results import gains
 from core.report.texts import Markdown
-from core.rng import Rng
-from core.server.robust import RULES
 
 # %% [markdown]
 # ## Measured
@@ -123,119 +119,6 @@ pd.Series(accuracy, name="accuracy (%)").round(1).to_frame()
 
 # %%
 show(curves([run.record for run in runs.values()], title=lesson.title))
-
-# %% [markdown]
-# ## One poisoner
-#
-# A server cannot see its clients' data, so it cannot see who lies about them. It refuses uploads that cannot be honest
-# (`core.federation.uploads`: the declared form, finite numbers, no more samples than announced, a bound on the length of
-# an update). What passes may still be hostile. Here all clients train the model of a FedAvg run for one round more; then
-# the client with the most samples turns its update round and sends it ten times as long.
-
-
-# %%
-def poisoned(uploads, start):
-    """The largest client sends the opposite of what it has learnt."""
-    one = max(uploads, key=lambda id_: uploads[id_].meta["samples"])
-    turned = {
-        name: start[name] - 10 * (value - start[name])
-        for name, value in uploads[one].tensors.items()
-    }
-    return uploads | {one: Message(turned, uploads[one].meta)}
-
-
-def accuracies(run, here):
-    """Accuracy (%) of the next model by rule, with and without a poisoner."""
-    methods = {
-        rule: here.experiment(aggregation=rule).new_algorithm()
-        for rule in RULES
-    }
-    fedavg, task, rng = methods["mean"], here.task, Rng(seed)
-    uploads, start = {}, fedavg.broadcast(run.state, 0)
-    for client in here.members():
-        sent = fedavg.broadcast(run.state, client.id)
-        uploads[client.id] = fedavg.client_update(
-            client, sent, rng.at(client.id)
-        )
-    answers = {
-        "honest": uploads,
-        "one poisoner": poisoned(uploads, start.tensors),
-    }
-    return {
-        who: [
-            100
-            * task.evaluate(
-                method.model(method.server_update(run.state, given, rng))
-            )["accuracy"]
-            for method in methods.values()
-        ]
-        for who, given in answers.items()
-    }
-
-
-# %% tags=["hide-input"]
-alike = lesson.but(alpha=10.0)
-found = {10.0: accuracies(alike.run(), alike)}
-found[alpha] = accuracies(runs["fedavg"], lesson)
-pd.DataFrame(
-    {
-        (f"alpha = {concentration:g}", who): scores
-        for concentration, columns in found.items()
-        for who, scores in columns.items()
-    },
-    index=pd.Index(RULES, name="aggregation"),
-).round(1)
-
-# %% [markdown]
-# Accuracy in percent. Beside the plain mean stand the median of each number, the mean without the extremes, and the
-# mean of updates cut to the median length {cite:p}`byzantinerobust,normclipping`.
-
-# %% tags=["hide-input"]
-lost = {
-    concentration: [
-        honest - hit for honest, hit in zip(*columns.values(), strict=True)
-    ]
-    for concentration, columns in found.items()
-}
-first, *rest = lost[10.0]
-plain, *robust = found[alpha]["honest"]
-Markdown(
-    f"Where clients are alike, one poisoner costs the mean {first:.0f} points, "
-    f"the other rules {min(rest):.0f} to {max(rest):.0f}. With clients as "
-    f"different as alpha = {alpha:g} makes them, and all honest, the other "
-    f"rules are between {min(robust) - plain:+.0f} and "
-    f"{max(robust) - plain:+.0f} points off the mean."
-)
-
-# %% [markdown]
-# Where clients differ such rules have a risk: an honest client with rare classes looks like a poisoner, and is left out
-# like one. One run as small as this neither shows it nor rules it out. The median and the mean without the extremes
-# count every client once, however many samples it has, so they differ from the mean for this reason too. The
-# setting is `aggregation` of FedAvg and of all methods that average models; the default is the mean, as the papers have
-# it.
-
-# %% [markdown]
-# ## Crops and flips
-#
-# The loaders of several methods' own code crop and flip the images of CIFAR in local training; no paper here says so,
-# and no other table of this book does it. It is a setting (`local_augmentation`), chosen like any other on held-out
-# images:
-
-# %% tags=["hide-input"]
-table("reference", "crops", shown)
-
-# %% tags=["hide-input"]
-said = []
-for row in ("FedAvg", "FedAvg, 4 times the steps", "FedProx", "MOON"):
-    found = gains("reference", "crops", "accuracy", row, shown)
-    for one in found[found["row"] == f"{row}, crops and flips"].itertuples():
-        said.append(f"{row} {one.gain:+.1f} ({one.seeds} seeds)")
-Markdown(
-    f"What they change, in points, seed by seed: {'; '.join(said)}. Crops and "
-    "flips are there for networks that know their images by heart."
-    if said
-    else "Not measured at this profile."
-)
 
 # %% [markdown]
 # ## Run them at full budget

@@ -117,7 +117,7 @@ same(prototypes, pooled_means)
 # ### Hard negatives
 #
 # The $K$ classes other than $c$ that get the largest logits on images of class $c$ are its *hard negatives* (Eq. 13).
-# On this page $K$ is their number, as in the paper:
+# On this page $K$ is their number, as in the paper. Here we look at three; the run takes five (`negatives`):
 #
 # $$
 # \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .
@@ -191,11 +191,11 @@ Markdown(
 # {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
 # $$ (eq:vck-contrast)
 #
-# The positive is not in the denominator, so the loss can be negative. With the dot product as printed it need not have
-# a lower bound: once a feature's product with its own prototype is larger than those with its hard negatives', the loss
-# falls without end as the feature grows. Our default takes the cosine, as SimSiam (Chen and He 2021) does, by which the
-# paper is inspired. It also takes a mean in place of the sum, so that the weight against the cross-entropy does not
-# depend on the number of images.
+# $\tau$ is a temperature. The positive is not in the denominator, so the loss can be negative. With the dot product as
+# printed it need not have a lower bound: once a feature's product with its own prototype is larger than those with its
+# hard negatives', the loss falls without end as the feature grows. Our default takes the cosine, as SimSiam (Chen and
+# He 2021) does, by which the paper is inspired. It also takes a mean in place of the sum, so that the weight against
+# the cross-entropy does not depend on the number of images.
 
 
 # %%
@@ -231,7 +231,9 @@ dot = core_loss(*given, "printed", "dot", here).item()
 released = core_loss(*given, "released", "cosine", here).item()
 Markdown(
     f"On the knowledge of this round the loss is {loss:.2f}; with the dot "
-    f"product as printed it is {dot:.2f}, in the released form {released:.2f}."
+    f"product as printed it is {dot:.2f}. The released form has the positive "
+    "below the line too, and weighs each class by its samples in the batch: "
+    f"{released:.2f}."
 )
 
 # %% [markdown]
@@ -269,7 +271,8 @@ show(curves(runs, title=lesson.title))
 # This run is tiny: 8x8 images, a thin network, few rounds and few iterations. It shows how the method works and says
 # nothing about how good it is. That is what the [results](17_fedvck_results) are for.
 #
-# The equations on both pages are those in print, but for the cosine and the mean. The authors' code differs in many
+# The equations on both pages are those in print, but for the cosine and the mean; rates and the bound on gradients are
+# those of the page before. The authors' code differs in many
 # places, and [a page of its own](13_fedvck_paper_vs_released) goes through them one by one. What is odd in the paper as
 # printed stands among the [errata](../book/errata).
 #

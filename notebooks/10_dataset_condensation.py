@@ -84,13 +84,14 @@ Markdown(f"Accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}.")
 #
 # $$
 # \begin{aligned}
-# L_\text{cond} &= \sum_{c} \hat{\mathcal{K}}_{B_c, B_c} + \hat{\mathcal{K}}_{S_c, S_c}
-# - 2 \hat{\mathcal{K}}_{B_c, S_c}, \\
+# L_\text{cond} &= \sum_{c} \bigl( \hat{\mathcal{K}}_{B_c, B_c} + \hat{\mathcal{K}}_{S_c, S_c}
+# - 2 \hat{\mathcal{K}}_{B_c, S_c} \bigr), \\
 # \hat{\mathcal{K}}_{X, Y} &= \frac{1}{|X| |Y|} \sum_{i, j} \mathcal{K}\bigl(\psi_\theta(x_i), \psi_\theta(y_j)\bigr).
 # \end{aligned}
 # $$ (eq:dc-mmd)
 #
-# With the linear kernel $\mathcal{K}(a, b) = \langle a, b \rangle$ it is the distance of two mean features (Eq. 2),
+# With the linear kernel $\mathcal{K}(a, b) = \langle a, b \rangle$ it is the squared distance of two mean features (Eq.
+# 2),
 #
 # $$
 # L_\text{cond} = \sum_{c} \Bigl\lVert \frac{1}{|B_c|} \sum_{x \in B_c} \psi_\theta(x)
@@ -267,7 +268,8 @@ Markdown(
     ("This answers the question above: " if gained else "")
     + f"{len(knowledge)} made-up images "
     f"teach {found['condensed']:.1f}%, {part:.0%} of what {len(labels):,} real "
-    f"ones teach, and their noise at the start taught {noise:.1f}%. {ending}"
+    f"ones teach, and their noise at the start taught {noise:.1f}% "
+    f"(a guess has {100 / len(classes):.0f}%). {ending}"
 )
 
 # %% [markdown]

@@ -23,7 +23,9 @@
 # [results](17_fedvck_results).
 #
 # Two parameters help the short run: it goes on with the images of the last round (`warm_start`) and sends 32-bit
-# numbers (`wire`), because noise that is still in the images would be cut off at black and white. `rounds` must be at
+# numbers (`wire`), because noise that is still in the images would be cut off at black and white. Besides, images move
+# at a rate of 1 with the gradient's norm bounded at 30, as in the released code, and the server has a rate of 0.02
+# (`SMALL` in `core.report.lesson`). `rounds` must be at
 # least 2, because a client looks at the models of two rounds.
 
 # %% tags=["parameters"]
@@ -107,7 +109,7 @@ logits, previous = (
     task.outputs(models[name], images).double() for name in ("now", "before")
 )
 
-a = settings.alpha
+a = settings.alpha  # lambda, the paper's alpha; above, alpha is the split's
 blended = a * logits.softmax(1) + (1 - a) * previous.softmax(1)
 err = -blended.gather(1, labels[:, None])[:, 0].log()
 same(err, condensation.smoothed_error(logits, previous, labels, a))
@@ -140,7 +142,8 @@ pd.DataFrame(
 # %% tags=["hide-input"]
 alone, both = (abs(errors[name].skew()) for name in list(ways)[:2])
 Markdown(
-    f"Here the skewness of a single model is {alone:.2f} in size, that of the "
+    f"With $\\lambda$ = {a:g} the skewness of a single model is {alone:.2f} in "
+    "size, that of the "
     f"blend {both:.2f}: blending makes the errors "
     f"{'less' if both < alone else 'no less'} skewed in this run."
 )
@@ -169,10 +172,10 @@ same(w, condensation.importance(err, settings.b))
 same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
-# With the authors' $b$ (0, 0.3 and 0.7) an image that is perfectly known still weighs a third to a half of one that is
-# quite wrong. So the probabilities are not far from uniform. Here are the ratio of the largest to the smallest of a
-# class, and the *effective* share of images, $1 / (n \sum_i P_i^2)$, which is 100% for uniform ones. The released code
-# takes a softmax of the weights, whose ratio cannot exceed $e$:
+# With the authors' $b$ (0, 0.3 and 0.7; here 0.3) an image that is perfectly known still weighs a third to a half of
+# one that is quite wrong. So the probabilities are not far from uniform. Here are the ratio of the largest to the
+# smallest of a class, and the *effective* share of images, $1 / (n \sum_i P_i^2)$, which is 100% for uniform ones. The
+# released code takes a softmax of the weights, whose ratio cannot exceed $e$:
 
 
 # %% tags=["hide-input"]
@@ -198,7 +201,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # What does the model not know? On the largest client, of every class: at the left the six images that are most likely
-# to be drawn, at the right the six that are least likely.
+# to be drawn, at the right the six that are least likely; of a class with fewer than twelve, all in this order.
 
 # %% tags=["hide-input"]
 largest = max(range(len(members)), key=lambda k: len(members[k]))
@@ -232,11 +235,13 @@ show(
 # \bigl(\mathbb{E}_{P_w}[\psi_\theta(\mathcal{T})] - \mathbb{E}[\psi_\theta(S)]\bigr) .
 # $$ (eq:vck-expectation)
 #
-# Here $\mathcal{T}$ are the client's real images, $S$ the condensed ones, $\psi_\theta$ the network's features and
-# $\mathcal{H}$ the space of functions that belongs to the kernel. Batches estimate this expectation. With a linear
-# kernel it can also be computed exactly, once for a round, which is what short runs do; the statistics of batch
-# normalisation are then those of one batch. The condensed images are normalised with the statistics of the real ones:
-# Eq. 4, {eq}`eq:dc-latent`.
+# As printed the supremum runs over $\psi_\theta$. It is meant over functions $f$ in the unit ball of $\mathcal{H}$; for
+# the linear kernel on fixed features it is $\lVert \mathbb{E}_{P_w}[\psi_\theta(\mathcal{T})] -
+# \mathbb{E}[\psi_\theta(S)] \rVert$, whose square is the loss. Here $\mathcal{T}$ are the client's real images, $S$ the
+# condensed ones, $\psi_\theta$ the network's features and $\mathcal{H}$ the space of functions that belongs to the
+# kernel. Batches estimate this expectation. With a linear kernel it can also be computed exactly, once for a round,
+# which is what short runs do; the statistics of batch normalisation are then those of one batch. The condensed images
+# are normalised with the statistics of the real ones: Eq. 4, {eq}`eq:dc-latent`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}
 source(engine.REAL_SIDES["minibatch"])
@@ -248,7 +253,7 @@ source(engine.REAL_SIDES["expectation"])
 source(find("fedvck").condense)
 
 # %% [markdown]
-# This is what the clients have sent in the last round, one row a class:
+# Some of what the clients have sent in the last round, one row a class:
 
 # %% tags=["hide-input"]
 last = vck.state.tensors
@@ -260,7 +265,7 @@ show(
         sent_labels,
         classes,
         columns=14,
-        title="Condensed in the last round",
+        title="Condensed in the last round: the first 14 of each class",
         inches=0.3,
     )
 )
@@ -300,7 +305,7 @@ show(
 # 1 + math.exp(b), math.exp(1 - 1 / (1 + math.exp(b)))
 # ```
 #
-# No image can take over the batch, however wrong the model is about it.
+# That is 2.35 and 1.78. No image can take over the batch, however wrong the model is about it.
 # ````
 
 # %% tags=["solution", "remove-cell"]

@@ -366,8 +366,8 @@ traffic.groupby(["column", "profile", "method"]).mean().round(2)
 # 10 * 4 * counted["cifar10"] / (facts.loc["cifar10", "images"] * pixels["cifar10"])
 # ```
 #
-# The model's bytes do not depend on the data, the images' bytes do: on a small data set condensation is cheap at any
-# share, on a large one only at a small share.
+# A share of 8.3%. The model's bytes do not depend on the data, the images' bytes do: on a small data set condensation
+# is cheap at any share, on a large one only at a small share.
 # ````
 
 # %% tags=["solution", "remove-cell"]

@@ -97,8 +97,9 @@ show(lesson.partition_plot())
 # \phi_i^c = \frac{1}{1 + \exp\bigl(-\kappa \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \kappa = 5 .
 # $$ (eq:mk-weights)
 #
-# $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$. (The paper writes $\tau$ for the slope $\kappa$, and so does the setting.)
-# We take the largest client at the start of the first round, and 64 of its images.
+# $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$: on the pages on FedMK $c$ is a
+# client, and $C$ their number, as in the paper; elsewhere $c$ is a class. (The paper writes $\tau$ for the slope
+# $\kappa$, and so does the setting.) We take the largest client at the start of the first round, and 64 of its images.
 
 # %%
 begin = lesson.start()
@@ -127,8 +128,8 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # $\phi_i^c$ in {eq}`eq:mk-weighted`.
 #
 # Nobody can solve the inner problem to the end in every step of the outer one, so $\mathbf{w}^*$ is one gradient step
-# with a rate $\eta$ away (Eq. 5; put into {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the weighted loss on real
-# data (Eq. 6 and 8):
+# with a rate $\eta$ away (Eq. 5; put into {eq}`eq:mk-bilevel` it is Eq. 3). The outer level moves the images down the
+# weighted loss on real data (Eq. 6 and 8):
 #
 # $$
 # \mathbf{w}^* = \mathbf{w}^c - \eta \nabla_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c)
@@ -143,9 +144,9 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
 #
-# (The paper writes $\alpha$ for the rate $\eta_S$.) The real data do not contain $\hat{\mathcal{D}}^c$. Apart from batch
-# normalisation (below), the made-up images act on this loss only through $\mathbf{w}^*$. So the gradient goes back
-# through the step {eq}`eq:mk-inner`. By the chain rule it is
+# (The paper writes $\alpha$ for the rate $\eta_S$.) The loss on real data does not contain the made-up images
+# themselves. Apart from batch normalisation (below), the made-up images act on this loss only through $\mathbf{w}^*$.
+# So the gradient goes back through the step {eq}`eq:mk-inner`. By the chain rule it is
 #
 # $$
 # \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
@@ -158,10 +159,10 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # still take plain gradient steps, so what is known of second-order methods does not carry over. It says: change a pixel
 # so that the step on the made-up images points more along the step that the real images ask for. The sums run over all
 # images; the code draws batches in each iteration, `inner_batch` images of the knowledge for the step and `real_batch`
-# real ones for the loss, and only the drawn images move. A footnote of the paper calls the
-# one step an assumption. With several (`inner_steps`), each on images of its own, the gradient goes back through all of
-# them, and an image of the first step also hears what the later ones make of it. [What that brings](27_fedmk_cifar) is
-# measured elsewhere. Nobody has to write the derivative out:
+# real ones for the loss, and only the drawn images move. A footnote of the paper calls the one step an assumption. With
+# several (`inner_steps`), each on images of its own, the gradient goes back through all of them, and an image of the
+# first step also hears what the later ones make of it. [What that brings](27_fedmk_cifar) is measured elsewhere. Nobody
+# has to write the derivative out:
 
 
 # %%
@@ -225,9 +226,9 @@ Markdown(
 )
 
 # %% [markdown]
-# Eq. 8 as printed has the loss at $\mathbf{w}^c$. If that is the *received* model, the gradient with respect to the images
-# is zero: they had no part in it. If it is the model that Eq. 5 has overwritten, it is $\mathbf{w}^*$. So the loss is
-# taken at $\mathbf{w}^*$, as in Eq. 6, and the weights, once a round, at the received model.
+# Eq. 8 as printed has the loss at $\mathbf{w}^c$. If that is the *received* model, the gradient with respect to the
+# images is zero: they had no part in it. If it is the model that Eq. 5 has overwritten, it is $\mathbf{w}^*$. So the
+# loss is taken at $\mathbf{w}^*$, as in Eq. 6, and the weights, once a round, at the received model.
 #
 # ## A round of extraction
 #
@@ -257,10 +258,21 @@ show(
     )
 )
 
+# %% tags=["hide-input"]
+ends = trace.iloc[settings.horizon - 1 :: settings.horizon]
+fell = (ends.iloc[-1] < ends.iloc[0]).sum()
+Markdown(
+    f"A horizon has {settings.horizon} iterations. At the end of the last one "
+    f"the loss is lower than at the end of the first for {fell} of "
+    f"{len(members)} clients."
+    if len(ends) > 1
+    else "There is one horizon only."
+)
+
 # %% [markdown]
 # What are the images worth? For every client a network takes as many steps as a horizon has from the received model:
-# on the random start, on the knowledge, and on as many real images of the same classes. The test is on test images of
-# the client's classes.
+# on the random start (every pixel from $U[-1, 1]$), on the knowledge, and on as many real images of the same classes.
+# Accuracy in percent, on test images of the client's classes.
 
 
 # %% tags=["hide-input"]

@@ -159,7 +159,8 @@ pd.DataFrame(rows).T.round(1)
 # %% [markdown]
 # One seed on tiny images is no evidence on the order of the methods. Look at other things: at what an upload of images
 # costs beside models; at how far FedAvg gets in a single round; at random selection, whose real images cost as much as
-# the condensed ones; and at GDD-FL without any shift ($p = 0$), which is not DM but DM with the longer step.
+# the condensed ones (what it sends beside them are each client's numbers of images per class); and at GDD-FL without
+# any shift ($p = 0$), which is not DM but DM with the longer step.
 #
 # ## Take away
 #

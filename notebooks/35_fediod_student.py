@@ -153,7 +153,11 @@ gap, turned = (
 )
 Markdown(
     "Here the input ratio changes the accuracy of the ensemble by "
-    f"{gap:+.1f} points as printed and by {turned:+.1f} turned."
+    f"{gap:+.1f} points as printed and by {turned:+.1f} turned. The student "
+    f"has {accuracy['the student']:.1f}% where its ensemble has "
+    f"{accuracy['class and input ratio (Eq. 8)']:.1f}%: it has heard the "
+    "ensemble on generated images only, none of them real. [How good a "
+    "student can get](53_fediod_teachers) is measured elsewhere."
 )
 
 # %% [markdown]
@@ -172,9 +176,10 @@ Markdown(
 # ```{exercise} Teachers of two kinds
 # :label: ex-iod-two
 #
-# *Easy, 10 minutes.*
+# *Medium, 20 minutes.*
 #
-# Let every second client have a residual network. What does the student become?
+# Let every second client have a residual network: give `lesson.but(own=...)` the setting `teacher_models`, a list with
+# an entry for each kind, such as `{"model": "resnet8", "width": 8, "grid": 1}`. What does the student become?
 # ```
 #
 # ````{solution} ex-iod-two
@@ -206,8 +211,8 @@ Markdown(
 #
 # At the defaults the student becomes worse, and so do the teachers together; with other seeds the teachers keep what
 # they know, and the student loses little or much. The last column says what is lost besides: on the images of the
-# generator, the student's answers are farther from those of the teachers. There is no real image to ask about, and far from real images networks of two kinds need not answer alike.
-# One run says little.
+# generator, the student's answers are farther from those of the teachers. There is no real image to ask about, and far
+# from real images networks of two kinds need not answer alike. One run says little.
 #
 # For the program nothing else changes, because only answers and gradients are exchanged: the student keeps the network
 # of the experiment, teachers of one kind run together, the others one by one.

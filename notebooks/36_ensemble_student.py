@@ -43,8 +43,8 @@ counts, teachers = some.counts, some.networks
 #
 # First the student asks about the clients' own images, which in truth nobody may collect: then the inputs are the
 # same for all rows. The student of the mean of probabilities learns by the divergence at $\tau = 1$, as there are no
-# logits to meet; the others learn by the squared error of logits. The last row is a student of one teacher with all
-# data, which learned for three times as many steps, and says what imitation itself costs in so few steps.
+# logits to meet; the others learn by the squared error of logits. The last row has one teacher with all data,
+# trained for three times as many steps, and its student: it says what imitation itself costs in so few steps.
 
 # %% tags=["hide-input"]
 order = torch.randperm(
@@ -90,8 +90,8 @@ pd.DataFrame(
 # ## Which inputs?
 #
 # Now the ensemble stays the same, with class-wise weights, and the inputs change: the clients' images; windows of two
-# photographs, which stand for public data of another kind; and noise. The last column counts to how many classes the
-# inputs look: the exponential of the entropy of the ensemble's mean answer.
+# photographs, which stand for public data of another kind; and noise. The last column says how many classes the ensemble
+# sees in the inputs: the exponential of the entropy of the ensemble's mean answer.
 
 # %% tags=["hide-input"]
 shape = train_set.images[order].shape
@@ -138,8 +138,8 @@ Markdown(
 #
 # ## Many networks in one program
 #
-# Twenty small networks on one batch keep a processor waiting for many small kernels. Networks of one architecture can
-# run as one: side by side, as one network with twenty times the channels; others run one by one.
+# Many small networks on one batch keep a processor waiting for many small kernels. Networks of one architecture can
+# run as one: side by side, as one network with as many times the channels; others run one by one.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how core runs them together"}
 source(Stacked.run_together)
@@ -183,7 +183,7 @@ Markdown(f"Largest difference of the logits: {apart:.1e}.")
 # found, bar, next((n for n in halved if found[n] < bar), None)
 # ```
 #
-# The last number is the first with which the student is below that of the photographs: at the defaults seven images,
-# fewer than there are classes. Few images that show all classes teach more than many that show none. What a question is
-# worth depends on how near it is to what the teachers know, more than on how many there are.
+# The last number is the first with which the student is below that of the photographs: at the defaults seven images.
+# With fifteen it is still above: fifteen of the clients' images teach more than a thousand windows of photographs. What
+# a question is worth depends on how near it is to what the teachers know, more than on how many there are.
 # ````

@@ -315,11 +315,11 @@ Markdown(
 # ````
 
 # %% tags=["solution", "remove-cell"]
-sure = [1.0, 0.0]
-nearly_sure = [0.7, 0.3]
+teacher_q = [1.0, 0.0]
+student_q = [0.7, 0.3]
 
 # %% tags=["check", "remove-cell"] name="ex-kd-printed"
-q, q_hat = torch.tensor(sure), torch.tensor(nearly_sure)
+q, q_hat = torch.tensor(teacher_q), torch.tensor(student_q)
 for chances in (q, q_hat):
     assert chances.min() >= 0 and abs(chances.sum() - 1) < 1e-6, (
         "probabilities are at least 0 and add up to 1"

@@ -263,8 +263,10 @@ pd.DataFrame(
 # %% [markdown]
 # ### What the student does not know
 #
-# The generator also climbs the loss of the student $S$, $\max_G \min_S L_\text{mimic}$ (Eq. 10, {eq}`eq:iod-mimic`): it
-# looks for images on which the student lags behind. Together (Eq. 11 and Algorithm 1)
+# The generator also climbs the loss of the student $S$, $L_\text{mimic} = \mathbb{E}_\xi \lVert S(x) - A(x) \rVert^2$,
+# the squared distance of its logits from those of the teachers' mixture $A$ ($\max_G \min_S L_\text{mimic}$, Eq. 10;
+# [the next page](35_fediod_student) has $A$): it looks for images on which the student lags behind. Together (Eq. 11
+# and Algorithm 1)
 #
 # $$
 # \min_G \; L_\text{conf} + L_\text{unique} - L_\text{mimic} - \sum_k L_\text{gan}^k .
@@ -341,7 +343,8 @@ show(
 # *Hard, 25 minutes.*
 #
 # Let $P_k$ be the density of client $k$'s images, $P_g$ that of generated ones, and $0 \le D_k \le 1$. Which $D_k$ makes
-# {eq}`eq:iod-gan` smallest? What does a client with a small $\pi_k$ say of its own images?
+# {eq}`eq:iod-gan` smallest? What does a client with a small $\pi_k$ say of its own images? (To be checked:
+# `best_answer(generated, mine, share)` returns $D_k(x)$ for given $P_g(x)$, $P_k(x)$ and $\pi_k$.)
 # ```
 #
 # ```{solution} ex-iod-best

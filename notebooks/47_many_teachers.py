@@ -77,9 +77,9 @@ view = pd.DataFrame(
 view.T.round(1)
 
 # %% [markdown]
-# A teacher cannot say "I do not know". Its probabilities must sum to one over the classes that it has, so it is often
-# sure of a wrong one. And a class that it never saw gets a very low logit on *all* images: pushing it down cost nothing
-# in training.
+# A teacher cannot say "I do not know". Its probabilities must sum to one, and nearly all of it goes to the classes that
+# it has, so it is often sure of a wrong one. And a class that it never saw gets a very low logit on *all* images:
+# pushing it down cost nothing in training.
 #
 # ## Two averages
 #
@@ -154,8 +154,8 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 # client with $P_k(c) \to 0$ sends it to zero. That is the veto.
 #
 # Class-wise weights take this veto away, as a client without the class has no say on it. They leave another error
-# behind. By {eq}`eq:kd-bayes` a logit holds $- \log P_k(x)$. In {eq}`eq:kd-veto` it is the same for all classes; with
-# weights of its own for each class it is not.
+# behind. By {eq}`eq:kd-bayes` a logit contains the term $-\log P_k(x)$. In {eq}`eq:kd-veto` these terms add up to one
+# number for all classes and change nothing. With class-wise weights every class gets another sum of them.
 #
 # FedIOD weights with $P_k(y \mid x) / P(y \mid x)$ (Eq. 7). By {eq}`eq:kd-bayes` this is
 #

@@ -31,17 +31,18 @@ show(claims_figure(counts))
 # A claim that one method leads others is computed from records. Runs with the same seed share split and first network,
 # so the lead is taken seed by seed, with its 90% interval. The claim **holds** when the interval lies above zero in
 # every column and measure that is there, against every rival, it **does not hold** when leads lie below zero, and else
-# it is **unclear**. Of many comparisons one lies below zero by chance. So the chances $p_1 \le \dots \le p_m$ of leads
-# that low are taken together: the claim does not hold where some $p_i \le 0.05 \, i / m$ (Simes' test), that is, where
-# one lead is far below zero or many are a little below. A claim that is true fails so in at most one case of twenty.
-# Where a method is to lead several rivals, each of them is a comparison of this test. The tables below count columns
-# and measures, *behind* being those where some rival is surely ahead, and show the lead over the best rival of each.
-# With one seed there is no interval: such a comparison cannot refute a claim, but it keeps one from holding. Columns
-# that the paper does not have do not count, unless the claim is ours; of GDD-FL, whose data are not at hand, those of
-# both stand-ins count. Where the paper claims a lead *by far*, the smallest lead that it prints takes the place of
-# zero; where it claims one in *most* cases, more than half of the comparisons decide. Each verdict says with which
-# budget: at a smaller one than the paper's, or on data that stand in for the paper's, it is a verdict on the method at
-# that budget and no more.
+# it is **unclear**. Of many comparisons one lies below zero by chance. So the p-values $p_1 \le \dots \le p_m$, the
+# chances of leads that low if the claim is true, are taken together: the claim does not hold where some $p_i \le 0.05
+# \, i / m$ (Simes' test), that is, where one lead is far below zero or many are a little below. A claim that is true
+# fails so in at most one case of twenty. Where a method is to lead several rivals, each of them is a comparison of this
+# test. The tables below count columns and measures, *behind* being those where the interval of some rival, taken by
+# itself, lies above zero, and show the lead over the best rival of each. Of many such intervals some do by chance, so a
+# claim may be behind in all columns and still be unclear. With one seed there is no interval: such a comparison cannot
+# refute a claim, but it keeps one from holding. Columns that the paper does not have do not count, unless the claim is
+# ours; of GDD-FL, whose data are not at hand, those of both stand-ins count. Where the paper claims a lead *by far*,
+# the smallest lead that it prints takes the place of zero; where it claims one in *most* cases, more than half of the
+# comparisons decide. Each verdict says with which budget: at a smaller one than the paper's, or on data that stand in
+# for the paper's, it is a verdict on the method at that budget and no more.
 #
 # A claim about the method itself *holds in a test* when a test of this repository would fail otherwise. Some claims
 # can be held against the paper's own numbers: they *agree* or *contradict*; the [errata](../book/errata) has the

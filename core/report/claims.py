@@ -162,8 +162,8 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     if verdict == "unclear" and behind and not most:
         low = chances(found, by)
         effect += (
-            f"; of {len(low)} chances the smallest is {low[0]:.2g}, and "
-            f"{0.05 / len(low):.2g} would refute it"
+            f"; the smallest of {len(low)} p-values is {low[0]:.2g}; alone it would refute the claim "
+            f"below {0.05 / len(low):.2g}"
         )
     return Finding(verdict, effect, found)
 

@@ -9,9 +9,10 @@ book runs both, so that every check is known to accept its solution.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,11 @@ def student(source: str | Path) -> Any:
     """
     notebook = notebooks.for_readers(notebooks.find(source))
     cells: list[Any] = []
+    here = equations(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\]\((\d\d_\w+)(?:#[^)]*)?\)", r"](\1.ipynb)", plain(cell.source))
+            text = plain(cell.source, here)
+            cell.source = re.sub(r"\]\((\d\d_\w+)(?:#[^)]*)?\)", r"](\1.ipynb)", text)
         elif "solution" in _tags(cell):
             cell.source = unanswered(cell.source)
             cell.metadata["tags"] = ["answer"]
@@ -145,11 +148,34 @@ def _tags(cell: Any) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def plain(text: str) -> str:
+_EQUATION = re.compile(r"\$\$ \(eq:([\w-]+)\)")
+
+
+def equations(notebook: Any) -> set[str]:
+    """The labels of the equations that stand in a notebook (nbformat's node)."""
+    return {label for cell in notebook.cells for label in _EQUATION.findall(cell.source)}
+
+
+@functools.cache
+def _pages_of_equations() -> dict[str, str]:
+    """The name of the page on which each of the book's equations stands."""
+    return {
+        label: path.stem
+        for path in sorted(notebooks.NOTEBOOKS.glob("*.py"))
+        for label in _EQUATION.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+def plain(text: str, here: Container[str] = ()) -> str:
     """The Markdown of a page of the book as any notebook shows it: no solutions, exercises under
     headings, equations with their labels as tags, figures from the folder beside it, no roles and
-    directives, no links to the book's pages of prose.
+    directives, no links to the book's pages of prose. `here` are the labels of the equations that
+    the reader has at hand; of others the page is named.
     """
+
+    def equation(found: re.Match[str]) -> str:
+        page = "" if found[1] in here else _pages_of_equations().get(found[1], "")
+        return f"({found[1]}, in {page})" if page else f"({found[1]})"
 
     def block(found: re.Match[str]) -> str:
         return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
@@ -166,7 +192,7 @@ def plain(text: str) -> str:
     )
     text = re.sub(r"\[([^\]]+)\]\(\.\./book/[^)]*\)", r"\1", text)
     text = re.sub(r"\n\$\$ \(eq:([\w-]+)\)", r"\\tag{\1}\n$$", text)
-    text = re.sub(r"\{eq\}`eq:([\w-]+)`", r"(\1)", text)
+    text = re.sub(r"\{eq\}`eq:([\w-]+)`", equation, text)
     text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)
     text = re.sub(r"\{(?:term|doc|ref)\}`(?:([^`<]+?) *<[^`>]*>|([^`]+))`", r"\1\2", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()

@@ -229,13 +229,16 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
         if name in columns
     ]
     spread = f"mean ± standard deviation over seeds, measured at the profile {' or '.join(places)}"
+    compared = bool(frame["printed_text"].any())
     lines = [
         f"In bold: as printed. Below it: {spread}, and the verdict."
-        if frame["printed_text"].any()
+        if compared
         else f"Shown: {spread}."
     ]
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
-    lines += [f"<i>{profile.name}</i>: {escape(profile.meaning)}" for profile in reduced]
+    for profile in reduced:  # what follows the semicolon is about print
+        meaning = profile.meaning if compared else re.sub(";.*", ".", profile.meaning)
+        lines.append(f"<i>{profile.name}</i>: {escape(meaning)}")
     stand_ins = sorted(set(seen["stand_in"]) - {""})
     if stand_ins:
         lines.append(

@@ -189,3 +189,9 @@ def test_chapters_come_in_the_order_of_the_contents():
     files = [page["file"] for part in contents["parts"] for page in part["chapters"]]
     wanted = [Path(file).name for file in files if file.startswith("notebooks/")]
     assert notebooks.chapters() == wanted and len(wanted) == len(SOURCES)
+
+
+def test_an_equation_of_another_page_is_told_with_its_page():
+    text = "See {eq}`eq:dc-mmd`, {eq}`eq:mine` and {eq}`eq:nowhere`."
+    said = classroom.plain(text, {"mine"})
+    assert said == "See (dc-mmd, in 10_dataset_condensation), (mine) and (nowhere)."
