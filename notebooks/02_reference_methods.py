@@ -121,6 +121,9 @@ pd.Series(accuracy, name="accuracy (%)").round(1).to_frame()
 show(curves([run.record for run in runs.values()], title=lesson.title))
 
 # %% [markdown]
+# What one hostile client does to such an average [has a page](56_poisoner); whether crops and flips help local training
+# stands with [the tuning](91_tuning).
+#
 # ## Run them at full budget
 #
 # ```bash

@@ -156,15 +156,15 @@ Markdown(
     f"{gap:+.1f} points as printed and by {turned:+.1f} turned. The student "
     f"has {accuracy['the student']:.1f}% where its ensemble has "
     f"{accuracy['class and input ratio (Eq. 8)']:.1f}%: it has heard the "
-    "ensemble on generated images only, none of them real. [How good a "
-    "student can get](53_fediod_teachers) is measured elsewhere."
+    "ensemble on generated images only, none of them real."
 )
 
 # %% [markdown]
-# One small run says little about FedIOD, but the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much
-# *more* than it should client $k$ believes in $y$, not how far it should be believed. With perfect teachers
-# [a page](47_many_teachers) measures both directions. The setting is `input_ratio`; we read the rows with * in
-# Tables 6 and 7 as being without this factor. What it does to the weights [has a page](39_fediod_weights).
+# [How good a student can get](53_fediod_teachers) has a page of its own. One small run says little about FedIOD, but
+# the direction can be reasoned about: {eq}`eq:iod-ratio` tells how much *more* than it should client $k$ believes in
+# $y$, not how far it should be believed. With perfect teachers [a page](47_many_teachers) measures both directions. The
+# setting is `input_ratio`; we read the rows with * in Tables 6 and 7 as being without this factor. What it does to the
+# weights [has a page](39_fediod_weights).
 #
 # ## Take away
 #
