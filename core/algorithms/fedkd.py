@@ -53,7 +53,14 @@ from core.federation import (
     supervised,
 )
 from core.federation.tensors import weights
-from core.privacy.differential import affordable_steps, noise_multiplier, noisy_votes, spent_epsilon
+from core.privacy.differential import (
+    affordable_steps,
+    delta_below_one,
+    epsilon_within_full,
+    noise_multiplier,
+    noisy_votes,
+    spent_epsilon,
+)
 from core.rng import Rng
 
 #: a private client's mark that it has answered, and so spent its budget
@@ -68,17 +75,6 @@ def _levels(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(
             f"{attribute.name} must be at most {MOST_LEVELS}, so that an answer fits a byte, not {value}"
         )
-
-
-def _delta(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    number(0, 1, above=True)(instance, attribute, value)
-    if value == 1:
-        raise InputError(f"{attribute.name} must be below 1")
-
-
-def _epsilon(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    if value is not None:
-        number(0, instance.full_epsilon, above=True)(instance, attribute, value)
 
 
 @attrs.frozen(kw_only=True)
@@ -110,11 +106,11 @@ class Settings(public.PublicData, LocalTraining):
 
     # differential privacy (FedIOD, Table 5)
     private: bool = attrs.field(default=False, validator=on_or_off)
-    delta: float = attrs.field(default=1e-5, validator=_delta)
+    delta: float = attrs.field(default=1e-5, validator=delta_below_one)
     #: what all answers together would spend; it sets the noise
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
     #: as many images are answered as this budget buys, private or not; None: all
-    epsilon: float | None = attrs.field(default=None, validator=_epsilon)
+    epsilon: float | None = attrs.field(default=None, validator=epsilon_within_full)
     #: "sum": each client adds a part of the noise, and epsilon is that of the sum of votes, which
     #: PATE is about (the votes must then be summed by secure aggregation); "upload": epsilon is
     #: that of every single upload
@@ -138,10 +134,21 @@ class FedKD(Algorithm):
     Settings = Settings
     questions = ("teach", "clients_update")
 
+    @property
+    def private(self) -> bool:
+        """Whether the settings ask for noise."""
+        return self.settings.private
+
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and how many public images will be answered with which
-        noise.
+        noise. Raises InputError where the teachers would train in more rounds than there are: none
+        would answer.
         """
+        if self.settings.local_rounds > self.schedule.rounds:
+            raise InputError(
+                f"local_rounds must be at most {self.schedule.rounds}, the rounds of the run, not "
+                f"{self.settings.local_rounds}: the teachers answer at the end of the last one"
+            )
         queries, noise = self._budget(task)
         meta = {
             "round": 0,

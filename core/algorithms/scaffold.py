@@ -14,6 +14,7 @@ from torch import nn
 
 from core.algorithms import fedavg
 from core.checks import number
+from core.errors import InputError
 from core.federation import EVERY_TASK, Client, Field, Message, State, Task
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take, weights
@@ -27,6 +28,13 @@ class Settings(fedavg.Settings):
     momentum: float = attrs.field(default=0.0, validator=number(0, 1))
     #: eta_g
     server_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.momentum:
+            raise InputError(
+                "momentum must be 0: option II reads the mean gradient off the way that a client went, "
+                "which only plain SGD allows"
+            )
 
 
 class SCAFFOLD(fedavg.FedAvg):

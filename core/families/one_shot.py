@@ -108,7 +108,11 @@ class OneShot(Condensing):
     Settings = OneShotSettings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model, and the seed of the random networks."""
+        """A fresh model, and the seed of the random networks. Raises InputError where the last client
+        is to choose and is the only one.
+        """
+        if self.settings.last_client_chooses and self.schedule.clients < 2:
+            raise InputError("last_client_chooses asks for a second client, to learn from")
         return State(
             task,
             pack(task.new_model(rng.at("model"))),
@@ -154,7 +158,7 @@ class OneShot(Condensing):
         if settings.last_client_chooses:
             *others, last = sorted(uploads)
             if not others:
-                raise InputError("last_client_chooses asks for a second client, to learn from")
+                raise InputError("only the client that chooses has sent images: none to learn from")
             held = condensing.collect({last: uploads[last]})
             uploads = {id_: uploads[id_] for id_ in others}
             score = partial(quality, task, *held)

@@ -62,6 +62,13 @@ class Algorithm:
         """The kinds of task that this method is for."""
         return vars(cls).get("learns", Algorithm.learns)
 
+    @property
+    def private(self) -> bool:
+        """Whether what leaves a client has noise that nobody else may know: the client then draws it
+        from a secret of its own where it is a process of its own.
+        """
+        return False
+
     def among(self, clients: Sequence[Client]) -> Self:
         """This algorithm in a run of those of the clients that have data: a copy, for it may be run
         again with others.

@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from core.checks import is_number
-from core.errors import InputError
+from core.errors import InputError, brief
 from core.federation.runtime import finish
 
 Direction = Literal["up", "down"]
@@ -51,14 +51,15 @@ class Message:
         """A finite number of `meta`. Raises InputError where it is none."""
         value = self.meta.get(name)
         if not is_number(value):
-            raise InputError(f"{name!r} of a message must be a number, not {value!r}")
+            raise InputError(f"{name!r} of a message must be a number, not {brief(value)}")
         return value  # type: ignore[return-value]
 
     def whole(self, name: str) -> int:
-        """A number of `meta`, without what stands behind the point. Raises InputError where it is
-        none.
-        """
-        return int(self.number(name))
+        """A whole number of `meta`. Raises InputError where it is none."""
+        value = self.number(name)
+        if value != int(value):
+            raise InputError(f"{name!r} of a message must be a whole number, not {value!r}")
+        return int(value)
 
 
 @attrs.define

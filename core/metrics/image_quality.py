@@ -231,8 +231,9 @@ def _inception() -> Any:
 
 
 def _inception_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the file, which must be the published one, and which is never unpickled: its
-    folder is one that any program may have written to.
+    """The tensors of the file. The folder is one that any program may have written to, so the file
+    must begin like the published one's hash, and it is read as a list of tensors, which nothing in
+    it can make another thing of (`weights_only`).
     """
     if not path.is_file():
         raise InputError(

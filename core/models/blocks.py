@@ -10,17 +10,18 @@ from torch import nn
 #: pixels on a CPU: 128 images of 32x32. The maps of more leave its cache: 512 images take 1.3 to
 #: 1.8 times as long each
 CPU_PIXELS = 128 * 32 * 32
-#: images on a GPU: enough to keep it busy
-GPU_IMAGES = 1024
+#: images on a GPU, enough to keep it busy, and their pixels: of large ones its memory holds fewer
+GPU_IMAGES, GPU_PIXELS = 1024, 1024 * 32 * 32
 
 
 def at_once(images: torch.Tensor) -> int:
     """How many of such images (N, C, H, W) a network of this package should see at once where it is
     free to choose.
     """
+    pixels = images.shape[-2] * images.shape[-1]
     if images.device.type != "cpu":
-        return GPU_IMAGES
-    return max(16, CPU_PIXELS // (images.shape[-2] * images.shape[-1]))
+        return max(16, min(GPU_IMAGES, GPU_PIXELS // pixels))
+    return max(16, CPU_PIXELS // pixels)
 
 
 def replace_layers(network: nn.Module, made: Callable[[nn.Module], nn.Module | None]) -> None:

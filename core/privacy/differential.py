@@ -21,9 +21,10 @@ import math
 import warnings
 from typing import Any
 
+import attrs
 import torch
 
-from core.checks import check_number, check_whole
+from core.checks import check_number, check_whole, number
 from core.errors import InputError
 
 #: orders of the Rényi divergence that are tried: Opacus' own, and larger ones for small budgets
@@ -34,6 +35,19 @@ ORDERS = [
 ]
 #: `noise_multiplier` spends at least this share of the budget that it is given
 PRECISION = 1e-3
+
+
+def delta_below_one(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """An attrs validator: 0 < delta < 1."""
+    number(0, 1, above=True)(instance, attribute, value)
+    if value == 1:
+        raise InputError(f"{attribute.name} must be below 1")
+
+
+def epsilon_within_full(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """An attrs validator: no budget, or a part of `full_epsilon`, which fixes the noise."""
+    if value is not None:
+        number(0, instance.full_epsilon, above=True)(instance, attribute, value)
 
 
 def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:

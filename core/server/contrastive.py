@@ -56,8 +56,9 @@ def relational_contrastive_loss(
             printed form and "cosine" for the released one.
         present: (C,) bool, classes that have a prototype; without it all have.
         reduction: "mean" or "sum" over the samples that count. A sample does not count when its
-            class has no prototype or none of its negatives has one; when no sample counts, the loss
-            is 0.
+            class has no prototype or, in the printed form, none of its negatives has one; in the
+            released form such a sample counts with 0, because its own class is below the line. When
+            no sample counts, the loss is 0.
 
     Returns: a scalar in float32 or wider, also under autocast.
     """

@@ -32,6 +32,8 @@ def update_by_epochs(
 ) -> None:
     """Train a model in place on labelled images.
 
+    Steps that are no multiple of an epoch are rounded up to one: only whole epochs are scored.
+
     Args:
         images: (N, C, H, W) on the model's device, as `objective` takes them; labels: (N,) int64.
         falling: whether the rate falls along a cosine to `LEFT` of the first.

@@ -73,15 +73,26 @@ def _clipped_mean(
     """x + sum_k n_k/n d_k min(1, M / ||d_k||), where d_k = x_k - x and M is the median of the
     norms.
 
-    Running statistics move much further than weights and would drown them in the norm. They are no
-    update, so their median is taken.
+    What is sent beside a model, such as a control variate or a generator, is measured in units of
+    its own: each part (the first word of a name) has a norm and a median of its own. Running
+    statistics move much further than weights and would drown them in the norm. They are no update,
+    so their median is taken.
     """
-    names = [name for name in uploads[0] if not _is_statistic(name)]
-    still = {
-        name: _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
-        for name in uploads[0]
-        if _is_statistic(name)
-    }
+    found, parts = {}, dict[str, list[str]]()
+    for name in uploads[0]:
+        if _is_statistic(name):
+            found[name] = _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
+        else:
+            parts.setdefault(name.split("/", 1)[0], []).append(name)
+    for names in parts.values():
+        found |= _clipped_part(uploads, samples, start, names)
+    return found
+
+
+def _clipped_part(
+    uploads: Sequence[Named], samples: Sequence[float], start: Named, names: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """`_clipped_mean` of the tensors of these names, by one norm."""
     origin = {name: start.get(name, torch.zeros_like(uploads[0][name])) for name in names}
     moves = [{name: upload[name] - origin[name] for name in names} for upload in uploads]
     norms = torch.stack(
@@ -93,7 +104,7 @@ def _clipped_mean(
         for move, factor in zip(moves, factors, strict=True)
     ]
     mean = weighted_average(shortened, samples)
-    return {name: origin[name] + value for name, value in mean.items()} | still
+    return {name: origin[name] + value for name, value in mean.items()}
 
 
 def _is_statistic(name: str) -> bool:

@@ -11,7 +11,7 @@ from core import algorithms, server
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing
-from core.federation import Ledger, Runtime
+from core.federation import Ledger, Runtime, Schedule
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -189,5 +189,8 @@ def test_the_epochs_begin_with_the_first_model(task, clients):
 
 def test_one_client_alone_cannot_choose(task, clients):
     algorithm, state, uploads = uploaded(task, clients[:1], last_client_chooses=True)
-    with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
+    with pytest.raises(InputError, match="none to learn from"):
         algorithm.server_update(state, uploads, Rng(7))
+    alone = algorithms.create("gddfl", {"last_client_chooses": True}, schedule=Schedule(clients=1))
+    with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
+        alone.initialise(task, Rng(0))

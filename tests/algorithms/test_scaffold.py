@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.errors import InputError
 from core.experiments import rounds
 from core.experiments.running import make_clients
 from core.federation import Client, Message, Schedule, pack
@@ -122,3 +123,8 @@ def test_what_crosses_the_network_is_twice_the_parameters(task):
     assert up["control"] == up["parameters"] == 2 * size  # two active clients
     down = last.ledger.rounds[-1]["down"]
     assert down["control"] == down["parameters"] == 2 * size
+
+
+def test_momentum_would_make_a_control_variate_of_another_size():
+    with pytest.raises(InputError, match="momentum must be 0"):
+        algorithms.create("scaffold", {"momentum": 0.9})

@@ -85,3 +85,9 @@ def test_a_clock_waits_for_the_device_of_the_run_and_for_no_other(device, waited
         pass
     assert found == waited and ledger.rounds[0]["seconds"]["clients"] >= 0
     assert seconds(lambda: None, torch.device(device)) >= 0 and found == 2 * waited
+
+
+def test_a_whole_number_has_nothing_behind_the_point():
+    assert Message({}, {"steps": 3.0}).whole("steps") == 3
+    with pytest.raises(InputError, match="'steps' of a message must be a whole number"):
+        Message({}, {"steps": 2.7}).whole("steps")

@@ -106,3 +106,16 @@ def test_running_statistics_do_not_drown_the_weights():
     found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
     torch.testing.assert_close(found["parameters/w"], torch.tensor([1 / 3]))
     torch.testing.assert_close(found["buffers/mean"], torch.tensor([101.0]))
+
+
+def test_what_is_sent_beside_a_model_has_a_norm_of_its_own():
+    """Models move by 1, 2 and 4, control variates by 800, 400 and 200: each comes down to its own
+    median, 2 and 400.
+    """
+    uploads = [
+        {"parameters/w": torch.tensor([move]), "control/w": torch.tensor([800 / move])}
+        for move in (1.0, 2.0, 4.0)
+    ]
+    found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
+    assert float(found["parameters/w"]) == pytest.approx((1 + 2 + 2) / 3)
+    assert float(found["control/w"]) == pytest.approx((400 + 400 + 200) / 3)

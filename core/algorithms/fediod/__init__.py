@@ -94,6 +94,11 @@ class FedIOD(Conversation):
     Settings = Settings
     learns = EVERY_TASK
 
+    @property
+    def private(self) -> bool:
+        """Whether the settings ask for noise."""
+        return self.settings.private
+
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and a fresh generator. Raises InputError where clients cannot be
         private.

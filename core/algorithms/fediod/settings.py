@@ -14,7 +14,7 @@ from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
 from core.federation import LocalTraining, Task
 from core.models.generative import JUDGE_NORMS
-from core.privacy.differential import noise_multiplier
+from core.privacy.differential import delta_below_one, epsilon_within_full, noise_multiplier
 from core.training import cosine
 
 
@@ -128,11 +128,11 @@ class Settings(LocalTraining):
 
     #: whether all that leaves a client in a step is clipped and noised
     private: bool = attrs.field(default=False, validator=on_or_off)
-    delta: float = attrs.field(default=1e-5, validator=number(0, 1, above=True))
+    delta: float = attrs.field(default=1e-5, validator=delta_below_one)
     #: what all steps together would spend; it fixes the noise
     full_epsilon: float = attrs.field(default=10.0, validator=number(0, above=True))
     #: stage two stops where this budget would be spent, private or not; None: it runs to its end
-    epsilon: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
+    epsilon: float | None = attrs.field(default=None, validator=epsilon_within_full)
     #: bounds on the gradient with respect to one image, and on the logits of one image
     clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
     logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))

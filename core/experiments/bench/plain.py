@@ -173,13 +173,13 @@ def fediod(task: Task, clients: Sequence[Client], batch: int, local: int, steps:
     judges = [fresh(PatchDiscriminator, data.channels, rng=Rng(3)) for _ in clients]
     of_student, of_generator = (torch.optim.Adam(n.parameters()) for n in (student, generator))
     of_judges = [torch.optim.Adam(judge.parameters()) for judge in judges]
+    draws = Rng(5).generator()
     for _ in range(steps):
-        made = generator(torch.randn(batch, 100, generator=Rng(5).generator()))
+        made = generator(torch.randn(batch, 100, generator=draws))
         inputs, fooled, answers = data.standardise(made), torch.zeros(()), []
-        for client, teacher, judge in zip(clients, teachers, judges, strict=True):
+        for teacher, judge in zip(teachers, judges, strict=True):
             answers.append(teacher(inputs))
             fooled = fooled - judge(inputs).sigmoid().mean()
-            client.labels.sum().item()
         mean = torch.stack(answers).softmax(-1).mean(0)
         sure = -(mean * mean.log()).sum(1).mean()
         mimic = F.mse_loss(student(inputs), torch.stack(answers).mean(0))

@@ -159,8 +159,10 @@ def answer(message: Message, context: Context) -> Message:
     identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
     before, secret = _recall(context, client, identity)
     # all draws below the same node of the tree of random streams as in one process
-    private = getattr(algorithm.settings, "private", False)
-    rng = Rng(int.from_bytes(bytes(secret.tolist())) if private else experiment.seed, tuple(path))
+    rng = Rng(
+        int.from_bytes(bytes(secret.tolist())) if algorithm.private else experiment.seed,
+        tuple(path),
+    )
     client = attrs.evolve(client, memory=before).copy()  # some learn in place
     answers = getattr(algorithm, question)([client], {client.id: received}, rng)
     content = wire.records(answers[client.id])
