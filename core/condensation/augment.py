@@ -147,6 +147,9 @@ def augment(images: torch.Tensor, augmentation: Augmentation, index: torch.Tenso
     images themselves.
     """
     parts = parts_of(augmentation.strategy)
+    if len(augmentation) > len(images):  # the draws of many clients, the images of a few
+        augmentation = augmentation.select(index)
+        index = torch.arange(len(images), device=index.device)
     if "color" in parts:
         images = _coloured(images, augmentation.colour.to(images.dtype)[index])
     if "cutout" in parts:

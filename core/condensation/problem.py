@@ -5,6 +5,7 @@ A *group* is one class of one client; groups are ordered by client, then by clas
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -125,6 +126,13 @@ class Draws:
         self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
         #: real images of each client, once they were counted
         self._held: list[int] | None = None
+
+    def of(self, clients: slice) -> Draws:
+        """Those of the groups of a run of clients alone: the same numbers."""
+        some = copy.copy(self)
+        some.rngs, some.sizes = self.rngs[clients], self.sizes[clients]
+        some._held = None if self._held is None else self._held[clients]
+        return some
 
     def _each(self, *purpose: str | int):
         for rng, size in zip(self.rngs, self.sizes, strict=True):

@@ -148,7 +148,7 @@ class ShiftedProblem(Problem):
         plain, used = super().block(rows, clients, groups, step, augmentation)
         group = self.real.group[rows.flatten()]
         inputs = self.prepare(self.real.images[rows.flatten()])
-        change = Change(self.shift, self.draws, groups, step)
+        change = Change(self.shift, self.draws.of(clients), step)
         if self.shift.layer == 0:
             inputs = change(inputs)
         if augmentation is not None:
@@ -175,19 +175,20 @@ class ShiftedProblem(Problem):
 
 @attrs.frozen(eq=False)
 class Change:
-    """U_p of the batches of some groups at one step, drawn from each client's own stream."""
+    """U_p of the batches of the groups of some clients at one step, drawn from each client's own
+    stream.
+    """
 
     shift: Shift
     draws: Draws
-    groups: slice
     step: int
 
     def __call__(self, maps: torch.Tensor) -> torch.Tensor:
         """Maps (g * B, C, H, W), those of a group together, after U_p."""
-        number = self.groups.stop - self.groups.start
+        number = sum(self.draws.sizes)
         batch, channels = len(maps) // number, maps.shape[1]
-        chosen = self.draws.uniform(1, "shifted", self.step)[self.groups] < self.shift.p
-        noise = self.draws.normal(2 * batch * channels, "shift", self.step)[self.groups]
+        chosen = self.draws.uniform(1, "shifted", self.step) < self.shift.p
+        noise = self.draws.normal(2 * batch * channels, "shift", self.step)
         noise = noise.view(number, 2, batch, channels).transpose(0, 1)
         each = maps.unflatten(0, (number, batch))
         return torch.where(
