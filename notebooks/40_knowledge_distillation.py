@@ -30,7 +30,7 @@ from torch.testing import assert_close
 from core import data, distillation
 from core.errors import InputError
 from core.federation import Task
-from core.report import condensed_images, lines, show
+from core.report import condensed_images, scatter, show
 from core.report.lesson import share_right, trained
 from core.report.taught import distilled
 from core.report.texts import Markdown
@@ -93,7 +93,7 @@ ends = "; ".join(
     for tau, p in flat.items()
 )
 show(
-    lines(
+    scatter(
         frame,
         "class",
         "p",
