@@ -62,14 +62,6 @@ SPENT = "spent/queries"
 MOST_LEVELS = 127
 
 
-def _levels(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    whole(0)(instance, attribute, value)
-    if value > MOST_LEVELS:
-        raise InputError(
-            f"{attribute.name} must be at most {MOST_LEVELS}, so that an answer fits a byte, not {value}"
-        )
-
-
 def _delta(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     number(0, 1, above=True)(instance, attribute, value)
     if value == 1:
@@ -96,7 +88,7 @@ class Settings(public.PublicData, LocalTraining):
     #: public images that are answered; None: all
     pool: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: answers are rounded to so many levels on each side of zero and sent as bytes; 0: float32
-    levels: int = attrs.field(default=100, validator=_levels)
+    levels: int = attrs.field(default=100, validator=whole(0, high=MOST_LEVELS))
     #: scale of the Laplace noise on the ensemble's logits
     noise_scale: float = attrs.field(default=1.0, validator=number(0))
     #: draw that noise anew in every batch: it then averages out over the passes
