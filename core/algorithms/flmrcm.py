@@ -170,12 +170,8 @@ class FLMRCM(fedavg.FedAvg):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local SGD on L_recon + lambda_adv L_advE, with a step of the identifier before each."""
         latents = message.tensors.get("latents")
-        plain = Message(
-            {name: value for name, value in message.tensors.items() if name != "latents"},
-            message.meta,
-        )
         if latents is None:
-            return super().client_update(client, plain, rng)
+            return super().client_update(client, message, rng)
         s = self.settings
         identifier = fresh(
             Identifier,
@@ -188,7 +184,7 @@ class FLMRCM(fedavg.FedAvg):
         if take("identifier/", client.memory):
             unpack(identifier, client.memory, "identifier/")
             unpack_optimiser(adam, identifier, client.memory, "identifier/adam/")
-        model = self.network(client.task, plain.tensors)
+        model = self.start(client, message)
         train(
             model,
             client.images,
@@ -200,7 +196,7 @@ class FLMRCM(fedavg.FedAvg):
         )
         client.memory |= pack(identifier, "identifier/")
         client.memory |= pack_optimiser(adam, identifier, "identifier/adam/")
-        return Message(pack(model), {"samples": len(client)})
+        return self.answer(client, model)
 
     def aligned(
         self,
