@@ -139,11 +139,7 @@ class DFRD(fedavg.FedAvg):
         label.
         """
         tensors, meta = super().upload_format(state)
-        return tensors | {
-            "labels/counts": Field(
-                (state.task.dataset.num_classes,), torch.int64, low=0, total=self.settings.views
-            )
-        }, meta
+        return tensors | {"labels/counts": state.task.counts(self.settings.views)}, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training as in FedAvg, counting the labels that it sees."""

@@ -33,7 +33,6 @@ from core.federation import (
     Message,
     State,
     Task,
-    as_announced,
     pack,
     supervised,
     train,
@@ -109,9 +108,7 @@ class FedAD(Algorithm):
         return {
             "outputs": Field((count, classes, data.size, data.size), torch.float32),
             "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
-            "counts": Field(
-                (classes,), torch.int64, low=0, total=lambda n: as_announced(n) * task.predictions
-            ),
+            "counts": task.counts(),
         }, {}
 
     def public(self, task: Task) -> torch.Tensor:

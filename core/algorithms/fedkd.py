@@ -47,7 +47,6 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    as_announced,
     learn,
     pack,
     supervised,
@@ -183,7 +182,7 @@ class FedKD(Algorithm):
         shape, levels = (state.meta["queries"], classes), self.settings.levels
         if self.settings.private:
             return {"votes/noisy": Field(shape, torch.float32)}, {}
-        counts = {"samples/classes": Field((classes,), torch.int64, low=0, total=as_announced)}
+        counts = {"samples/classes": state.task.counts()}
         if levels:
             return counts | {
                 "answers/levels": Field(shape, torch.int8, low=-levels, high=levels),

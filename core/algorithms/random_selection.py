@@ -17,7 +17,7 @@ import torch
 
 from core.checks import one_of
 from core.families.one_shot import OneShot, OneShotSettings
-from core.federation import Client, Field, Ledger, Message, State, as_announced
+from core.federation import Client, Ledger, Message, State
 from core.rng import Rng
 
 
@@ -50,8 +50,7 @@ class RandomSelection(OneShot):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
-            classes = state.task.dataset.num_classes
-            form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
+            form = {"counts": state.task.counts()}
             nothing = {client.id: Message({}) for client in clients}
             uploads = self.ask("counts", clients, nothing, (form, {}), ledger, rng)
             shares = quotas(

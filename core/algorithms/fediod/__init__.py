@@ -74,7 +74,6 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    as_announced,
     pack,
 )
 from core.federation.tensors import take
@@ -148,10 +147,9 @@ class FedIOD(Conversation):
         two is when it begins; every client hears of that and of its weight.
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
-        classes = state.task.dataset.num_classes
         new = [client for client in clients if f"counts/{client.id}" not in tensors]
         if new:
-            form = {"counts": Field((classes,), torch.int64, low=0, total=_counted(state.task))}
+            form = {"counts": state.task.counts()}
             if state.task.learns != "classification":
                 form |= {"conditions": conditional.maps_field(state.task)}
             nothing = {client.id: Message({}) for client in new}
@@ -345,11 +343,6 @@ def sent_down(images: torch.Tensor, told: Told | None) -> Exchange:
     that they were made from.
     """
     return Exchange("down", lambda k: {"images": images, **(told.of(k) if told else {})})
-
-
-def _counted(task: Task) -> Callable[[int], float]:
-    """The most that the class counts of a client with so many samples sum to."""
-    return lambda samples: as_announced(samples) * task.predictions
 
 
 def answers_up(answers: Answers) -> Exchange:
