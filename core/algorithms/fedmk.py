@@ -176,10 +176,7 @@ class FedMK(condensing.Condensing):
         """Knowledge in float32 and its labels, one byte each."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
-        return {
-            "images": Field((None, data.channels, data.size, data.size), torch.float32, most=most),
-            "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
-        }, {}
+        return condensing.images_format(data, most, "float32"), {}
 
     def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
