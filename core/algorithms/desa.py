@@ -56,7 +56,6 @@ from core.federation import (
     State,
     Task,
     learn,
-    pack,
 )
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take
@@ -168,10 +167,10 @@ class DESA(fedavg.FedAvg):
         if self.settings.learn_anchors:
             images = torch.cat([images, client.memory["anchors/images"]])
             labels = torch.cat([labels, client.memory["anchors/labels"].long()])
-        model = self.network(client.task, message.tensors)
+        model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
         learn(model, images, labels, self.settings, objective, rng)
-        return Message(pack(model), {"samples": len(client)})
+        return self.answer(client, model)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many anchors, drawn anew for

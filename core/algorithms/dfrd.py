@@ -152,9 +152,10 @@ class DFRD(fedavg.FedAvg):
             counts.scatter_add_(0, labels, torch.ones_like(labels))
             return objective(model, images, labels)
 
-        model = self.network(client.task, message.tensors)
+        model = self.start(client, message)
         learn(model, client.images, client.labels, self.settings, counting, rng)
-        return Message(pack(model) | {"labels/counts": counts}, {"samples": len(client)})
+        answer = self.answer(client, model)
+        return Message(answer.tensors | {"labels/counts": counts}, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Average the models, then distil all of them into the average."""

@@ -111,15 +111,14 @@ class FedGAN(fedavg.FedAvg):
         if amount and message.whole("round") >= self.settings.warm_up:
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
-        model = self.network(task, message.tensors)
+        model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
         learn(model, images, labels, self.settings, objective, rng)
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
-        return Message(
-            pack(model) | pack(generator, "generator/") | pack(discriminator, "discriminator/"),
-            {"samples": len(client)},
-        )
+        answer = self.answer(client, model)
+        networks = pack(generator, "generator/") | pack(discriminator, "discriminator/")
+        return Message(answer.tensors | networks, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_n = sum_j p_j w_n^j and theta_n = sum_j p_j theta_n^j; the classifiers likewise."""
