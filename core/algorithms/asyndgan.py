@@ -152,8 +152,7 @@ class AsynDGAN(Algorithm):
         if not new:
             return state
         form = {"conditions": conditional.maps_field(state.task)}
-        nothing = {client.id: Message({}) for client in new}
-        given = self.ask("introduce", new, nothing, (form, {}), ledger, root)
+        given = self.ask("introduce", new, None, (form, {}), ledger, root)
         maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
         return attrs.evolve(state, tensors=state.tensors | maps)
 

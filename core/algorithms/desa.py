@@ -230,8 +230,8 @@ class DESA(fedavg.FedAvg):
         new = [client for client in clients if client.id not in owners]
         if not new:
             return state
-        nothing, form = {client.id: Message({}) for client in new}, anchors_format(state)
-        uploads = self.ask("anchors", new, nothing, (form, {}), ledger, rng.at("anchors"))
+        form = anchors_format(state)
+        uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"))
         state = attrs.evolve(
             state,
             tensors=collect(state, uploads),

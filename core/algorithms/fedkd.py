@@ -194,8 +194,7 @@ class FedKD(Algorithm):
         """Train teachers, then let them answer, then distil."""
         t = state.meta["round"] + 1
         if t < self.settings.local_rounds:
-            nothing = {client.id: Message({}) for client in clients}
-            self.ask("teach", clients, nothing, ({}, {}), ledger, rng)
+            self.ask("teach", clients, None, ({}, {}), ledger, rng)
         elif state.meta["answered"]:
             with ledger.timed("server"):
                 state = self._distil(state, rng.at("server"))

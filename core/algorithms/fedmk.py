@@ -346,11 +346,9 @@ class FedMK(condensing.Condensing):
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:
             return after
-        aside = Ledger()
-        aside.open_round()
         with ledger.timed("compared"):
             beside = State(state.task, take("compared/", state.tensors), state.meta)
-            compared = self._compared().round(beside, clients, aside, rng.at("compared"))
+            compared = self._compared().round(beside, clients, Ledger.aside(), rng.at("compared"))
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def compared_update(

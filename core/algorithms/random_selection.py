@@ -51,8 +51,7 @@ class RandomSelection(OneShot):
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
             form = {"counts": state.task.counts()}
-            nothing = {client.id: Message({}) for client in clients}
-            uploads = self.ask("counts", clients, nothing, (form, {}), ledger, rng)
+            uploads = self.ask("counts", clients, None, (form, {}), ledger, rng)
             shares = quotas(
                 torch.stack([upload.tensors["counts"].cpu() for upload in uploads.values()]),
                 self.settings.images_per_class,

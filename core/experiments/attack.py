@@ -312,7 +312,7 @@ def confidences(
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
-    algorithm, heard, ledger = copy.copy(algorithm), [], Ledger()
+    algorithm, heard = copy.copy(algorithm), []
     update = algorithm.server_update
 
     def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
@@ -320,8 +320,7 @@ def confidences(
         return update(state, uploads, rng)
 
     algorithm.server_update = listen  # type: ignore[method-assign]
-    ledger.open_round()
-    after = algorithm.round(state, list(members.values()), ledger, rng)
+    after = algorithm.round(state, list(members.values()), Ledger.aside(), rng)
     if len(heard) != 1:
         raise InputError(
             f"the attack needs one upload of each client in a round, which {type(algorithm).__name__} "

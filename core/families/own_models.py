@@ -57,9 +57,8 @@ class OwnModels(Algorithm):
         form = {name: Field(tuple(value.shape), value.dtype) for name, value in network.items()}
         if self.clients_test:
             form["counts"] = state.task.counts()
-        nothing, uncounted = {client.id: Message({}) for client in clients}, Ledger()
-        uncounted.open_round()
-        given = self.ask("own_models", clients, nothing, (form, {}), uncounted, rng.at("test"))
+        uncounted = Ledger.aside()
+        given = self.ask("own_models", clients, None, (form, {}), uncounted, rng.at("test"))
         ledger.refuse(uncounted.rounds[-1].get("refused", {}))
         tested = put_each("tested/", {id_: message.tensors for id_, message in given.items()})
         return attrs.evolve(state, tensors=state.tensors | tested)
