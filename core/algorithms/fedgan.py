@@ -47,6 +47,7 @@ from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
+from core.training import adam
 
 #: images that are drawn at once
 CHUNK = 500
@@ -154,10 +155,7 @@ class FedGAN(fedavg.FedAvg):
         draws = rng.at("noise").generator(device)
         networks = (discriminator.train(), generator.train())
         optimisers = [
-            torch.optim.Adam(
-                each.parameters(), lr=settings.gan_lr, betas=(settings.gan_momentum, 0.999)
-            )
-            for each in networks
+            adam(each.parameters(), settings.gan_lr, settings.gan_momentum) for each in networks
         ]
         for batch in batches(
             len(client), settings.batch_size, settings.steps(len(client)), rng, device
