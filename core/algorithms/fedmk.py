@@ -228,7 +228,7 @@ class FedMK(condensing.Condensing):
             order = client.labels.argsort(stable=True)
             sorted_, counts = client.labels[order], torch.bincount(labels)
             return initial_images(
-                kind, client.images[order], sorted_, counts, client.task.inputs, draws
+                kind, client.some(order), sorted_, counts, client.task.inputs, draws
             )
         # D^_ini ~ U[-1, 1]
         shape = (len(labels), data.channels, data.size, data.size)

@@ -85,7 +85,7 @@ class RandomSelection(OneShot):
             rank = torch.arange(len(order), device=labels.device) - first[labels]
             kept = rank < wanted[labels]
             answers[client.id] = Message(
-                {"images": client.images[order[kept]], "labels": labels[kept].to(torch.uint8)}
+                {"images": client.some(order[kept]), "labels": labels[kept].to(torch.uint8)}
             )
         return answers
 

@@ -70,7 +70,7 @@ class Targets:
         """
         of = self.client
         inside = inside.to(of.labels.device)
-        images = torch.cat([of.images[self.known], self.images[inside]])
+        images = torch.cat([of.some(self.known), self.images[inside]])
         labels = torch.cat([of.labels[self.known], self.labels[inside]])
         return attrs.evolve(of.copy(), images=images, labels=labels)
 
@@ -295,7 +295,7 @@ def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targe
     known[inside] = False
     return Targets(
         client,
-        torch.cat([client.images[inside], test.images[outside].to(device)]),
+        torch.cat([client.some(inside), test.images[outside].to(device)]),
         torch.cat([client.labels[inside], test.labels[outside].to(device)]),
         torch.arange(2 * len(inside)) < len(inside),
         known,

@@ -110,7 +110,7 @@ def gather(
         device = client.labels.device
         order = torch.randperm(len(client), generator=rng.at("candidates").generator()).to(device)
         order = order[client.labels[order].argsort(stable=True)]
-        images.append(client.images[order])
+        images.append(client.some(order))
         labels.append(client.labels[order])
         owners.append(torch.full_like(client.labels, position))
     label, owner, pixels = torch.cat(labels), torch.cat(owners), torch.cat(images)
