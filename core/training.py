@@ -46,6 +46,13 @@ def sgd(parameters: Iterable[nn.Parameter], settings: Descent) -> torch.optim.SG
     )
 
 
+def adam(
+    parameters: Iterable[torch.Tensor], lr: float, beta: float = 0.9, weight_decay: float = 0.0
+) -> torch.optim.Adam:
+    """Adam with this beta_1, and 0.999 as beta_2; weight decay is added to the gradient, not decoupled."""
+    return torch.optim.Adam(parameters, lr=lr, betas=(beta, 0.999), weight_decay=weight_decay)
+
+
 def take_step(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
     """A step of each optimiser down a loss, which is a scalar."""
     for optimiser in optimisers:

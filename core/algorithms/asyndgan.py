@@ -43,7 +43,7 @@ from core.federation import (
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import LabelToImage, PatchJudge
 from core.rng import Rng
-from core.training import sgd, take_step
+from core.training import adam, sgd, take_step
 
 GAN_LOSSES = ("vanilla", "least_squares")
 
@@ -152,8 +152,7 @@ class AsynDGAN(Algorithm):
         if not new:
             return state
         form = {"conditions": conditional.maps_field(state.task)}
-        nothing = {client.id: Message({}) for client in new}
-        given = self.ask("introduce", new, nothing, (form, {}), ledger, root)
+        given = self.ask("introduce", new, None, (form, {}), ledger, root)
         maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
         return attrs.evolve(state, tensors=state.tensors | maps)
 
@@ -279,8 +278,7 @@ class AsynDGAN(Algorithm):
         return pack(student, "student/") | pack_optimiser(descent, student, "student/sgd/")
 
     def _adam(self, network: nn.Module) -> torch.optim.Adam:
-        betas = (self.settings.gan_beta, 0.999)
-        return torch.optim.Adam(network.parameters(), lr=self.settings.gan_lr, betas=betas)
+        return adam(network.parameters(), self.settings.gan_lr, self.settings.gan_beta)
 
     def generator(self, state: State) -> LabelToImage:
         """The generator that a state holds."""

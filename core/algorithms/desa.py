@@ -56,7 +56,6 @@ from core.federation import (
     State,
     Task,
     learn,
-    pack,
 )
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take
@@ -168,10 +167,10 @@ class DESA(fedavg.FedAvg):
         if self.settings.learn_anchors:
             images = torch.cat([images, client.memory["anchors/images"]])
             labels = torch.cat([labels, client.memory["anchors/labels"].long()])
-        model = self.network(client.task, message.tensors)
+        model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
         learn(model, images, labels, self.settings, objective, rng)
-        return Message(pack(model), {"samples": len(client)})
+        return self.answer(client, model)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many anchors, drawn anew for
@@ -231,8 +230,8 @@ class DESA(fedavg.FedAvg):
         new = [client for client in clients if client.id not in owners]
         if not new:
             return state
-        nothing, form = {client.id: Message({}) for client in new}, anchors_format(state)
-        uploads = self.ask("anchors", new, nothing, (form, {}), ledger, rng.at("anchors"))
+        form = anchors_format(state)
+        uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"))
         state = attrs.evolve(
             state,
             tensors=collect(state, uploads),

@@ -42,7 +42,7 @@ from core.models import ImageGenerator
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server import ServerTraining, draw_labels, label_shares
-from core.training import sgd, take_step
+from core.training import adam, sgd, take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -139,11 +139,7 @@ class DFRD(fedavg.FedAvg):
         label.
         """
         tensors, meta = super().upload_format(state)
-        return tensors | {
-            "labels/counts": Field(
-                (state.task.dataset.num_classes,), torch.int64, low=0, total=self.settings.views
-            )
-        }, meta
+        return tensors | {"labels/counts": state.task.counts(self.settings.views)}, meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training as in FedAvg, counting the labels that it sees."""
@@ -156,9 +152,10 @@ class DFRD(fedavg.FedAvg):
             counts.scatter_add_(0, labels, torch.ones_like(labels))
             return objective(model, images, labels)
 
-        model = self.network(client.task, message.tensors)
+        model = self.start(client, message)
         learn(model, client.images, client.labels, self.settings, counting, rng)
-        return Message(pack(model) | {"labels/counts": counts}, {"samples": len(client)})
+        answer = self.answer(client, model)
+        return Message(answer.tensors | {"labels/counts": counts}, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Average the models, then distil all of them into the average."""
@@ -195,21 +192,21 @@ class DFRD(fedavg.FedAvg):
             unpack(self._generator(task, Rng(0)), tensors, prefix)
             for prefix in ("generator/", "ema/")
         )
-        adam, descent = self._optimisers(generator, student)
-        unpack_optimiser(adam, generator, tensors, "adam/")
+        of_generator, of_student = self._optimisers(generator, student)
+        unpack_optimiser(of_generator, generator, tensors, "adam/")
         draws = rng.at("draws").generator(task.runtime.device)
         for _ in range(settings.iterations):
             noise, labels = self._sample(distribution, draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
                 wrong = self.generator_loss(task, generator, student, ensemble, noise, labels)
-                take_step(wrong, adam)
+                take_step(wrong, of_generator)
             student.requires_grad_(True)
             new = self._lesson(task, generator, ensemble, noise, labels)
             for _ in range(settings.student_steps):
                 sample = self._sample(distribution, draws)
                 old = self._lesson(task, average, ensemble, *sample)
-                take_step(self.student_loss(task, student, new, old), descent)
+                take_step(self.student_loss(task, student, new, old), of_student)
         with torch.no_grad():
             # w~^t = lambda w~^{t-1} + (1 - lambda) w^t
             for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
@@ -218,7 +215,7 @@ class DFRD(fedavg.FedAvg):
             pack(student)
             | pack(generator, "generator/")
             | pack(average, "ema/")
-            | pack_optimiser(adam, generator, "adam/")
+            | pack_optimiser(of_generator, generator, "adam/")
         )
 
     def _optimisers(
@@ -226,10 +223,11 @@ class DFRD(fedavg.FedAvg):
     ) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
         """Adam for the generator, SGD for the student."""
         settings = self.settings
-        betas = (settings.generator_momentum, 0.999)
-        adam = torch.optim.Adam(generator.parameters(), lr=settings.generator_lr, betas=betas)
         own = part(settings, ServerTraining, "server_", batch_size=settings.server_batch)
-        return adam, sgd(student.parameters(), own)
+        return (
+            adam(generator.parameters(), settings.generator_lr, settings.generator_momentum),
+            sgd(student.parameters(), own),
+        )
 
     def _sample(
         self, distribution: torch.Tensor, draws: torch.Generator

@@ -33,7 +33,6 @@ from core.federation import (
     Message,
     State,
     Task,
-    as_announced,
     pack,
     supervised,
     train,
@@ -41,7 +40,7 @@ from core.federation import (
 from core.federation.tensors import pack_optimiser, take_each, unpack_optimiser
 from core.models import UNet, at_once
 from core.rng import Rng
-from core.training import batches, take_step
+from core.training import adam, batches, take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -109,9 +108,7 @@ class FedAD(Algorithm):
         return {
             "outputs": Field((count, classes, data.size, data.size), torch.float32),
             "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
-            "counts": Field(
-                (classes,), torch.int64, low=0, total=lambda n: as_announced(n) * task.predictions
-            ),
+            "counts": task.counts(),
         }, {}
 
     def public(self, task: Task) -> torch.Tensor:
@@ -165,8 +162,8 @@ class FedAD(Algorithm):
         importance = distillation.class_input_importance(counts)
         wanted = torch.einsum("kc,kmchw->mchw", importance[:, 0], outputs)
         student = task.model_from(tensors, "student/").train()
-        adam = torch.optim.Adam(student.parameters(), lr=self.settings.student_lr)
-        unpack_optimiser(adam, student, tensors, "student/adam/")
+        optimiser = adam(student.parameters(), self.settings.student_lr)
+        unpack_optimiser(optimiser, student, tensors, "student/adam/")
         images, size = self.public(task), self.settings.distill_batch
         drawn = batches(len(images), size, until, root.at("batches"), images.device)
         for step, rows in enumerate(drawn):
@@ -179,8 +176,8 @@ class FedAD(Algorithm):
             loss = (found - wanted[rows]).square().sum(1).mean()
             if self.settings.attention:
                 loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
-            take_step(loss, adam)
-        return pack(student, "student/") | pack_optimiser(adam, student, "student/adam/")
+            take_step(loss, optimiser)
+        return pack(student, "student/") | pack_optimiser(optimiser, student, "student/adam/")
 
     def model(self, state: State) -> nn.Module:
         """The student."""

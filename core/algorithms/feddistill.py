@@ -109,7 +109,7 @@ class FedDistill(fedavg.FedAvg):
         classes = state.task.dataset.num_classes
         return tensors | {
             "logits/mean": Field((classes, classes), torch.float32),
-            "logits/samples": Field((classes,), torch.int64, low=0, total=self._views),
+            "logits/samples": state.task.counts(self._views),
         }, meta
 
     def _views(self, samples: int) -> int:

@@ -47,6 +47,7 @@ from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
+from core.training import adam
 
 #: images that are drawn at once
 CHUNK = 500
@@ -111,15 +112,14 @@ class FedGAN(fedavg.FedAvg):
         if amount and message.whole("round") >= self.settings.warm_up:
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
-        model = self.network(task, message.tensors)
+        model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
         learn(model, images, labels, self.settings, objective, rng)
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
-        return Message(
-            pack(model) | pack(generator, "generator/") | pack(discriminator, "discriminator/"),
-            {"samples": len(client)},
-        )
+        answer = self.answer(client, model)
+        networks = pack(generator, "generator/") | pack(discriminator, "discriminator/")
+        return Message(answer.tensors | networks, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_n = sum_j p_j w_n^j and theta_n = sum_j p_j theta_n^j; the classifiers likewise."""
@@ -155,10 +155,7 @@ class FedGAN(fedavg.FedAvg):
         draws = rng.at("noise").generator(device)
         networks = (discriminator.train(), generator.train())
         optimisers = [
-            torch.optim.Adam(
-                each.parameters(), lr=settings.gan_lr, betas=(settings.gan_momentum, 0.999)
-            )
-            for each in networks
+            adam(each.parameters(), settings.gan_lr, settings.gan_momentum) for each in networks
         ]
         for batch in batches(
             len(client), settings.batch_size, settings.steps(len(client)), rng, device

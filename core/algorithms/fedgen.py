@@ -33,7 +33,7 @@ from core.algorithms import fedavg
 from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import fedgen_code, generative
-from core.federation import Client, Field, Message, State, Task, as_announced, pack
+from core.federation import Client, Field, Message, State, Task, pack
 from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, unpack, weights
@@ -145,8 +145,7 @@ class FedGen(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and that of each class."""
         tensors, meta = super().upload_format(state)
-        counts = Field((state.task.dataset.num_classes,), torch.int64, low=0, total=as_announced)
-        return tensors | {"labels/counts": counts}, meta
+        return tensors | {"labels/counts": state.task.counts()}, meta
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if

@@ -47,7 +47,6 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    as_announced,
     learn,
     pack,
     supervised,
@@ -69,14 +68,6 @@ SPENT = "spent/queries"
 MOST_LEVELS = 127
 
 
-def _levels(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    whole(0)(instance, attribute, value)
-    if value > MOST_LEVELS:
-        raise InputError(
-            f"{attribute.name} must be at most {MOST_LEVELS}, so that an answer fits a byte, not {value}"
-        )
-
-
 @attrs.frozen(kw_only=True)
 class Settings(public.PublicData, LocalTraining):
     """Local training of the teachers, then distillation on the server."""
@@ -92,7 +83,7 @@ class Settings(public.PublicData, LocalTraining):
     #: public images that are answered; None: all
     pool: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: answers are rounded to so many levels on each side of zero and sent as bytes; 0: float32
-    levels: int = attrs.field(default=100, validator=_levels)
+    levels: int = attrs.field(default=100, validator=whole(0, high=MOST_LEVELS))
     #: scale of the Laplace noise on the ensemble's logits
     noise_scale: float = attrs.field(default=1.0, validator=number(0))
     #: draw that noise anew in every batch: it then averages out over the passes
@@ -198,7 +189,7 @@ class FedKD(Algorithm):
         shape, levels = (state.meta["queries"], classes), self.settings.levels
         if self.settings.private:
             return {"votes/noisy": Field(shape, torch.float32)}, {}
-        counts = {"samples/classes": Field((classes,), torch.int64, low=0, total=as_announced)}
+        counts = {"samples/classes": state.task.counts()}
         if levels:
             return counts | {
                 "answers/levels": Field(shape, torch.int8, low=-levels, high=levels),
@@ -210,8 +201,7 @@ class FedKD(Algorithm):
         """Train teachers, then let them answer, then distil."""
         t = state.meta["round"] + 1
         if t < self.settings.local_rounds:
-            nothing = {client.id: Message({}) for client in clients}
-            self.ask("teach", clients, nothing, ({}, {}), ledger, rng)
+            self.ask("teach", clients, None, ({}, {}), ledger, rng)
         elif state.meta["answered"]:
             with ledger.timed("server"):
                 state = self._distil(state, rng.at("server"))

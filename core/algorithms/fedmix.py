@@ -76,9 +76,8 @@ class FedMix(fedavg.FedAvg):
         known = state.meta["averaged"]
         new = [client for client in clients if client.id not in known]
         if new:
-            nothing = {client.id: Message({}) for client in new}
             form = averages_format(state)
-            answers = self.ask("averages", new, nothing, (form, {}), ledger, rng)
+            answers = self.ask("averages", new, None, (form, {}), ledger, rng)
             piece = {
                 f"averages/{len(known)}/{name}": torch.cat(
                     [answer.tensors[f"averages/{name}"] for answer in answers.values()]

@@ -176,10 +176,7 @@ class FedMK(condensing.Condensing):
         """Knowledge in float32 and its labels, one byte each."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
-        return {
-            "images": Field((None, data.channels, data.size, data.size), torch.float32, most=most),
-            "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
-        }, {}
+        return condensing.images_format(data, most, "float32"), {}
 
     def serve(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
@@ -231,7 +228,7 @@ class FedMK(condensing.Condensing):
             order = client.labels.argsort(stable=True)
             sorted_, counts = client.labels[order], torch.bincount(labels)
             return initial_images(
-                kind, client.images[order], sorted_, counts, client.task.inputs, draws
+                kind, client.some(order), sorted_, counts, client.task.inputs, draws
             )
         # D^_ini ~ U[-1, 1]
         shape = (len(labels), data.channels, data.size, data.size)
@@ -349,11 +346,9 @@ class FedMK(condensing.Condensing):
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:
             return after
-        aside = Ledger()
-        aside.open_round()
         with ledger.timed("compared"):
             beside = State(state.task, take("compared/", state.tensors), state.meta)
-            compared = self._compared().round(beside, clients, aside, rng.at("compared"))
+            compared = self._compared().round(beside, clients, Ledger.aside(), rng.at("compared"))
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def compared_update(

@@ -26,7 +26,7 @@ from core.condensation.selection import BLENDS, RULES
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Message, State, Task, as_announced, pack
+from core.federation import Client, Field, Message, State, Task, pack
 from core.federation.tensors import take, unpack, weights
 from core.models import Classifier
 from core.rng import Rng
@@ -209,7 +209,7 @@ class FedVCK(Condensing):
         told = {"progress/loss": Field((len(milestones(self.settings.iterations)),), torch.float32)}
         return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
-            "prototypes/samples": Field((classes,), torch.int64, low=0, total=as_announced),
+            "prototypes/samples": state.task.counts(),
         } | (told if self.settings.tell_loss else {}), {}
 
     def serve(

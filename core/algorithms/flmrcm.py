@@ -46,7 +46,7 @@ from core.federation.local_training import Objective
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import UNet, fresh
 from core.rng import Rng
-from core.training import take_step
+from core.training import adam, take_step
 
 
 @attrs.frozen(kw_only=True)
@@ -170,12 +170,8 @@ class FLMRCM(fedavg.FedAvg):
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local SGD on L_recon + lambda_adv L_advE, with a step of the identifier before each."""
         latents = message.tensors.get("latents")
-        plain = Message(
-            {name: value for name, value in message.tensors.items() if name != "latents"},
-            message.meta,
-        )
         if latents is None:
-            return super().client_update(client, plain, rng)
+            return super().client_update(client, message, rng)
         s = self.settings
         identifier = fresh(
             Identifier,
@@ -184,29 +180,29 @@ class FLMRCM(fedavg.FedAvg):
             rng=Rng(rng.seed).at("identifier", client.id),
             device=client.task.runtime.device,
         )
-        adam = torch.optim.Adam(identifier.parameters(), s.identifier_lr)
+        optimiser = adam(identifier.parameters(), s.identifier_lr)
         if take("identifier/", client.memory):
             unpack(identifier, client.memory, "identifier/")
-            unpack_optimiser(adam, identifier, client.memory, "identifier/adam/")
-        model = self.network(client.task, plain.tensors)
+            unpack_optimiser(optimiser, identifier, client.memory, "identifier/adam/")
+        model = self.start(client, message)
         train(
             model,
             client.images,
             client.labels,
             s,
             s.steps(len(client)),
-            self.aligned(client.task, identifier, adam, latents),
+            self.aligned(client.task, identifier, optimiser, latents),
             rng,
         )
         client.memory |= pack(identifier, "identifier/")
-        client.memory |= pack_optimiser(adam, identifier, "identifier/adam/")
-        return Message(pack(model), {"samples": len(client)})
+        client.memory |= pack_optimiser(optimiser, identifier, "identifier/adam/")
+        return self.answer(client, model)
 
     def aligned(
         self,
         task: Task,
         identifier: Identifier,
-        adam: torch.optim.Optimizer,
+        optimiser: torch.optim.Optimizer,
         latents: torch.Tensor,
     ) -> Objective:
         """What a client minimises beside a target that made `latents`; each call is a step of the
@@ -217,7 +213,7 @@ class FLMRCM(fedavg.FedAvg):
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():
                 own = encoder(model).encode(task.inputs(images))[-1].float()
-            take_step(identified(identifier(own.detach()), identifier(latents)), adam)
+            take_step(identified(identifier(own.detach()), identifier(latents)), optimiser)
             # L_recon + lambda_adv L_advE
             return plain(model, images, labels) + self.settings.adversarial * confused(
                 identifier(own)

@@ -17,7 +17,7 @@ import torch
 
 from core.checks import one_of
 from core.families.one_shot import OneShot, OneShotSettings
-from core.federation import Client, Field, Ledger, Message, State, as_announced
+from core.federation import Client, Ledger, Message, State
 from core.rng import Rng
 
 
@@ -50,10 +50,8 @@ class RandomSelection(OneShot):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
-            classes = state.task.dataset.num_classes
-            form = {"counts": Field((classes,), torch.int64, low=0, total=as_announced)}
-            nothing = {client.id: Message({}) for client in clients}
-            uploads = self.ask("counts", clients, nothing, (form, {}), ledger, rng)
+            form = {"counts": state.task.counts()}
+            uploads = self.ask("counts", clients, None, (form, {}), ledger, rng)
             shares = quotas(
                 torch.stack([upload.tensors["counts"].cpu() for upload in uploads.values()]),
                 self.settings.images_per_class,
@@ -87,7 +85,7 @@ class RandomSelection(OneShot):
             rank = torch.arange(len(order), device=labels.device) - first[labels]
             kept = rank < wanted[labels]
             answers[client.id] = Message(
-                {"images": client.images[order[kept]], "labels": labels[kept].to(torch.uint8)}
+                {"images": client.some(order[kept]), "labels": labels[kept].to(torch.uint8)}
             )
         return answers
 

@@ -58,8 +58,7 @@ class Standalone(OwnModels):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Train every client's model further, and lay the models open for the test."""
-        nothing = {client.id: Message({}) for client in clients}
-        self.ask("train_alone", clients, nothing, ({}, {}), ledger, rng)
+        self.ask("train_alone", clients, None, ({}, {}), ledger, rng)
         return self.laid_open(state, clients, ledger, rng)
 
     def model(self, state: State) -> list[nn.Module]:

@@ -16,7 +16,7 @@ from core.condensation.bilevel import (
 )
 from core.condensation.initial import initial_images
 from core.condensation.latent import LatentEncoder, LatentStatistics
-from core.condensation.matching import class_means, mmd
+from core.condensation.matching import mmd
 from core.condensation.selection import draw, importance, selection_probabilities, smoothed_error
 from core.condensation.shift import uncertain_shift
 from core.condensation.wire import to_wire
@@ -31,7 +31,6 @@ __all__ = [
     "augment",
     "bilevel_step",
     "class_balanced_weights",
-    "class_means",
     "descend",
     "draw",
     "draw_augmentation",

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from core.training import adam
+
 OPTIMISERS = ("sgd", "scaled", "adam")
 #: steps between two looks at the losses: a look waits for a GPU. Both means are taken over as many
 LOOK = 10
@@ -34,8 +36,7 @@ class Descent:
             self.scale = torch.bincount(group)[group].to(images.dtype).view(-1, 1, 1, 1)
         self.optimiser: torch.optim.Optimizer
         if settings.image_optimiser == "adam":
-            betas = (settings.image_momentum, 0.999)
-            self.optimiser = torch.optim.Adam([images], lr=settings.image_lr, betas=betas)
+            self.optimiser = adam([images], settings.image_lr, settings.image_momentum)
         else:
             self.optimiser = torch.optim.SGD(
                 [images], lr=settings.image_lr, momentum=settings.image_momentum

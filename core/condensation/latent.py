@@ -13,7 +13,6 @@ import attrs
 import torch
 from torch import nn
 
-from core.condensation.matching import class_means
 from core.errors import InputError
 from core.models import Classifier, replace_layers
 from core.models.fused import affine, standardise
@@ -32,11 +31,6 @@ class LatentStatistics:
     means: tuple[torch.Tensor, ...]
     #: biased: divided by the number of samples and positions
     variances: tuple[torch.Tensor, ...]
-
-    @property
-    def layers(self) -> int:
-        """Number of layers."""
-        return len(self.means)
 
     @classmethod
     def running(cls, model: nn.Module, groups: int = 1) -> LatentStatistics:
@@ -118,7 +112,6 @@ class LatentEncoder(nn.Module):
         group: torch.Tensor,
         statistics: LatentStatistics | None = None,
         groups: int = 1,
-        weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """Features (N, D) of normalised images (N, C, H, W), and the statistics that were used.
 
@@ -127,13 +120,11 @@ class LatentEncoder(nn.Module):
             statistics: fixed statistics (the right side of Eq. 4); None: those of this batch, which
                 then depend on the images (gradients flow through them).
             groups: G, the number of groups; only read when the statistics are those of the batch.
-            weights: (N,), not negative: each image's weight in the statistics of the batch; None:
-                all alike. An image of weight 0 is embedded but not counted.
 
         The mean and variance of a group without images are 0. Statistics are float32 even under
         autocast.
         """
-        self._pass.start(group, groups, weights, statistics)
+        self._pass.start(group, groups, statistics)
         features = self.model.embed(images)
         return features, statistics if statistics is not None else self._pass.found()
 
@@ -168,15 +159,14 @@ class GroupwiseNorm(nn.Module):
     ) -> torch.Tensor:
         """The normalised maps and what follows them: see `core.models.fused.activate`."""
         current, rest = self.current, (shortcut, slope, pool)
-        if current.given is None and current.weights is None:
+        if current.given is None:
             result, mean, variance = standardise(
                 maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
             )
             current.of_batch[self.position] = mean, variance
             return result
-        mean, variance = current.statistics_of(self.position, maps)
-        scale = (variance + self.eps).rsqrt() * self.weight
-        shift = self.bias - mean * scale
+        scale = (current.given.variances[self.position] + self.eps).rsqrt() * self.weight
+        shift = self.bias - current.given.means[self.position] * scale
         return affine(maps, scale[current.group], shift[current.group], *rest)
 
 
@@ -188,31 +178,11 @@ class _Pass:
 
     group: Any = None
     groups: int = 0
-    weights: torch.Tensor | None = None
     given: LatentStatistics | None = None
     of_batch: dict[int, tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=dict)
 
-    def start(
-        self,
-        group: torch.Tensor,
-        groups: int,
-        weights: torch.Tensor | None,
-        given: LatentStatistics | None,
-    ) -> None:
-        self.group, self.groups, self.weights, self.given, self.of_batch = (
-            group,
-            groups,
-            weights,
-            given,
-            {},
-        )
-
-    def statistics_of(self, position: int, maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance (G, channels) of a layer: given ones, or those of its input."""
-        if self.given is not None:
-            return self.given.means[position], self.given.variances[position]
-        self.of_batch[position] = group_moments(maps, self.group, self.groups, self.weights)
-        return self.of_batch[position]
+    def start(self, group: torch.Tensor, groups: int, given: LatentStatistics | None) -> None:
+        self.group, self.groups, self.given, self.of_batch = group, groups, given, {}
 
     def found(self) -> LatentStatistics:
         layers = [self.of_batch[position] for position in sorted(self.of_batch)]
@@ -220,31 +190,6 @@ class _Pass:
         return LatentStatistics(
             tuple(mean for mean, _ in layers), tuple(variance for _, variance in layers)
         )
-
-
-def group_moments(
-    maps: torch.Tensor,
-    group: torch.Tensor,
-    groups: int,
-    weights: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and biased variance of maps (N, C, H, W) over the samples and positions of each group,
-    (G, C) each.
-
-    Sums run in float32 (float64 for float64), and those of a group are put together in float64. A
-    group without samples has mean and variance 0.
-    """
-    with torch.autocast(maps.device.type, enabled=False):
-        dtype = torch.promote_types(maps.dtype, torch.float32)
-        mean = maps.mean((2, 3), dtype=dtype)
-        # one pass over the maps, without a copy of their squares
-        square = torch.linalg.vector_norm(maps, dim=(2, 3), dtype=dtype).square() / (
-            maps.shape[2] * maps.shape[3]
-        )
-        moments = class_means(torch.cat([mean, square], 1).double(), group, groups, weights)
-        mean, square = moments.chunk(2, 1)
-        variance = (square - mean.square()).clamp_min(0)
-        return mean.to(dtype), variance.to(dtype)
 
 
 def _repeated(values: torch.Tensor | None, groups: int) -> torch.Tensor:

@@ -16,16 +16,13 @@ def mmd(
     x: torch.Tensor,
     y: torch.Tensor,
     kernel: str = "linear",
-    x_weights: torch.Tensor | None = None,
     y_weights: torch.Tensor | None = None,
-    bandwidth: float | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Squared maximum mean discrepancy, biased: K_XX + K_YY - 2 K_XY (FedVCK, Eq. 3).
 
     K_XY is the mean of k(x_i, y_j) over all pairs, pairs of a sample with itself included. With
-    weights it is sum_ij u_i v_j k(x_i, y_j), where u and v are the weights divided by their sum:
-    the importance-weighted expectation of Eq. 10. A sample of weight 0 is not there, which is how
-    groups of different sizes stand in one tensor.
+    weights of Y it is the mean over i of sum_j v_j k(x_i, y_j), where v are the weights divided by their
+    sum. A sample of weight 0 is not there, which is how groups of different sizes stand in one tensor.
 
     Kernels: "linear" and "inner": k(a, b) = <a, b>. FedVCK names a linear and an inner-product
         kernel, but a linear kernel
@@ -35,15 +32,12 @@ def mmd(
             such, without the n x m matrix.
         "gaussian": k(a, b) = sum_m exp(-|a - b|^2 / (m h)) for m = 1/4, 1/2, 1, 2, 4, as in M3D
             (Zhang et al. 2024), which FedVCK refers to, and in the released code. The bandwidth h
-            is, where not given, the mean of |a - b|^2 over all pairs of two different samples of X
-            and Y together, of weight above 0; it is taken as a constant: no gradient flows through
-            it.
+            is the mean of |a - b|^2 over all pairs of two different samples of X and Y together, of
+            weight above 0; it is taken as a constant: no gradient flows through it.
 
     Args:
         x: features (..., n, D); y: (..., m, D); all finite, also those of weight 0.
-        x_weights: (..., n), y_weights: (..., m), not negative; None: all alike. A side whose
-            weights are all 0 has mean 0.
-        bandwidth: h, a number or (...,).
+        y_weights: (..., m), not negative; None: all alike. Where all are 0, Y has mean 0.
 
     Returns: (...,), in float32 even under autocast (float64 for float64). Raises InputError for an
     unknown kernel.
@@ -53,31 +47,8 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         x, y = at_least_float32(x), at_least_float32(y)
         if kernel == "gaussian":
-            return gaussian_mmd(x, y, x_weights, y_weights, bandwidth)
-        return (mean_feature(x, x_weights) - mean_feature(y, y_weights)).square().sum(-1)
-
-
-def class_means(
-    features: torch.Tensor,
-    group: torch.Tensor,
-    groups: int,
-    weights: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Mean feature of each group, (G, D); a group without samples has mean 0.
-
-    Args:
-        features: (N, D); group: (N,) int64 in 0..G-1, in any order; groups: G.
-        weights: (N,), not negative; None: all alike.
-
-    Returns: float32 (float64 for float64).
-    """
-    features = at_least_float32(features)
-    if weights is not None:
-        features = features * weights.to(features.dtype)[:, None]
-    sums = features.new_zeros(groups, features.shape[1]).index_add(0, group, features)
-    ones = features.new_ones(len(group)) if weights is None else weights.to(features.dtype)
-    totals = features.new_zeros(groups).index_add(0, group, ones)
-    return sums / _not_zero(totals)[:, None]
+            return gaussian_mmd(x, y, y_weights)
+        return (x.mean(-2) - mean_feature(y, y_weights)).square().sum(-1)
 
 
 def _not_zero(values: torch.Tensor) -> torch.Tensor:
@@ -99,13 +70,7 @@ def mean_feature(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.T
     return (samples * _shares(samples, weights)[..., None]).sum(-2)
 
 
-def gaussian_mmd(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    x_weights: torch.Tensor | None,
-    y_weights: torch.Tensor | None,
-    bandwidth: float | torch.Tensor | None,
-) -> torch.Tensor:
+def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, y_weights: torch.Tensor | None) -> torch.Tensor:
     """The squared distance of `mmd` with the Gaussian kernel; arguments as there."""
     samples = torch.cat([x, y], -2)
     # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
@@ -115,10 +80,9 @@ def gaussian_mmd(
         squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
     )
     distances = distances.clamp_min(0)
-    shares_x, shares_y = _shares(x, x_weights), _shares(y, y_weights)
-    if bandwidth is None:
-        bandwidth = _mean_distance(distances.detach(), torch.cat([shares_x, shares_y], -1) > 0)
-    width = torch.as_tensor(bandwidth, dtype=x.dtype, device=x.device)[..., None, None]
+    shares_x, shares_y = _shares(x, None), _shares(y, y_weights)
+    bandwidth = _mean_distance(distances.detach(), torch.cat([shares_x, shares_y], -1) > 0)
+    width = bandwidth[..., None, None]
     kernel = sum(torch.exp(-distances / (width * multiple)) for multiple in MULTIPLES)
     signed = torch.cat([shares_x, -shares_y], -1)
     return torch.einsum("...i,...ij,...j->...", signed, kernel, signed)

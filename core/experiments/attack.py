@@ -70,7 +70,7 @@ class Targets:
         """
         of = self.client
         inside = inside.to(of.labels.device)
-        images = torch.cat([of.images[self.known], self.images[inside]])
+        images = torch.cat([of.some(self.known), self.images[inside]])
         labels = torch.cat([of.labels[self.known], self.labels[inside]])
         return attrs.evolve(of.copy(), images=images, labels=labels)
 
@@ -295,7 +295,7 @@ def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targe
     known[inside] = False
     return Targets(
         client,
-        torch.cat([client.images[inside], test.images[outside].to(device)]),
+        torch.cat([client.some(inside), test.images[outside].to(device)]),
         torch.cat([client.labels[inside], test.labels[outside].to(device)]),
         torch.arange(2 * len(inside)) < len(inside),
         known,
@@ -312,7 +312,7 @@ def confidences(
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
-    algorithm, heard, ledger = copy.copy(algorithm), [], Ledger()
+    algorithm, heard = copy.copy(algorithm), []
     update = algorithm.server_update
 
     def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
@@ -320,8 +320,7 @@ def confidences(
         return update(state, uploads, rng)
 
     algorithm.server_update = listen  # type: ignore[method-assign]
-    ledger.open_round()
-    after = algorithm.round(state, list(members.values()), ledger, rng)
+    after = algorithm.round(state, list(members.values()), Ledger.aside(), rng)
     if len(heard) != 1:
         raise InputError(
             f"the attack needs one upload of each client in a round, which {type(algorithm).__name__} "

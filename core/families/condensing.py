@@ -110,7 +110,7 @@ def gather(
         device = client.labels.device
         order = torch.randperm(len(client), generator=rng.at("candidates").generator()).to(device)
         order = order[client.labels[order].argsort(stable=True)]
-        images.append(client.images[order])
+        images.append(client.some(order))
         labels.append(client.labels[order])
         owners.append(torch.full_like(client.labels, position))
     label, owner, pixels = torch.cat(labels), torch.cat(owners), torch.cat(images)
@@ -150,10 +150,14 @@ def starts(
 
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:
-    """Condensed images and their labels, one byte a label."""
+    """What a client sends that condenses images of all its data: see `images_format`."""
     data = state.task.dataset
     # more than a client with all data would send
-    most = len(data.train) + data.num_classes * settings.min_images
+    return images_format(data, len(data.train) + data.num_classes * settings.min_images, wire)
+
+
+def images_format(data: Dataset, most: int, wire: str = "uint8") -> dict[str, Field]:
+    """At most so many images as they travel, and their labels, one byte a label."""
     return {
         "images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
         "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),

@@ -127,10 +127,7 @@ class OneShot(Condensing):
         """8-bit images and their labels, at most so many of every class."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
-        return {
-            "images": Field((None, data.channels, data.size, data.size), torch.uint8, most=most),
-            "labels": Field((None,), torch.uint8, high=data.num_classes - 1, most=most),
-        }, {}
+        return condensing.images_format(data, most), {}
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with

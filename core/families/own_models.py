@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
-import torch
 from torch import nn
 
 from core.federation import (
@@ -16,7 +15,6 @@ from core.federation import (
     Message,
     OwnTest,
     State,
-    as_announced,
     pack,
 )
 from core.federation.tensors import Tensors, put_each, take, take_each, weights
@@ -58,11 +56,9 @@ class OwnModels(Algorithm):
         network = pack(state.task.new_model(Rng(0)))
         form = {name: Field(tuple(value.shape), value.dtype) for name, value in network.items()}
         if self.clients_test:
-            classes = state.task.dataset.num_classes
-            form["counts"] = Field((classes,), torch.int64, low=0, total=as_announced)
-        nothing, uncounted = {client.id: Message({}) for client in clients}, Ledger()
-        uncounted.open_round()
-        given = self.ask("own_models", clients, nothing, (form, {}), uncounted, rng.at("test"))
+            form["counts"] = state.task.counts()
+        uncounted = Ledger.aside()
+        given = self.ask("own_models", clients, None, (form, {}), uncounted, rng.at("test"))
         ledger.refuse(uncounted.rounds[-1].get("refused", {}))
         tested = put_each("tested/", {id_: message.tensors for id_, message in given.items()})
         return attrs.evolve(state, tensors=state.tensors | tested)

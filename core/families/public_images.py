@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import nn
 
+from core import training
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.errors import InputError
 from core.federation import LocalTraining, Task, train
@@ -69,7 +70,7 @@ def adam(
     `clip_norm` bounds the norm of all gradients together.
     """
     parameters = list(model.parameters())
-    optimiser = torch.optim.Adam(parameters, lr=lr)
+    optimiser = training.adam(parameters, lr)
     if clip_norm is not None:
 
         def clip(*_: object) -> None:

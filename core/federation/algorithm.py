@@ -122,7 +122,7 @@ class Algorithm:
         self,
         question: str,
         clients: Sequence[Client],
-        messages: Mapping[int, Message],
+        messages: Mapping[int, Message] | None,
         form: tuple[Mapping[str, Field], Mapping[str, Field]],
         ledger: Ledger,
         rng: Rng,
@@ -130,8 +130,11 @@ class Algorithm:
         """The clients' answers of that form to one question, checked and counted.
 
         A question is a method of the clients' side that takes what `clients_update` takes, and gives
-        what it gives; `questions` names it. What goes down is counted by the caller.
+        what it gives; `questions` names it. Without `messages` nothing comes along with it. What goes
+        down is counted by the caller.
         """
+        if messages is None:
+            messages = {client.id: Message({}) for client in clients}
         with ledger.timed("clients"):
             answers = self.answers(question, clients, messages, form, rng)
         return self.admit(answers, form, clients, ledger)

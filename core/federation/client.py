@@ -56,7 +56,9 @@ class Client:
         return self._images.read() if isinstance(self._images, Rows) else self._images
 
     def some(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copies of a few of the images, by their places (n,) at the client."""
+        """Copies of some of the images, by their places (n,) at the client or by a mask (N,) of them;
+        no others are copied.
+        """
         if isinstance(self._images, Rows):
             return self._images.array[self._images.rows[rows]]
         return self._images[rows]

@@ -76,6 +76,13 @@ class Ledger:
     #: where the run computes: a phase ends when this has done what it was given
     device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
 
+    @classmethod
+    def aside(cls) -> Ledger:
+        """A ledger of one round, for what is no part of a run's cost."""
+        ledger = cls()
+        ledger.open_round()
+        return ledger
+
     def open_round(self) -> None:
         """Begin a new round; later entries belong to it."""
         self.rounds.append({"up": {}, "down": {}, "seconds": {}})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ from core import metrics, models
 from core.data import Dataset, Split
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
-from core.federation.uploads import Field
+from core.federation.uploads import Field, as_announced
 from core.models import Classifier
 from core.rng import Rng
 
@@ -91,6 +91,17 @@ class Task:
         """The form in which a client could send what its images are to be predicted as."""
         one, classes = self.dataset.train.targets, self.dataset.num_classes
         return Field((None, *one.shape[1:]), one.dtype, low=0, high=classes - 1, most=most)
+
+    def counts(self, total: Callable[[int], float] | None = None) -> Field:
+        """The form in which a client says how often it has each class, (C,) int64. `total` is the most
+        that all counts of a client with so many samples sum to: by default each image counts as
+        `class_counts` counts it.
+        """
+
+        def of_images(samples: int) -> int:
+            return as_announced(samples) * self.predictions
+
+        return Field((self.dataset.num_classes,), torch.int64, low=0, total=total or of_images)
 
     def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
         """How often each class occurs, (C,) int64."""

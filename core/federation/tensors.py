@@ -104,15 +104,13 @@ def unpack_optimiser(
     optimiser: torch.optim.Optimizer, network: nn.Module, tensors: Named, prefix: str = ""
 ) -> None:
     """Give an optimiser back what stands below a prefix; where nothing does, it starts anew."""
-    below = take(prefix, tensors)
+    kept: dict[str, Tensors] = {}
+    for key, value in take(prefix, tensors).items():
+        quantity, _, name = key.rpartition("/")
+        kept.setdefault(name, {})[quantity] = value
     for name, parameter in network.named_parameters():
-        kept = {
-            key.removesuffix(f"/{name}"): value
-            for key, value in below.items()
-            if key.endswith(f"/{name}")
-        }
         # Adam counts its steps on the CPU
         optimiser.state[parameter] = {
             quantity: value.clone().cpu() if quantity == "step" else value.clone()
-            for quantity, value in kept.items()
+            for quantity, value in kept.get(name, {}).items()
         }

@@ -14,7 +14,6 @@ from core.rng import Rng
 
 FORMS = ("printed", "released")
 SIMILARITIES = ("dot", "cosine")
-REDUCTIONS = ("mean", "sum")
 
 
 def relational_contrastive_loss(
@@ -26,7 +25,6 @@ def relational_contrastive_loss(
     form: str = "printed",
     similarity: str | None = None,
     present: torch.Tensor | None = None,
-    reduction: str = "mean",
 ) -> torch.Tensor:
     """Draws features to the prototype of their class and pushes them off those of its hard
     negatives (Eq. 15).
@@ -43,9 +41,11 @@ def relational_contrastive_loss(
     this batch.
 
     Eq. 15 prints the sum over the images. Eq. 16 adds it to the cross-entropy, a mean in every
-    implementation. With "sum" the weight between the two terms would grow with the size of the
-    batch; "mean" divides both sums by the same number, keeps the printed weight of 1 for any batch,
-    and is what the released code does.
+    implementation. With the sum the weight between the two terms would grow with the size of the
+    batch; the mean divides both sums by the same number, keeps the printed weight of 1 for any batch,
+    and is what the released code does. So this is the mean over the samples that count: a sample does
+    not when its class has no prototype or, as printed, none of its negatives has one. In the released
+    form such a sample counts with 0, for its own class is below the line.
 
     Args:
         z: (N, D) projected features h(psi(s_i)); labels: (N,) int64.
@@ -55,14 +55,10 @@ def relational_contrastive_loss(
         form: "printed" or "released"; similarity: "dot" or "cosine", by default "dot" for the
             printed form and "cosine" for the released one.
         present: (C,) bool, classes that have a prototype; without it all have.
-        reduction: "mean" or "sum" over the samples that count. A sample does not count when its
-            class has no prototype or, in the printed form, none of its negatives has one; in the
-            released form such a sample counts with 0, because its own class is below the line. When
-            no sample counts, the loss is 0.
 
-    Returns: a scalar in float32 or wider, also under autocast.
+    Returns: a scalar in float32 or wider, also under autocast; 0 when no sample counts.
     """
-    check_form(temperature, form, similarity, reduction)
+    check_form(temperature, form, similarity)
     cosine = (similarity or ("cosine" if form == "released" else "dot")) == "cosine"
     with torch.autocast(z.device.type, enabled=False):
         wide = torch.promote_types(z.dtype, torch.float32)
@@ -75,10 +71,10 @@ def relational_contrastive_loss(
             # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log
             # 0
             scores = scores + class_counts(labels, len(prototypes), wide).log()
-        return reduced(scores, labels, compared, present, reduction)
+        return averaged(scores, labels, compared, present)
 
 
-def check_form(temperature: float, form: str, similarity: str | None, reduction: str) -> None:
+def check_form(temperature: float, form: str, similarity: str | None) -> None:
     """Raise InputError for arguments of the loss that have no meaning."""
     if not 0 < temperature < math.inf:
         raise InputError(f"the temperature must be a number above 0, not {temperature!r}")
@@ -86,8 +82,6 @@ def check_form(temperature: float, form: str, similarity: str | None, reduction:
         raise unknown("form of the contrastive loss", form, FORMS)
     if similarity is not None and similarity not in SIMILARITIES:
         raise unknown("similarity", similarity, SIMILARITIES)
-    if reduction not in REDUCTIONS:
-        raise unknown("reduction", reduction, REDUCTIONS)
 
 
 def compared_classes(
@@ -109,14 +103,13 @@ def class_counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torc
     return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
 
 
-def reduced(
+def averaged(
     scores: torch.Tensor,
     labels: torch.Tensor,
     compared: torch.Tensor,
     present: torch.Tensor | None,
-    reduction: str,
 ) -> torch.Tensor:
-    """Sum or mean of log sum_j exp(s_ij) - s_{i, c_i} over the samples that count; scores are (N,
+    """The mean of log sum_j exp(s_ij) - s_{i, c_i} over the samples that count; scores are (N,
     C).
     """
     mask = compared[labels] & ~scores.isneginf()
@@ -126,7 +119,7 @@ def reduced(
     terms = scores.masked_fill(~mask, -math.inf).masked_fill(~counts.unsqueeze(1), 0)
     positive = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
     total = (terms.logsumexp(1) - positive).masked_fill(~counts, 0).sum()
-    return total if reduction == "sum" else total / counts.sum().clamp(min=1)
+    return total / counts.sum().clamp(min=1)
 
 
 class Projector(nn.Module):

@@ -19,7 +19,7 @@ from core.checks import number, whole
 from core.errors import InputError, unknown
 from core.models import FeatureGenerator
 from core.rng import Rng
-from core.training import train
+from core.training import adam, train
 
 NOISES = ("normal", "uniform")
 ENSEMBLES = ("logits", "losses")
@@ -45,12 +45,7 @@ class GeneratorTraining:
 
     def optimiser(self, generator: FeatureGenerator) -> torch.optim.Adam:
         """The Adam that takes the steps."""
-        return torch.optim.Adam(
-            generator.parameters(),
-            lr=self.lr,
-            betas=(self.momentum, 0.999),
-            weight_decay=self.weight_decay,
-        )
+        return adam(generator.parameters(), self.lr, self.momentum, self.weight_decay)
 
 
 @attrs.frozen(eq=False)

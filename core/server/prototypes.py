@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from core.checks import check_whole
 from core.errors import InputError, unknown
 
-OWN = ("never", "allowed", "forced")
+OWN = ("never", "forced")
 
 
 def logit_prototypes(
@@ -72,13 +72,13 @@ def hard_negatives(
     Args:
         prototypes: (C, C) global logit prototypes.
         k: K, at least 1. It is capped at the number of classes there are to choose from, C - 1 (C
-            where `own` is not "never"): the paper's Table 13 goes up to K = 9 on 9 classes.
+            where `own` is "forced"): the paper's Table 13 goes up to K = 9 on 9 classes.
         present: (C,) bool, the classes that some client holds; the others are never chosen and have
             no negatives.
-        own: "never" chooses among the other classes, as printed. The released code chooses among
-            all classes in round 0 ("allowed") and from round 1 on puts c itself in the place of the
-            K-th unless it is chosen ("forced"; here c then stands first), which leaves K - 1
-            negatives.
+        own: "never" chooses among the other classes, as printed. From round 1 on the released
+            code puts c itself in the place of the K-th of all classes unless it is among them
+            ("forced"; here c then stands first), which leaves K - 1 negatives. In round 0, which has no
+            contrastive term, it takes the first K of all classes.
 
     Returns: (C, min(k, C - 1 or C)) int64, hardest first; of equal logits the lower class first.
     Where fewer classes are left to choose from, the row ends in -1, which

@@ -76,6 +76,12 @@ def test_quantised_answers_are_at_most_half_a_step_away(levels):
     assert torch.equal(quantised(torch.zeros(3, 4), levels)[0], torch.zeros(3, 4, dtype=torch.int8))
 
 
+@pytest.mark.parametrize("levels", [-1, 128])
+def test_an_answer_fits_a_byte(levels):
+    with pytest.raises(InputError, match="levels must be a whole number of at least 0"):
+        create(levels=levels)
+
+
 def test_laplace_noise_has_its_law():
     drawn = laplace(torch.zeros(40_000, dtype=torch.float64), 1.5, Rng(0).generator()).numpy()
     assert kstest(drawn / 1.5, "laplace").pvalue > 1e-3

@@ -195,17 +195,16 @@ def test_eleven_clients_get_the_same_however_they_run():
 
 
 def test_real_images_are_normalised_by_the_knowledge():
-    """The same from the encoder of distribution matching, in which an image of weight 0 is embedded
-    but not counted.
-    """
+    """The same from the encoder of distribution matching, given the statistics of the knowledge."""
     model = lenet(dtype=torch.float32)
     knowledge, data = data_of(1, dtype=torch.float32)
     both = torch.cat([knowledge[0], data["images"][0]])
     network = KnowledgeNetwork(model)
     ours = network.logits(network.weights(), both, lead=6)
     encoder = LatentEncoder(model)
-    counted = (torch.arange(11) < 6).float()
-    features, _ = encoder(both, torch.zeros(11, dtype=torch.int64), groups=1, weights=counted)
+    nought = torch.zeros(11, dtype=torch.int64)
+    _, statistics = encoder(both[:6], nought[:6])
+    features, _ = encoder(both, nought, statistics)
     torch.testing.assert_close(ours, encoder.logits(features), rtol=1e-4, atol=1e-5)
     alone = model.train()(data["images"][0])
     torch.testing.assert_close(

@@ -9,8 +9,8 @@ from torch import nn
 
 from core import models
 from core.condensation import LatentEncoder, LatentStatistics
-from core.condensation.latent import group_moments
 from core.errors import InputError
+from core.models.fused import standardise
 from core.rng import Rng
 
 NETWORKS = [("convnet", {"width": 8}), ("resnet8", {}), ("resnet18", {}), ("lenet", {})]
@@ -54,7 +54,9 @@ def test_one_group_is_train_mode_and_leaves_the_model_alone(name, options):
         encoder.logits(features), copy.deepcopy(model).train()(images), rtol=1e-4, atol=1e-4
     )
     assert (
-        statistics.layers == sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()) > 0
+        len(statistics.means)
+        == sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
+        > 0
     )
 
 
@@ -114,43 +116,27 @@ def test_groups_in_one_batch_are_as_if_alone(name, options):
     assert all(torch.isfinite(value).all() for value in statistics.means + statistics.variances)
 
 
-def test_weights_are_repetitions_and_weight_zero_is_padding():
-    encoder, images = LatentEncoder(network(width=8)), pictures(4)
-    repeated = images[[0, 1, 1, 1, 2, 2]]
-    _, expected = encoder(repeated, zeros(repeated))
-    images[3] *= 100
-    _, found = encoder(images, zeros(images), None, 1, torch.tensor([1.0, 3.0, 2.0, 0.0]))
-    for one, other in zip(
-        expected.means + expected.variances, found.means + found.variances, strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+def moments(maps, group, groups):
+    """Means and variances of maps with two channels, as a layer takes them."""
+    scale, shift = torch.ones(2, dtype=maps.dtype), torch.zeros(2, dtype=maps.dtype)
+    return standardise(maps, scale, shift, group, groups, 1e-5)[1:]
 
 
 def test_moments_equal_numpy():
-    rng = np.random.default_rng(0)
-    maps, group, weights = (
-        rng.normal(3, 2, (7, 2, 3, 5)),
+    maps, group = (
+        np.random.default_rng(0).normal(3, 2, (7, 2, 3, 5)),
         np.array([0, 1, 0, 2, 2, 0, 1]),
-        rng.uniform(0.1, 1, 7),
     )
-    mean, variance = group_moments(
-        torch.tensor(maps), torch.tensor(group), 3, torch.tensor(weights)
-    )
+    mean, variance = moments(torch.tensor(maps), torch.tensor(group), 3)
     for g in range(3):
-        values = np.moveaxis(maps[group == g], 1, 0).reshape(2, -1)
-        each = np.repeat(weights[group == g], 15)
-        expected = np.average(values, axis=1, weights=each)
-        np.testing.assert_allclose(mean[g], expected, rtol=1e-10)
-        np.testing.assert_allclose(
-            variance[g],
-            np.average((values - expected[:, None]) ** 2, axis=1, weights=each),
-            rtol=1e-10,
-        )
+        values = maps[group == g]
+        np.testing.assert_allclose(mean[g], values.mean((0, 2, 3)), rtol=1e-10)
+        np.testing.assert_allclose(variance[g], values.var((0, 2, 3)), rtol=1e-10)
 
 
 def test_a_mean_far_from_zero_keeps_its_variance():
     maps = torch.randn(64, 2, 8, 8, generator=torch.Generator().manual_seed(0)) + 30
-    _, variance = group_moments(maps, zeros(maps), 1)
+    _, variance = moments(maps, zeros(maps), 1)
     torch.testing.assert_close(
         variance[0].double(), maps.double().var((0, 2, 3), correction=0), rtol=1e-3, atol=0
     )
@@ -188,7 +174,7 @@ def test_networks_without_batch_normalisation_stay_as_they_are(norm):
     model, images = network(width=8, norm=norm), pictures(3)
     encoder = LatentEncoder(model)
     features, statistics = encoder(images, zeros(images))
-    assert statistics.layers == 0
+    assert not statistics.means
     torch.testing.assert_close(features, model.embed(images))
     again, _ = encoder(
         images, zeros(images), LatentStatistics.concatenate([statistics, statistics])

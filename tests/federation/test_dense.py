@@ -187,6 +187,7 @@ def test_clients_are_sites_and_hold_masks(task):
             client.images, task.dataset.train.images[task.dataset.train.centre == number]
         )
         assert client.class_counts.sum() == client.labels.numel()
+        assert task.counts().total(len(client)) == client.labels.numel()
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "centralized"])

@@ -86,9 +86,7 @@ def test_impossible_prototypes_are_refused():
 def test_negatives_by_hand():
     prototypes = torch.tensor([[9.0, 1, 3, 2], [4, 0, 5, 6], [7, 7, 7, 7], [1, 2, 3, -4]])
     assert hard_negatives(prototypes, 2).tolist() == [[2, 3], [3, 2], [0, 1], [2, 1]]
-    # all classes may be chosen: class 0 finds itself, class 1 does not
-    assert hard_negatives(prototypes, 2, own="allowed").tolist() == [[0, 2], [3, 2], [0, 1], [2, 1]]
-    # the own class takes the place of the second one where it was not chosen
+    # of all classes 0 finds itself; with the others it takes the place of the second one
     forced = hard_negatives(prototypes, 2, own="forced").tolist()
     assert [set(row) for row in forced] == [{0, 2}, {1, 3}, {2, 0}, {3, 2}]
 
@@ -96,7 +94,7 @@ def test_negatives_by_hand():
 def test_two_classes_and_more_negatives_than_classes():
     prototypes = torch.tensor([[0.0, 1], [2, 3]])
     assert hard_negatives(prototypes, 9).tolist() == [[1], [0]]
-    assert hard_negatives(prototypes, 9, own="allowed").tolist() == [[1, 0], [1, 0]]
+    assert hard_negatives(prototypes, 9, own="forced").tolist() == [[0, 1], [1, 0]]
     assert hard_negatives(torch.zeros(1, 1), 3).shape == (1, 0)
     assert hard_negatives(torch.randn(9, 9), 9).shape == (9, 8)
 
@@ -119,10 +117,10 @@ def test_negatives_are_the_highest_other_classes_that_are_present(values, k, hel
 @quick
 @given(arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)), st.integers(1, 4))
 def test_the_own_class_replaces_the_last_choice_where_it_was_not_chosen(values, k):
-    allowed = hard_negatives(torch.tensor(values), k, own="allowed").tolist()
     forced = hard_negatives(torch.tensor(values), k, own="forced").tolist()
     for c in range(4):
-        by_hand = allowed[c] if c in allowed[c] else [*allowed[c][:-1], c]
+        chosen = sorted(range(4), key=lambda j: (-values[c, j], j))[:k]
+        by_hand = chosen if c in chosen else [*chosen[:-1], c]
         assert sorted(forced[c]) == sorted(by_hand)
 
 

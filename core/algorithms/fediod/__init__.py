@@ -74,7 +74,6 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    as_announced,
     pack,
 )
 from core.federation.tensors import take
@@ -153,14 +152,12 @@ class FedIOD(Conversation):
         two is when it begins; every client hears of that and of its weight.
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
-        classes = state.task.dataset.num_classes
         new = [client for client in clients if f"counts/{client.id}" not in tensors]
         if new:
-            form = {"counts": Field((classes,), torch.int64, low=0, total=_counted(state.task))}
+            form = {"counts": state.task.counts()}
             if state.task.learns != "classification":
                 form |= {"conditions": conditional.maps_field(state.task)}
-            nothing = {client.id: Message({}) for client in new}
-            answers = self.ask("introduce", new, nothing, (form, {}), ledger, root)
+            answers = self.ask("introduce", new, None, (form, {}), ledger, root)
             for id_, upload in answers.items():
                 tensors |= {f"{name}/{id_}": value for name, value in upload.tensors.items()}
         clients = [client for client in clients if f"counts/{client.id}" in tensors]
@@ -216,7 +213,7 @@ class FedIOD(Conversation):
             split = getattr(state.task.dataset, self.schedule.evaluate_on)
             measures["ensemble_accuracy"] = ensemble_accuracy(locals_, centre, split)
         locals_.remember()
-        return _sound(state.tensors | centre.tensors(), until), measures
+        return state.tensors | centre.tensors(), measures
 
     def _cross(
         self,
@@ -352,11 +349,6 @@ def sent_down(images: torch.Tensor, told: Told | None) -> Exchange:
     return Exchange("down", lambda k: {"images": images, **(told.of(k) if told else {})})
 
 
-def _counted(task: Task) -> Callable[[int], float]:
-    """The most that the class counts of a client with so many samples sum to."""
-    return lambda samples: as_announced(samples) * task.predictions
-
-
 def answers_up(answers: Answers) -> Exchange:
     """The exchange in which clients say what they think of images."""
     judged = ("discriminator/generated", "discriminator/real")
@@ -368,15 +360,3 @@ def answers_up(answers: Answers) -> Exchange:
 def slopes_up(slopes: torch.Tensor) -> Exchange:
     """The exchange in which clients send gradients with respect to images, (K, N, C, S, S)."""
     return Exchange("up", lambda k: {"gradients/images": slopes[k]}, ("gradients/images",))
-
-
-def _sound(tensors: dict[str, torch.Tensor], until: int) -> dict[str, torch.Tensor]:
-    """Hand the tensors of a state on, or raise InputError where generator or student are no numbers
-    any more.
-    """
-    if not bool(torch.stack([torch.isfinite(value).all() for value in tensors.values()]).all()):
-        raise InputError(
-            f"the distillation diverged before step {until}: the generator or the student is not finite; "
-            "lower gan_lr or student_lr"
-        )
-    return tensors

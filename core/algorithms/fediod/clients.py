@@ -112,7 +112,6 @@ class Locals:
         )
         self.multiplier, self.epoch = multiplier, epoch
         self.task = clients[0].task
-        self.images = [client.images for client in clients]
         self.teachers = Stacked(teachers(clients, settings))
         self.judges = [self._judge(client) for client in clients]
         self.judge = Stacked(self.judges)
@@ -153,8 +152,8 @@ class Locals:
             for client in self.clients
         ]
         picked = [
-            images[rows.to(device, non_blocking=True)]
-            for images, rows in zip(self.images, drawn, strict=True)
+            client.some(rows.to(device, non_blocking=True))
+            for client, rows in zip(self.clients, drawn, strict=True)
         ]
         inputs = self.task.inputs(torch.cat(picked))
         if self.task.learns != "classification":
@@ -177,12 +176,12 @@ class Locals:
         if told is None or not self.settings.perceptual:
             return None
         losses = []
-        for position, images in enumerate(self.images):
+        for position, client in enumerate(self.clients):
             mine = (told.rows[position] >= 0).nonzero().flatten()
             if not len(mine):  # fewer images than clients
                 losses.append(inputs.new_zeros(()))
                 continue
-            real = images[told.rows[position][mine].to(images.device)]
+            real = client.some(told.rows[position][mine].to(client.labels.device))
             network, made = self.teachers.networks[position], inputs[position, mine]
             losses.append(conditional.perceptual_loss(network, made, self.task.inputs(real)))
         return torch.stack(losses)

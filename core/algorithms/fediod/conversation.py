@@ -242,10 +242,10 @@ class Distant:
         """The answers of all clients to a question, (K, ...) by name. Raises UploadError where one
         is missing: the ensemble of a step is that of all.
         """
-        uncounted = Ledger()
-        uncounted.open_round()
         messages = {client.id: Message(dict(down(k))) for k, client in enumerate(self.clients)}
-        given = self.algorithm.ask(question, self.clients, messages, (form, {}), uncounted, rng)
+        given = self.algorithm.ask(
+            question, self.clients, messages, (form, {}), Ledger.aside(), rng
+        )
         if missing := sorted(messages.keys() - given.keys()):
             raise UploadError(
                 f"client {missing[0]} did not answer in step {rng.path[-2]} of the distillation, "

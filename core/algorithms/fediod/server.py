@@ -19,6 +19,7 @@ from core.federation import Task, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator, LabelToImage
 from core.rng import Rng
+from core.training import adam
 
 #: momentum of the student's SGD in the released code
 MOMENTUM = 0.9
@@ -72,8 +73,8 @@ class Centre:
         self.weights = (counts.sum(1) / counts.sum()).float()
         self.generator = generator_from(task, settings, tensors).train()
         self.student = task.model_from(tensors, "student/").train()
-        self.generator_optimiser = torch.optim.Adam(
-            self.generator.parameters(), lr=settings.gan_lr, betas=(settings.gan_beta, 0.999)
+        self.generator_optimiser = adam(
+            self.generator.parameters(), settings.gan_lr, settings.gan_beta
         )
         self.student_optimiser = self._student_optimiser()
         for kind, network, optimiser in self._parts():
@@ -90,9 +91,7 @@ class Centre:
                 momentum=MOMENTUM,
                 weight_decay=s.student_weight_decay,
             )
-        return torch.optim.Adam(
-            self.student.parameters(), lr=s.student_lr, weight_decay=s.student_weight_decay
-        )
+        return adam(self.student.parameters(), s.student_lr, weight_decay=s.student_weight_decay)
 
     def _parts(self) -> tuple[tuple[str, nn.Module, torch.optim.Optimizer], ...]:
         """Both networks with their optimisers, by the name they have in a state."""

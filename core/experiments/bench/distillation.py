@@ -38,9 +38,7 @@ def steps(runtime: Runtime, batched: bool | None) -> Callable[[], None]:
         "fediod", SETTINGS | STEPS, "printed", Schedule(clients=CLIENTS, rounds=1500)
     )
     assert isinstance(algorithm, FedIOD)
-    ledger = Ledger()
-    ledger.open_round()
-    state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
+    state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, Ledger.aside(), Rng(0))
     centre, locals_ = algorithm.sides(state, clients, Rng(0))
     locals_.teachers = Stacked(locals_.teachers.networks, batched)  # type: ignore[attr-defined]
     locals_.judge = Stacked(locals_.judges, batched)  # type: ignore[attr-defined]
