@@ -122,9 +122,8 @@ Markdown(cost_in_words("fedmk"))
 # ## The paper's tables
 #
 # Table 1: four data sets, three Dirichlet concentrations, 20 clients of which 10 take part in a round, half of the
-# training set, ten rounds. On SVHN and CIFAR-100 these settings move an image of the knowledge far less often in a round
-# than on MNIST and CIFAR-10 ([counted here](27_fedmk_cifar)). More helped on CIFAR-10, so their columns may be lower than
-# they could be.
+# training set, ten rounds. On SVHN these settings move an image of the knowledge far less often in a round than on the
+# other sets ([counted here](27_fedmk_cifar)). More helped on CIFAR, so its columns may be lower than they could be.
 
 # %% tags=["hide-input"]
 table("fedmk", 1, best)

@@ -46,12 +46,14 @@ def embed_all(
     """Features (N, D) of all real images under one augmentation per group.
 
     The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed
-    for all images.
+    for all images; a network without batch normalisation needs no such batch.
     """
     if problem.disturb:
         problem.disturb(entry)
     real, augmentation = problem.real, problem.augmented(entry)
-    _, statistics = problem.batch("statistics", entry, augmentation)
+    statistics = LatentStatistics((), ())
+    if problem.encoder.normalisations:
+        _, statistics = problem.batch("statistics", entry, augmentation)
     parts = []
     most = at_once(real.images)
     for images, group in zip(real.images.split(most), real.group.split(most), strict=True):

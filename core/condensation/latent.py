@@ -105,6 +105,8 @@ class LatentEncoder(nn.Module):
             return GroupwiseNorm(layer, next(position), self._pass)
 
         replace_layers(self.model, groupwise)
+        #: how many batch normalisations there are
+        self.normalisations = next(position)
 
     def forward(
         self,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from core import models
 from core.condensation import LatentEncoder, LatentStatistics, augment
 from core.condensation import problem as problem_module
-from core.condensation.engine import REAL_SIDES, _slots, condense, condensed_counts
+from core.condensation.engine import REAL_SIDES, _slots, condense, condensed_counts, embed_all
 from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.errors import InputError
 from core.rng import Rng
@@ -515,3 +515,15 @@ def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
     other[~mine] *= 0.1
     beside, _ = condense(make(**changes), other, GROUP)
     torch.testing.assert_close(beside[mine], images[mine], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("norm", "batches"), [("batch", 1), ("instance", 0)])
+def test_only_batch_normalisation_needs_a_batch_for_its_statistics(norm, batches, monkeypatch):
+    seen, whole = [], Problem.batch
+    monkeypatch.setattr(
+        Problem, "batch", lambda self, *given: seen.append(given) or whole(self, *given)
+    )
+    problem = make(network(norm))
+    features, statistics, _ = embed_all(problem, 0)
+    assert len(seen) == batches and len(statistics.means) == 2 * batches
+    assert len(features) == len(problem.real.images)
