@@ -47,7 +47,7 @@ from torch.testing import assert_close
 
 from core import distillation
 from core.algorithms import find
-from core.algorithms.fediod.server import Centre
+from core.algorithms.fediod.server import Server
 from core.algorithms.fediod.teachers import train_teacher
 from core.report import condensed_images, lines, show, source
 from core.report.lesson import answers, share_right
@@ -273,7 +273,7 @@ pd.DataFrame(
 # $$ (eq:iod-generator)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what the server learns from answers, in core"}
-source(Centre.learn)
+source(Server.learn)
 
 # %% [markdown]
 # ### The images as they sharpen

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from core import distillation
-from core.algorithms.fediod.server import Centre
+from core.algorithms.fediod.server import Server
 from core.models import Stacked
 from core.report import lines, show, source
 from core.report.taught import downhill, slope, small_lesson
@@ -49,10 +49,10 @@ full = lesson.run()
 # $L_\text{mimic}$ is a setting, too:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show shaping in core"}
-source(Centre.shaping)
+source(Server.shaping)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show mimic in core"}
-source(Centre.mimic)
+source(Server.mimic)
 
 # %% [markdown]
 # In a run everything moves at once: generator, discriminators, student. To see what a term asks for, hold all networks

@@ -41,7 +41,7 @@ from core.federation import (
     pack,
 )
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
-from core.models import LabelToImage, PatchJudge
+from core.models import DensePatchDiscriminator, LabelToImage
 from core.rng import Rng
 from core.training import adam, sgd, take_step
 
@@ -216,20 +216,24 @@ class AsynDGAN(Algorithm):
         # to build a network costs as much as its step: one discriminator takes each client's weights
         # in turn, and what perceives is the same at every client
         shared = conditional.judge(task, Rng(0), **form)
-        seer = None
+        perception = None
         if settings.perceptual:
-            seer = task.new_model(root.at("perception")).eval().requires_grad_(False)
+            perception = task.new_model(root.at("perception")).eval().requires_grad_(False)
         answers = {}
         for client in clients:
             if take("judge/", client.memory):
                 judge = unpack(shared, client.memory, "judge/")
             else:
                 judge = conditional.judge(task, root.at("judge", client.id), **form)
-            answers[client.id] = self._judged(client, messages[client.id], judge, seer)
+            answers[client.id] = self._judged(client, messages[client.id], judge, perception)
         return answers
 
     def _judged(
-        self, client: Client, message: Message, judge: PatchJudge, seer: nn.Module | None
+        self,
+        client: Client,
+        message: Message,
+        judge: DensePatchDiscriminator,
+        perception: nn.Module | None,
     ) -> Message:
         task, s = client.task, self.settings
         adam = self._adam(judge)
@@ -249,8 +253,8 @@ class AsynDGAN(Algorithm):
             # lambda_G (L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual)
             total = s.gan * adversarial(on_made, True, s.gan_loss)
             total = total + s.l1 * (inputs - real).abs().mean()
-            if seer is not None:
-                total = total + s.perceptual * conditional.perceptual_loss(seer, inputs, real)
+            if perception is not None:
+                total = total + s.perceptual * conditional.perceptual_loss(perception, inputs, real)
         (slope,) = torch.autograd.grad(total, made)
         client.memory |= pack(judge, "judge/") | pack_optimiser(adam, judge, "judge/adam/")
         return Message({"gradients/images": slope})

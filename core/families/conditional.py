@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from core.errors import InputError
 from core.federation import Client, Dense, Field, Task
-from core.models import LabelToImage, PatchJudge, UNet, fresh, planes
+from core.models import DensePatchDiscriminator, LabelToImage, UNet, fresh, planes
 from core.rng import Rng
 
 
 @attrs.frozen(eq=False)
-class Told:
+class LabelMaps:
     """Label maps of one batch, (N, S, S) uint8, and whose they are: `rows` (K, N) int64 has the number
     of a map among client k's own, and -1 where it is another client's.
     """
@@ -37,7 +37,7 @@ class Told:
         return {"conditions/labels": self.labels, "conditions/rows": self.rows[position]}
 
     @classmethod
-    def heard(cls, messages: Sequence[Mapping[str, torch.Tensor]]) -> Told | None:
+    def heard(cls, messages: Sequence[Mapping[str, torch.Tensor]]) -> LabelMaps | None:
         """What several clients were sent; None where it was nothing."""
         if "conditions/labels" not in messages[0]:
             return None
@@ -64,11 +64,11 @@ def generator(task: Task, rng: Rng, *, width: int) -> LabelToImage:
     )
 
 
-def judge(task: Task, rng: Rng, *, width: int, layers: int = 2) -> PatchJudge:
+def judge(task: Task, rng: Rng, *, width: int, layers: int = 2) -> DensePatchDiscriminator:
     """A fresh discriminator of images beside their label maps, on the task's device."""
     channels = task.dataset.channels + dense(task).conditions
     form = {"width": width, "layers": layers}
-    return fresh(PatchJudge, channels, rng=rng, device=task.runtime.device, **form)
+    return fresh(DensePatchDiscriminator, channels, rng=rng, device=task.runtime.device, **form)
 
 
 def maps_of(client: Client) -> torch.Tensor:
@@ -89,7 +89,7 @@ def painted(task: Task, generator: LabelToImage | nn.Module, labels: torch.Tenso
         return torch.cat([generator(part).float() for part in labels.split(32)])
 
 
-def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> Told:
+def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> LabelMaps:
     """Label maps for a batch, from each of K clients' maps in turn, with replacement.
 
     Which client is the first is drawn: a batch may have fewer maps than there are clients.
@@ -102,7 +102,7 @@ def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> Told:
         row = int(torch.randint(len(maps[owner]), (1,), generator=draws))
         rows[owner, n] = row
         labels.append(maps[owner][row])
-    return Told(torch.stack(labels), rows)
+    return LabelMaps(torch.stack(labels), rows)
 
 
 def beside(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

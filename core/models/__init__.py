@@ -7,7 +7,7 @@ that layer.
 
 from core.models.blocks import at_once, replace_layers
 from core.models.classifier import Classifier
-from core.models.dense import LabelToImage, PatchJudge, UNet, planes
+from core.models.dense import DensePatchDiscriminator, LabelToImage, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
 from core.models.registry import build, every_name, is_dense, names
@@ -16,11 +16,11 @@ from core.models.tensors import count_parameters, load, parameters_and_buffers
 
 __all__ = [
     "Classifier",
+    "DensePatchDiscriminator",
     "FeatureGenerator",
     "ImageGenerator",
     "LabelToImage",
     "PatchDiscriminator",
-    "PatchJudge",
     "Stacked",
     "UNet",
     "at_once",

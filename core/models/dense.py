@@ -136,7 +136,7 @@ class LabelToImage(nn.Module):
         return self.out(maps).sigmoid()
 
 
-class PatchJudge(nn.Module):
+class DensePatchDiscriminator(nn.Module):
     """Real or synthetic, patch by patch (Isola et al. CVPR 2017), of an image with its label map:
     MONAI's patch discriminator.
 

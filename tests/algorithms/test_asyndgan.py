@@ -93,9 +93,9 @@ def test_the_perceptual_loss_has_its_factor(task):
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
     only = {"gan": 0.0, "perceptual": 0.3, "l1": 0.0}
     found = asked(task, client, only, images, rows)["gradients/images"]
-    seer = task.new_model(Rng(0, ("asyndgan",)).at("perception")).eval()
+    perception = task.new_model(Rng(0, ("asyndgan",)).at("perception")).eval()
     made, real = images.clone().requires_grad_(), task.inputs(client.images[rows])
-    (0.3 * conditional.perceptual_loss(seer, task.dataset.standardise(made), real)).backward()
+    (0.3 * conditional.perceptual_loss(perception, task.dataset.standardise(made), real)).backward()
     torch.testing.assert_close(found, made.grad)
 
 

@@ -297,7 +297,7 @@ def test_the_generator_hears_of_the_discriminator_before_or_after_its_step(task,
     order = (learn, slopes) if first else (slopes, learn)
     expected = {step.__name__: step() for step in order}["slopes"]
     _, graph = locals_.answer(images, 1)
-    found = locals_.pull_back(graph, clients_side.Pull(), 1).sum(0)
+    found = locals_.pull_back(graph, clients_side.AnswerGradients(), 1).sum(0)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
     for judge, by_hand in zip(locals_.judges, judges, strict=True):
         for (name, one), other in zip(judge.named_parameters(), by_hand.parameters(), strict=True):
@@ -331,12 +331,12 @@ def test_a_discriminator_that_rests_at_a_node_of_its_own_stays_as_it_is(task, cl
     small = min(clients, key=len)
     settings = fediod(discriminator_rests=True).settings
     weights = torch.ones(1)
-    locals_ = clients_side.Locals([small], settings, weights, 0.0, Rng(0), 1000)
+    locals_ = clients_side.ClientsHere([small], settings, weights, 0.0, Rng(0), 1000)
     rests = settings.passes(len(small))
     for step in (rests - 1, rests):
         before = [p.clone() for p in locals_.judges[0].parameters()]
         graph = locals_.judge_only(torch.rand(B, *small.images.shape[1:]), step)
-        locals_.pull_back(graph, clients_side.Pull(), step)
+        locals_.pull_back(graph, clients_side.AnswerGradients(), step)
         after = list(locals_.judges[0].parameters())
         assert all(map(torch.equal, before, after)) == (step == rests)
 
@@ -521,7 +521,7 @@ def test_the_ensemble_is_tested_on_real_images(task, clients, monkeypatch):
     known = np.eye(CLASSES)[test.labels.numpy()] * (n[:, None] > 50)
     z = known + draw.normal(size=(K, len(test), CLASSES))
 
-    class Side:
+    class ClientsSide:
         def logits(self, images: torch.Tensor, part: int) -> torch.Tensor:
             first = 100 * (part - 1)
             assert torch.equal(images * 255, test.images[first : first + 100].float())
@@ -532,7 +532,7 @@ def test_the_ensemble_is_tested_on_real_images(task, clients, monkeypatch):
         return float((said == test.labels.numpy()).mean())
 
     monkeypatch.setattr(scores, "PART", 100)
-    found = ensemble_accuracy(Side(), centre, test)
+    found = ensemble_accuracy(ClientsSide(), centre, test)
     assert found == pytest.approx(right(n / n.sum(0)), abs=2 / len(test))
     assert found > right(np.ones_like(n) / K) + 4 / len(test)
     # the teachers themselves are asked in the same way

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core import distillation
-from core.algorithms.fediod.clients import Pull
-from core.algorithms.fediod.server import Centre
+from core.algorithms.fediod.clients import AnswerGradients
+from core.algorithms.fediod.server import Server
 from core.errors import InputError
 from core.experiments import make_clients, make_task, rounds
 from core.families import conditional
@@ -48,8 +48,8 @@ def test_maps_are_drawn_from_each_client_in_turn():
     assert [(owner - owners[0]) % 3 for owner in owners] == [0, 1, 2, 0, 1, 2, 0]
     assert ((told.rows >= 0).sum(0) == 1).all() and told.rows.max() < 5
     assert (told.rows[1] >= 0).tolist() == [owner == 1 for owner in owners]
-    heard = conditional.Told.heard([told.of(k) for k in range(3)])
-    assert torch.equal(heard.rows, told.rows) and conditional.Told.heard([{}]) is None
+    heard = conditional.LabelMaps.heard([told.of(k) for k in range(3)])
+    assert torch.equal(heard.rows, told.rows) and conditional.LabelMaps.heard([{}]) is None
 
 
 def test_every_client_has_its_turn_where_a_batch_has_fewer_maps():
@@ -172,7 +172,7 @@ def test_where_images_are_reconstructed_teachers_should_differ():
     heads = on_heads("fediod", FAST | {"uniqueness": 3.0})
     task, algorithm = make_task(heads, Runtime()), heads.new_algorithm()
     tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[100], [300]])
-    centre = Centre(task, algorithm.settings, tensors, counts, Rng(0))
+    centre = Server(task, algorithm.settings, tensors, counts, Rng(0))
     z = torch.randn(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     mean = (z[0] + 3 * z[1]) / 4
     variance = ((z[0] - mean).square() + 3 * (z[1] - mean).square()) / 4
@@ -185,7 +185,7 @@ def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
     tensors = algorithm.initialise(task, Rng(0)).tensors
     maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
     centre, twin = (
-        Centre(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0), maps) for _ in range(2)
+        Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0), maps) for _ in range(2)
     )
     slope = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     centre.generator_step(centre.images(0), slope)
@@ -200,7 +200,7 @@ def test_the_released_terms_of_the_generators_loss(task):
     terms = {"confidence": 0.0, "uniqueness": 1.5, "uniqueness_form": "released", "balance": 2.0}
     algorithm = attrs.evolve(TINY, settings=FAST | terms).new_algorithm()
     tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[1, 0, 0]] * 2)
-    centre = Centre(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
+    centre = Server(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
     z = torch.randn(2, 4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     q = z.softmax(2).movedim(2, -1).flatten(1, 3).double().numpy()
     seen = q.mean(1)
@@ -227,7 +227,7 @@ def test_the_students_descent_has_the_momentum_of_the_released_code(task):
     descent = {"student_optimiser": "sgd", "student_lr": 0.5}
     algorithm = attrs.evolve(TINY, settings=FAST | descent).new_algorithm()
     tensors = algorithm.initialise(task, Rng(0)).tensors
-    centre = Centre(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
+    centre = Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
     before = [w.detach().clone() for w in centre.student.parameters()]
     for _ in range(2):
         centre.student_step(tuple(torch.ones_like(w) for w in before))
@@ -250,7 +250,7 @@ def test_the_perceptual_gradient_has_its_factor(begun):
     images, told = centre.images(0).detach(), centre.told(0)
     (_, graph), (_, twin) = (locals_.answer(images, 0, told) for _ in range(2))
     (wanted,) = torch.autograd.grad(2 * twin.perceiving.sum(), twin.images)
-    torch.testing.assert_close(locals_.pull_back(graph, Pull(), 0), wanted)
+    torch.testing.assert_close(locals_.pull_back(graph, AnswerGradients(), 0), wanted)
 
 
 def test_the_generators_first_steps_follow_the_sum_over_clients(begun):

@@ -87,7 +87,7 @@ def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task)
     _, centre, locals_ = sides(task, 3, logit_norm=0.01, clip_norm=0.02)
     _, _, open_ = sides(task, 3, private=False)
     images = centre.images(0).detach()
-    pull = clients_side.Pull(torch.ones(3, B, 10))
+    pull = clients_side.AnswerGradients(torch.ones(3, B, 10))
     found = []
     for side in (locals_, open_):
         answers, graph = side.answer(images, 0)

@@ -7,7 +7,7 @@ import torch
 
 from core import models
 from core.errors import InputError
-from core.models import LabelToImage, PatchJudge, fresh, planes
+from core.models import DensePatchDiscriminator, LabelToImage, fresh, planes
 from core.rng import Rng
 
 
@@ -68,7 +68,7 @@ def test_a_generator_makes_images_of_its_labels_alone():
 
 
 def test_a_judge_gives_one_logit_per_patch():
-    judge = fresh(PatchJudge, 5, width=4, rng=Rng(0)).train()
+    judge = fresh(DensePatchDiscriminator, 5, width=4, rng=Rng(0)).train()
     images = torch.randn(3, 5, 32, 32)
     found = judge(images)
     assert found.shape[:2] == (3, 1) and found.shape[2] == found.shape[3] > 1

@@ -36,7 +36,7 @@ noise; each client sends its maps once. A discriminator sees an image beside its
 perceptual loss beside it, of the images that are made from a client's own maps against that client's
 own images, on its own teacher's encoder. A discriminator halves its maps twice, that of AsynDGAN, whose
 networks the paper seems to take, three times. This part was never released; where the answer is an
-image, see `server.Centre.shaping`.
+image, see `server.Server.shaping`.
 
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect
@@ -57,14 +57,14 @@ import attrs
 import torch
 from torch import nn
 
-from core.algorithms.fediod.clients import Answers, Locals, Pull
-from core.algorithms.fediod.conversation import Conversation, Distant, Side
+from core.algorithms.fediod.clients import AnswerGradients, Answers, ClientsHere
+from core.algorithms.fediod.conversation import ClientsElsewhere, ClientsSide, Conversation
 from core.algorithms.fediod.scores import ensemble_accuracy, inception_scores
-from core.algorithms.fediod.server import Centre, generator_from, new_generator
+from core.algorithms.fediod.server import Server, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.families import conditional
-from core.families.conditional import Told
+from core.families.conditional import LabelMaps
 from core.federation import (
     EVERY_TASK,
     Client,
@@ -239,19 +239,23 @@ class FedIOD(Conversation):
                 "all clients of its round"
             )
 
-    def sides(self, state: State, clients: Sequence[Client], root: Rng) -> tuple[Centre, Side]:
+    def sides(
+        self, state: State, clients: Sequence[Client], root: Rng
+    ) -> tuple[Server, ClientsSide]:
         """What the server has, and what the clients have, when stage two begins or goes on."""
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
         told = take("conditions/", state.tensors)
         maps = [told[str(client.id)] for client in clients] if told else []
-        centre = Centre(state.task, self.settings, state.tensors, counts, root, maps)
+        centre = Server(state.task, self.settings, state.tensors, counts, root, maps)
         if self.elsewhere:
-            return centre, Distant(self, clients, self.upload_format(state)[0], root)
+            return centre, ClientsElsewhere(self, clients, self.upload_format(state)[0], root)
         noise = state.meta["noise"] if self.settings.private else 0.0
         epoch = self.settings.epoch_steps((counts.sum(1) // state.task.predictions).tolist())
-        return centre, Locals(clients, self.settings, self.gan_weights(counts), noise, root, epoch)
+        return centre, ClientsHere(
+            clients, self.settings, self.gan_weights(counts), noise, root, epoch
+        )
 
-    def _set_rates(self, centre: Centre, locals_: Side, now: int, steps: int) -> None:
+    def _set_rates(self, centre: Server, locals_: ClientsSide, now: int, steps: int) -> None:
         """Learning rates of all optimisers for the next step of so many; the student's falls from
         its first one.
         """
@@ -264,7 +268,7 @@ class FedIOD(Conversation):
             s.student_lr, s.student_last_lr, done
         )
 
-    def step(self, centre: Centre, locals_: Side, now: int) -> Iterator[Exchange]:
+    def step(self, centre: Server, locals_: ClientsSide, now: int) -> Iterator[Exchange]:
         """One distillation step of Alg. 1. What crosses the network in it is yielded before
         anything is computed from it.
         """
@@ -272,7 +276,7 @@ class FedIOD(Conversation):
         sent = images.detach()
         yield sent_down(sent, told)
         if now < self.settings.pretrain_steps:
-            slopes = locals_.pull_back(locals_.judge_only(sent, now, told), Pull(), now)
+            slopes = locals_.pull_back(locals_.judge_only(sent, now, told), AnswerGradients(), now)
             assert slopes is not None  # there is an adversarial loss
             yield slopes_up(slopes)
             centre.generator_step(images, slopes.sum(0))
@@ -342,7 +346,7 @@ class Exchange:
         return Message(self.tensors(position))
 
 
-def sent_down(images: torch.Tensor, told: Told | None) -> Exchange:
+def sent_down(images: torch.Tensor, told: LabelMaps | None) -> Exchange:
     """The exchange in which the server sends images (N, C, S, S) to every client, with the label maps
     that they were made from.
     """

@@ -16,7 +16,7 @@ from core import distillation
 from core.algorithms.fediod.settings import Settings
 from core.algorithms.fediod.teachers import teachers
 from core.families import conditional, generative
-from core.families.conditional import Told
+from core.families.conditional import LabelMaps
 from core.federation import Client, Message, pack
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import Stacked
@@ -46,7 +46,7 @@ class Answers:
 
 
 @attrs.frozen(eq=False)
-class Pull:
+class AnswerGradients:
     """The gradient of the server's losses with respect to what the clients answered; None where
     there is none.
     """
@@ -60,7 +60,7 @@ class Pull:
         return {name: value[position] for name, value in both.items() if value is not None}
 
     @classmethod
-    def joined(cls, messages: Sequence[Message]) -> Pull:
+    def joined(cls, messages: Sequence[Message]) -> AnswerGradients:
         """What several clients were sent."""
 
         def each(name: str) -> torch.Tensor | None:
@@ -87,7 +87,7 @@ class Graph:
     perceiving: torch.Tensor | None = None
 
 
-class Locals:
+class ClientsHere:
     """K clients with their teachers T_k and discriminators D_k, and how the discriminators
     learn.
     """
@@ -165,11 +165,11 @@ class Locals:
             inputs = conditional.beside(self.task, inputs, maps)
         return inputs.unflatten(0, (len(picked), size))
 
-    def _shown(self, inputs: torch.Tensor, told: Told | None) -> torch.Tensor:
+    def _shown(self, inputs: torch.Tensor, told: LabelMaps | None) -> torch.Tensor:
         """What judges see of generated images (K, N, C, S, S)."""
         return inputs if told is None else conditional.beside(self.task, inputs, told.labels)
 
-    def _perceived(self, inputs: torch.Tensor, told: Told | None) -> torch.Tensor | None:
+    def _perceived(self, inputs: torch.Tensor, told: LabelMaps | None) -> torch.Tensor | None:
         """The perceptual loss of each client, (K,), on those of the images (K, N, C, S, S) whose label
         maps are its own: it knows what these images should look like.
         """
@@ -187,7 +187,7 @@ class Locals:
         return torch.stack(losses)
 
     def answer(
-        self, images: torch.Tensor, step: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
     ) -> tuple[Answers, Graph]:
         """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that
         `pull_back` needs; `told` are the label maps of the images, where they were made from such.
@@ -198,7 +198,7 @@ class Locals:
         graph, real = self._judged(leaf, inputs, step, logits, told)
         return self._sent(logits, graph.generated, real, ("logits", step)), graph
 
-    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Graph:
+    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Graph:
         """The discriminators' part of `answer`: all that is needed while only they and the
         generator learn.
         """
@@ -221,7 +221,7 @@ class Locals:
         inputs: torch.Tensor,
         step: int,
         logits: torch.Tensor | None,
-        told: Told | None,
+        told: LabelMaps | None,
     ) -> tuple[Graph, torch.Tensor]:
         """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
         (K,).
@@ -236,7 +236,7 @@ class Locals:
         return graph, self._says(real).mean(1)
 
     def _played(
-        self, inputs: torch.Tensor, step: int, told: Told | None
+        self, inputs: torch.Tensor, step: int, told: LabelMaps | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """What D_k says of generated images (K, N, C, S, S) and of real ones, as logits, and L_gan^k
         as D_k and as G minimise it, (K,) each.
@@ -266,7 +266,7 @@ class Locals:
 
     @torch.no_grad()
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from: nobody else does."""
         inputs = self._inputs(images.expand(len(self.clients), *images.shape))
@@ -301,7 +301,7 @@ class Locals:
             return Answers(logits)
         return Answers(logits, generated.detach(), real.detach())
 
-    def pull_back(self, graph: Graph, pull: Pull, step: int) -> torch.Tensor | None:
+    def pull_back(self, graph: Graph, pull: AnswerGradients, step: int) -> torch.Tensor | None:
         """The gradients of the generator's loss with respect to the images, (K, N, C, S, S), one
         for each client.
 

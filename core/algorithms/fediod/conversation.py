@@ -2,7 +2,7 @@
 elsewhere.
 
 In one process all clients are served together and keep the graph of a step until the server has
-answered (`Locals`). A client across a network may be another process at each question: it keeps
+answered (`ClientsHere`). A client across a network may be another process at each question: it keeps
 what it needs in its memory, and computes the graph once more, to the same numbers.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from core.algorithms.fediod.clients import Answers, Locals, Pull
+from core.algorithms.fediod.clients import AnswerGradients, Answers, ClientsHere
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
 from core.families import conditional
-from core.families.conditional import Told
+from core.families.conditional import LabelMaps
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
 from core.federation.tensors import put, take
 from core.privacy.differential import affordable_steps, noise_multiplier
@@ -81,7 +81,7 @@ class Conversation(Algorithm):
             client.memory |= put(ASKED, messages[client.id].tensors)
         locals_, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
-        answers, _ = locals_.answer(asked[0]["images"], step, Told.heard(asked))
+        answers, _ = locals_.answer(asked[0]["images"], step, LabelMaps.heard(asked))
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def pull_back(
@@ -94,14 +94,16 @@ class Conversation(Algorithm):
         locals_, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
         if "images" in asked[0]:
-            graph = locals_.judge_only(asked[0]["images"], step, Told.heard(asked))
+            graph = locals_.judge_only(asked[0]["images"], step, LabelMaps.heard(asked))
         else:
             asked = [take(ASKED, client.memory) for client in clients]
-            _, graph = locals_.answer(asked[0]["images"], step, Told.heard(asked))
+            _, graph = locals_.answer(asked[0]["images"], step, LabelMaps.heard(asked))
             for client, one in zip(clients, asked, strict=True):
                 for name in one:
                     client.memory.pop(ASKED + name)
-        slopes = locals_.pull_back(graph, Pull.joined([messages[one.id] for one in clients]), step)
+        slopes = locals_.pull_back(
+            graph, AnswerGradients.joined([messages[one.id] for one in clients]), step
+        )
         locals_.remember()
         return {
             client.id: Message({} if slopes is None else {"gradients/images": slopes[k]})
@@ -115,7 +117,7 @@ class Conversation(Algorithm):
         self.release(clients, rng, 1 + int(rng.path[-1]))
         locals_, step, part = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
-        told = Told.heard(asked)
+        told = LabelMaps.heard(asked)
         answers = locals_.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
@@ -128,7 +130,7 @@ class Conversation(Algorithm):
         found = self._recalled(clients, rng)[0].logits(messages[clients[0].id].tensors["images"])
         return {client.id: Message({"logits": found[k]}) for k, client in enumerate(clients)}
 
-    def _recalled(self, clients: Sequence[Client], rng: Rng) -> tuple[Locals, int, int]:
+    def _recalled(self, clients: Sequence[Client], rng: Rng) -> tuple[ClientsHere, int, int]:
         """The clients' side as it was left, and the step and part that a question belongs to."""
         *root, _, step, part = rng.path
         weights = torch.stack([client.memory[WEIGHT] for client in clients])
@@ -136,7 +138,7 @@ class Conversation(Algorithm):
         noise = self.budget(steps)[0] if self.settings.private else 0.0
         epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
         above = Rng(rng.seed, tuple(root))
-        locals_ = Locals(clients, self.settings, weights, noise, above, epoch)
+        locals_ = ClientsHere(clients, self.settings, weights, noise, above, epoch)
         locals_.set_rate(self.settings.gan_rate(int(step), steps))
         return locals_, int(step), int(part)
 
@@ -186,28 +188,28 @@ class Conversation(Algorithm):
 Down = Callable[[int], Mapping[str, torch.Tensor]]
 
 
-def _with(images: torch.Tensor, told: Told | None) -> Down:
+def _with(images: torch.Tensor, told: LabelMaps | None) -> Down:
     """Images, with the label maps that they were made from."""
     return lambda k: {"images": images, **(told.of(k) if told else {})}
 
 
-class Side(Protocol):
-    """The clients' side of stage two, as the server sees it: see `Locals`."""
+class ClientsSide(Protocol):
+    """The clients' side of stage two, as the server sees it: see `ClientsHere`."""
 
     def answer(
-        self, images: torch.Tensor, step: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
     ) -> tuple[Answers, Any]:
         """The answers of all clients, and what `pull_back` needs to know of the step."""
 
-    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Any:
+    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Any:
         """What `pull_back` needs to know of a step in which nobody answers."""
 
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from."""
 
-    def pull_back(self, graph: Any, pull: Pull, step: int) -> torch.Tensor | None:
+    def pull_back(self, graph: Any, pull: AnswerGradients, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; D_k's step is taken when this returns."""
 
     def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
@@ -220,7 +222,7 @@ class Side(Protocol):
         """Keep in the clients' memories what has changed."""
 
 
-class Distant:
+class ClientsElsewhere:
     """The side of clients that are elsewhere: every call is a question to all of them.
 
     What crosses is counted by the caller, as for clients at hand.
@@ -256,7 +258,9 @@ class Distant:
             for name in form
         }
 
-    def _answers(self, question: str, images: torch.Tensor, rng: Rng, told: Told | None) -> Answers:
+    def _answers(
+        self, question: str, images: torch.Tensor, rng: Rng, told: LabelMaps | None
+    ) -> Answers:
         names = ["logits"]
         if self.algorithm.settings.sends_judgements:
             names += ["discriminator/generated", "discriminator/real"]
@@ -268,22 +272,22 @@ class Distant:
         return Answers(logits, generated, real.squeeze(1))
 
     def answer(
-        self, images: torch.Tensor, step: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
     ) -> tuple[Answers, Down]:
         """The answers, and what `pull_back` has to send: the clients remember the images."""
         return self._answers("answer", images, part_of(self.rng, step), told), lambda _: {}
 
-    def judge_only(self, images: torch.Tensor, step: int, told: Told | None = None) -> Down:
+    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Down:
         """What `pull_back` has to send: the images, which nobody has seen yet."""
         return _with(images, told)
 
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: Told | None = None
+        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from."""
         return self._answers("answer_only", images, part_of(self.rng, step, part), told)
 
-    def pull_back(self, graph: Down, pull: Pull, step: int) -> torch.Tensor | None:
+    def pull_back(self, graph: Down, pull: AnswerGradients, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; D_k's step is taken when this returns."""
         name, wanted = "gradients/images", bool(pull.of(0)) or self.algorithm.settings.gan > 0
         form = {name: self.form[name]} if wanted else {}

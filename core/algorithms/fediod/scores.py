@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from core import distillation
-from core.algorithms.fediod.conversation import Side
-from core.algorithms.fediod.server import Centre
+from core.algorithms.fediod.conversation import ClientsSide
+from core.algorithms.fediod.server import Server
 from core.data import Split
 from core.metrics.image_quality import (
     adapted_inception_score,
@@ -22,7 +22,7 @@ from core.metrics.image_quality import (
 PART = 1000
 
 
-def inception_scores(side: Side, centre: Centre, images: torch.Tensor) -> dict[str, float]:
+def inception_scores(side: ClientsSide, centre: Server, images: torch.Tensor) -> dict[str, float]:
     """Inception scores of synthetic images (M, C, S, S) in [0, 1]: by the teachers, and by Inception
     where its weights are on disk.
     """
@@ -36,7 +36,7 @@ def inception_scores(side: Side, centre: Centre, images: torch.Tensor) -> dict[s
     return scores | {"inception_score": inception_score(found)}
 
 
-def ensemble_accuracy(side: Side, centre: Centre, split: Split) -> float:
+def ensemble_accuracy(side: ClientsSide, centre: Server, split: Split) -> float:
     """Share of a split's images on which the ensemble of the teachers (Eq. 9) is right, weighted by
     the class ratio alone (Eq. 8 without D_k): how much the teachers know together.
     """

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from core import distillation
-from core.algorithms.fediod.clients import Answers, Pull
+from core.algorithms.fediod.clients import AnswerGradients, Answers
 from core.algorithms.fediod.settings import Settings
 from core.families import conditional, generative
-from core.families.conditional import Told
+from core.families.conditional import LabelMaps
 from core.federation import Task, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator, LabelToImage
@@ -51,7 +51,7 @@ def generator_from(
     return unpack(new_generator(task, settings, Rng(0)), tensors, "generator/")
 
 
-class Centre:
+class Server:
     """Generator G and student S, and what they minimise."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Centre:
             found |= pack_optimiser(optimiser, network, f"{kind}/optimiser/")
         return found
 
-    def told(self, step: int, part: int = 0) -> Told | None:
+    def told(self, step: int, part: int = 0) -> LabelMaps | None:
         """w of a batch where the generator is told label maps; None where w is noise."""
         if not self.maps:
             return None
@@ -169,7 +169,9 @@ class Centre:
             total.append(s.balance * distillation.balance_loss(q, self.weights))
         return torch.stack(total).sum() if total else None
 
-    def learn(self, answers: Answers, images: torch.Tensor) -> tuple[Pull, torch.Tensor | None]:
+    def learn(
+        self, answers: Answers, images: torch.Tensor
+    ) -> tuple[AnswerGradients, torch.Tensor | None]:
         """One step of the student, and the gradient of the generator's loss L_conf + L_unique -
         L_mimic.
 
@@ -202,7 +204,7 @@ class Centre:
         self.seen = {"mimic": mimic.detach(), "logits": answers.logits}
         if answers.generated is not None and answers.real is not None:
             self.seen |= {"judged_generated": answers.generated, "judged_real": answers.real}
-        return Pull(through_logits, through_judges), through_images
+        return AnswerGradients(through_logits, through_judges), through_images
 
     def learn_only(self, answers: Answers, images: torch.Tensor) -> None:
         """One step of the student alone."""
