@@ -53,6 +53,12 @@ def adam(
     return torch.optim.Adam(parameters, lr=lr, betas=(beta, 0.999), weight_decay=weight_decay)
 
 
+def scale_rates(optimisers: Iterable[torch.optim.Optimizer], factor: float) -> None:
+    """Multiply the learning rates of optimisers, in place."""
+    for group in (group for optimiser in optimisers for group in optimiser.param_groups):
+        group["lr"] *= factor
+
+
 def take_step(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
     """A step of each optimiser down a loss, which is a scalar."""
     for optimiser in optimisers:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -70,7 +71,7 @@ from core.metrics import earth_movers_distance
 from core.metrics.transport import solver
 from core.models import Classifier, FeatureGenerator
 from core.rng import Rng
-from core.training import batches, sgd, train
+from core.training import batches, scale_rates, sgd, train
 
 WEIGHTS = ("dynamic", "class_balanced", "uniform")
 
@@ -330,14 +331,9 @@ class FedMK(condensing.Condensing):
                 return loss
             return loss + beta * task.loss(model.classifier(features[rows]), classes[rows])  # type: ignore[operator]
 
-        optimiser = sgd(model.parameters(), training)
-
-        def halfway() -> None:
-            for group in optimiser.param_groups:
-                group["lr"] *= training.decay
-
-        learn = rng.at("learn")
-        train(model, images, labels, training, steps, objective, learn, [optimiser], halfway)
+        optimisers, learn = [sgd(model.parameters(), training)], rng.at("learn")
+        slower = partial(scale_rates, optimisers, training.decay)
+        train(model, images, labels, training, steps, objective, learn, optimisers, slower)
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared

@@ -19,7 +19,7 @@ from core.checks import number, one_of, whole
 from core.errors import InputError
 from core.rng import Rng
 from core.server.contrastive import Projector, relational_contrastive_loss
-from core.training import sgd, train
+from core.training import scale_rates, sgd, train
 
 #: a weight of the contrastive term below float32's rounding of the cross-entropy's weight, 1
 NEGLIGIBLE = 2.0**-24
@@ -161,8 +161,7 @@ def update_model(
     def halfway() -> None:
         nonlocal weight
         weight *= 1.0 if contrast is None else contrast.fade
-        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
-            group["lr"] *= settings.decay
+        scale_rates(optimisers, settings.decay)
 
     def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         term = contrast if weight > NEGLIGIBLE else None
