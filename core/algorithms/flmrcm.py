@@ -39,7 +39,6 @@ from core.federation import (
     State,
     Task,
     pack,
-    supervised,
     train,
 )
 from core.federation.local_training import Objective
@@ -208,14 +207,14 @@ class FLMRCM(fedavg.FedAvg):
         """What a client minimises beside a target that made `latents`; each call is a step of the
         identifier.
         """
-        plain = supervised(task)
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():
-                own = encoder(model).encode(task.inputs(images))[-1].float()
+                outputs, maps = encoder(model).answer(task.inputs(images))
+            own = maps.float()
             take_step(identified(identifier(own.detach()), identifier(latents)), optimiser)
             # L_recon + lambda_adv L_advE
-            return plain(model, images, labels) + self.settings.adversarial * confused(
+            return task.loss(outputs, labels) + self.settings.adversarial * confused(
                 identifier(own)
             )
 
