@@ -15,6 +15,12 @@ class InputError(ValueError):
     """
 
 
+class Diverged(InputError):
+    """Training has left numbers that are not finite: with other settings, or another seed, it need
+    not.
+    """
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of `known`, with the nearest name as a hint.
 

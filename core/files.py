@@ -28,6 +28,10 @@ class FileError(InputError):
     """
 
 
+class Busy(FileError):
+    """Another process is at it."""
+
+
 def read_bounded(path: Path, most: int, what: str) -> bytes:
     """The bytes of a file. Raises InputError where it is none (a folder, a pipe, a device), where
     it has more than `most` bytes and where it cannot be read. `what` is the name of its kind.
@@ -166,7 +170,7 @@ def alone(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file at `path`; the system lets go of it when the process ends in any way.
 
     A process that is being killed may take a moment for it, so this waits `PATIENCE` seconds.
-    Raises FileError where another process holds it, or it cannot be written.
+    Raises Busy where another process holds it, and FileError where it cannot be written.
     """
     from filelock import FileLock, Timeout
 
@@ -174,7 +178,7 @@ def alone(path: Path, what: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, timeout=PATIENCE).acquire()
     except Timeout:
-        raise FileError(f"another process is at {what}; wait for it (its lock is {path})") from None
+        raise Busy(f"another process is at {what}; wait for it (its lock is {path})") from None
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror or error}") from None
     with lock:

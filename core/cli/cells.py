@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,7 +91,7 @@ def table(
         print(textwrap.fill(spec.note, 120))
     waiting = found[found.verdict == "pending"]
     if len(waiting):
-        print(_first_of(waiting, spec.cells(profile or "laptop"), known))
+        print(_first_of(waiting, spec, known))
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
 
@@ -140,20 +140,21 @@ def table_in_columns(found: Any) -> str:
     return shown[SHOWN].to_string(index=False)
 
 
-def _first_of(waiting: Any, cells: Iterable[Any], known: Mapping[str, Any]) -> str:
+def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
     """How to run the first pending cell of a table, one whose data are here if there is any."""
     from core.data import present_names
     from core.experiments import queue
 
     elsewhere, here = queue.recorded_elsewhere(known), present_names()
     needed = {
-        (cell.row, cell.column): cell.experiments[0].dataset in here
-        for cell in cells
+        (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
+        for profile in waiting.profile.unique()
+        for cell in spec.cells(profile)
         if not all(map(elsewhere, cell.experiments))
     }
     for ready in (True, False):
         for row in waiting.itertuples():
-            if needed.get((row.row, row.column)) == ready:
+            if needed.get((row.row, row.column, row.profile)) == ready:
                 away = (
                     ""
                     if ready

@@ -59,6 +59,7 @@ def _runnable(profile: str, shard: str | None, only: str | None, out: Path | Non
 
 def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: Any) -> None:
     from core.experiments import queue
+    from core.files import Busy
     from core.metrics import headline
 
     failed = sum(queue.failed_before(item.experiment, item.paper, out) for item in items)
@@ -66,7 +67,9 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
     for item, outcome in queue.run_pending(items, minutes, out, runtime, True):
         run = item.experiment
         what = f"{item.cells[0]} seed {run.seed}"
-        if isinstance(outcome, InputError):
+        if isinstance(outcome, Busy):
+            print(f"{what}: {outcome}", file=sys.stderr)
+        elif isinstance(outcome, InputError):
             failed += 1
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif outcome.status == "complete":
@@ -78,7 +81,7 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
             )
         else:
             print(f"{what}: {len(outcome.rounds)} of {run.rounds} rounds, goes on next time")
-    left = len(items) - complete
+    left = sum(not queue.done_before(item, out) for item in items)
     why = f", {failed} of them failed with this code" if failed else ""
     more = "; the same command goes on" if left > failed else ""
     print(f"{complete} runs completed, {left} still pending here{why}{more}")

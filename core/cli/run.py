@@ -42,7 +42,8 @@ Alpha = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="iid, natural, pathological,classes_per_client=5, or a JSON file (a path, or below the "
+        help="iid, natural, dirichlet,min_size=10 (with --alpha), pathological,classes_per_client=5, or "
+        "a JSON file (a path, or below the "
         'data folder) with {"client_idx": [[samples of client 0], …]}.'
     ),
 ]
@@ -119,19 +120,21 @@ def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
 
 def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
     """The partition that the options name."""
-    if alpha is not None and partition not in (None, "dirichlet"):
-        raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
-    if alpha is not None and not math.isfinite(alpha):
-        raise InputError(f"--alpha must be a number above 0, not {alpha}")
-    if alpha is not None:
-        return {"name": "dirichlet", "alpha": alpha}
-    if partition is None:
+    if partition is None and alpha is None:
         return None
-    if partition.endswith(".json"):
+    if partition is not None and partition.endswith(".json") and alpha is None:
         here = Path(partition)
         return {"name": "file", "file": str(here.absolute() if here.is_file() else here)}
-    name, *rest = partition.split(",")
+    name, *rest = (partition or "dirichlet").split(",")
     options = pairs(rest)
+    if alpha is not None:
+        if name != "dirichlet":
+            raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
+        if "alpha" in options:
+            raise InputError("alpha is stated twice: in --alpha and in --partition")
+        if not math.isfinite(alpha):
+            raise InputError(f"--alpha must be a number above 0, not {alpha}")
+        options["alpha"] = alpha
     if name == "dirichlet" and "alpha" not in options:
         raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
     return {"name": name, **options}
@@ -285,6 +288,7 @@ def _measure(
     """Run experiments one after the other and say what came out, of a cell beside what is printed. One
     that diverges does not stop the others.
     """
+    from core.errors import Diverged
     from core.experiments import queue
     from core.experiments.profiles import Profile as Profiles
     from core.experiments.record import ADHOC, code_version
@@ -303,7 +307,7 @@ def _measure(
             record, path, computed = queue.measure(
                 experiment, paper, out=out, runtime=runtime, progress=True, stale=stale
             )
-        except UploadError as error:
+        except (UploadError, Diverged) as error:
             if len(experiments) == 1:
                 raise
             failed.append(experiment.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,8 +88,18 @@ def data_(
     lacks = "" if root.is_dir() else ", which is not there"
     print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
-        here = _own(info.name) if data.is_own(info.name) else "here"
-        print(f"{info.name:20}  {here if info.present else 'missing: ' + info.how_to_get}")
+        there = _own(info.name) if data.is_own(info.name) else _sizes(info)
+        print(f"{info.name:20}  {there if info.present else 'missing: ' + info.how_to_get}")
+
+
+def _sizes(info: Any) -> str:
+    """Which of its sizes are here, where a data set comes in several."""
+    if len(info.sizes) < 2:
+        return "here"
+    sizes = " and ".join(map(str, info.present_sizes))
+    usual = info.sizes[0]
+    lacks = "" if usual in info.present_sizes else f", missing at {usual}: {info.how_to_get}"
+    return f"here at {sizes} pixels{lacks}"
 
 
 def _own(name: str) -> str:

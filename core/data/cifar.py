@@ -170,11 +170,11 @@ def load_cifar100(root: Path, coarse: bool) -> Dataset:
     """
     name, classes = ("cifar100_coarse", SUPERCLASSES) if coarse else ("cifar100", FINE)
     folder = root / FOLDER100
-    if folder.is_dir():
+    path = root / "cifar100.npz"
+    if all((root / file).is_file() for file in FILES100) or not path.is_file():
         key = "coarse_labels" if coarse else "fine_labels"
         train, test = (_split([folder / part], key, len(classes)) for part in ("train", "test"))
         return assemble(name, train, None, test, classes, MEAN100, STD100, folder)
-    path = root / "cifar100.npz"
     fine = load_npz(path, name, FINE, MEAN100, STD100, size=32)
     if not coarse:
         return fine

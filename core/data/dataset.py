@@ -167,10 +167,15 @@ def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
     has none.
 
     The training set keeps its rows, because partitions count them; `held_out` says which must not
-    be handed out.
+    be handed out. Raises InputError for images with masks: patches of one picture overlap, so those
+    that are held out would be trained on.
     """
     if len(dataset.val):
         return dataset
+    if dataset.learns != "classification":
+        raise InputError(
+            f"{dataset.name} has no validation split, and patches of the same pictures are none"
+        )
     train = dataset.train
     rows = (
         torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values

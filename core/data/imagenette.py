@@ -94,7 +94,9 @@ def load_imagenette(root: Path, size: int) -> Dataset:
     names = tuple(CLASSES.values())
     if packed(root, size).is_file():
         return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD, size)
-    folder = next((root / name for name in FOLDERS if (root / name).is_dir()), root / FOLDERS[0])
+    parts = ("train", "val")
+    whole = (root / n for n in FOLDERS if all((root / n / part).is_dir() for part in parts))
+    folder = next(whole, root / FOLDERS[0])
     train, test = _split(folder / "train", size), _split(folder / "val", size)
     return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)
 

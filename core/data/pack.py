@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from core.data.catalogue import SOURCES, Source
@@ -35,7 +35,7 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     """
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
-    for size, name, source, files in sorted(_candidates(folder), key=lambda one: one[:2]):
+    for size, name, source, files in sorted(_candidates(folder, room), key=lambda one: one[:2]):
         if size <= room and not any(files == taken for _, taken in chosen.values()):
             chosen[name], room = (source, files), room - size
     if not chosen:
@@ -65,7 +65,19 @@ def shareable() -> list[str]:
     return [name for name, source in SOURCES.items() if source.licence.startswith(FREE)]
 
 
-def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
+def _packed(files: Sequence[Path], most: int) -> int:
+    """Bytes of files when they are packed; where these are more than `most`, a number above it."""
+    size = 0
+    for path in files:
+        packer = zlib.compressobj(1)
+        with path.open("rb") as file:
+            while size <= most and (block := file.read(2**20)):
+                size += len(packer.compress(block))
+        size += len(packer.flush())
+    return size
+
+
+def _candidates(folder: Path, most: int) -> Iterator[tuple[int, str, Source, list[Path]]]:
     """Bytes in a pack, name, source and files of each set that is here and may be passed on."""
     for source in SOURCES.values():
         for size in source.sizes:
@@ -76,8 +88,7 @@ def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
                     and source.licence.startswith(FREE)
                     and all(file.is_file() for file in files)
                 ):
-                    packed = sum(len(zlib.compress(file.read_bytes(), 1)) for file in files)
-                    yield packed, source.title(size), source, files
+                    yield _packed(files, most), source.title(size), source, files
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

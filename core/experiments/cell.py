@@ -36,6 +36,10 @@ class Place:
         return [text for text in texts if text]
 
 
+#: how the names of metrics begin of which less is better
+LESS = ("condensation_ratio", "emd", "hd95", "mia_auc", "mia_server_auc", "mia_tpr", "upload")
+
+
 @attrs.frozen(eq=False, kw_only=True)
 class Cell:
     """One number of a table: what is printed, and the runs that measure it at one profile."""
@@ -77,6 +81,13 @@ class Cell:
     def metric(self) -> str:
         """What is measured, as the table names it."""
         return self.place.metric
+
+    @property
+    def better(self) -> str:
+        """Which values are better, "higher" or "lower": as print has it, else by what is measured."""
+        if self.published:
+            return self.published.better
+        return "lower" if self.metric.startswith(LESS) else "higher"
 
     @property
     def record_metric(self) -> str:

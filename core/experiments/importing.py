@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -30,11 +30,12 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     stands, if there is one.
 
     Raises InputError when the folder holds no record, or one of them is damaged, cannot come from a
-    run, belongs to an algorithm that is not here, or has another name than its experiment; nothing
-    is copied then.
+    run, belongs to an algorithm that is not here, was measured on other data than the book's, or has
+    another name than its experiment; nothing is copied then.
     """
     found = [_checked(path) for path in _below(folder)]
     here = records(root)
+    _of_the_same_data(found, here)
     complete = [(path, record) for path, record in found if record.status == "complete"]
     apart = [record.experiment for path, record in complete if path.parent.name == ADHOC]
     papers, fresh = _papers(apart), dict[str, tuple[Path, Record]]()
@@ -48,6 +49,20 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     for home, record in fresh.values():
         record.save(home)
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
+
+
+def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
+    """Raise InputError for a record whose data set is another one than that which the book's records
+    have under its name: their means would be of two things.
+    """
+    known = {record.experiment.dataset: record.fingerprint for record in here.values()}
+    for path, record in found:
+        name = record.experiment.dataset
+        if known.get(name, record.fingerprint) != record.fingerprint:
+            raise InputError(
+                f"the record {path} was measured on other data than the book's records have under the "
+                f"name {name} (another order or version of it): it stays apart"
+            )
 
 
 def records_below(folder: Path) -> list[Record]:

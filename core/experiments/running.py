@@ -202,6 +202,7 @@ def _taken(
         kept_interrupts() as interrupt_again,
         _failure_told(kept, record),
     ):
+        in_time()  # from here on the first round is timed
         for result in results:
             kept.add(result)
             if result.followed:
@@ -236,7 +237,8 @@ def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
 
 def _in_time(deadline: float | None) -> Callable[[], bool]:
     """To be asked between rounds, or runs: whether one that takes a fifth longer than the longest so
-    far would end before the deadline. What comes before the first question is not timed.
+    far would end before the deadline. What comes before the first question is not timed, and its
+    answer says only whether the deadline is ahead.
     """
     started = longest = 0.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from core.errors import InputError
+from core.errors import Diverged, InputError
 from core.federation import checkpoint as checkpoints
 from core.federation.algorithm import Algorithm, State
 from core.federation.checkpoint import Checkpoint
@@ -129,26 +129,26 @@ def rounds(
 
 def tested(algorithm: Algorithm, task: Task, state: State, number: int) -> dict[str, float]:
     """The metrics after a round, after the last one with the algorithm's own measures. Raises
-    InputError, naming a metric, where one is not finite.
+    Diverged, naming a metric, where one is not finite.
     """
     metrics = task.evaluate(algorithm.model(state), algorithm.schedule.evaluate_on)
     if number == algorithm.schedule.rounds:
         metrics = joined(metrics, algorithm.measures(state))
     for name, value in metrics.items():
         if not math.isfinite(value):
-            raise InputError(f"the test after round {number} gives {name!r} = {value}, no number")
+            raise Diverged(f"the test after round {number} gives {name!r} = {value}, no number")
     return metrics
 
 
 def finite_state(state: State, number: int) -> State:
-    """Hand a state on. Raises InputError, naming a tensor, where one is not finite: what comes
+    """Hand a state on. Raises Diverged, naming a tensor, where one is not finite: what comes
     after it would be computed from nothing.
     """
     floats = {name: value for name, value in state.tensors.items() if value.is_floating_point()}
     sound = [torch.isfinite(value).all() for value in floats.values()]
     if sound and not bool(torch.stack(sound).all()):
         bad = next(name for name, fine in zip(floats, sound, strict=True) if not fine)
-        raise InputError(
+        raise Diverged(
             f"round {number} left {bad!r} with values that are not finite: training has diverged; "
             "a smaller learning rate may help"
         )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from core.errors import InputError
+from core.errors import Diverged, InputError
 
 
 def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -76,7 +76,7 @@ def _checked(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, 
             f"labels must lie in 0 .. {logits.shape[1] - 1}, but go from {labels.min()} to {labels.max()}"
         )
     if not bool(torch.isfinite(logits).all()):
-        raise InputError(
+        raise Diverged(
             "the model's outputs are not finite: the training has diverged, try a smaller learning rate"
         )
     return logits, labels

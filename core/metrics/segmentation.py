@@ -72,6 +72,8 @@ def _same(truth: np.ndarray, predicted: np.ndarray) -> None:
         raise InputError(
             f"the masks to compare have shapes {truth.shape} and {predicted.shape}; both must be (H, W)"
         )
+    if min(truth.min(initial=0), predicted.min(initial=0)) < 0:
+        raise InputError("a mask to compare marks padding (-1): cut it to the picture first")
 
 
 def _overlaps(

@@ -58,14 +58,13 @@ def earth_movers_distance(
     if not bool(torch.isfinite(costs).all()):
         raise InputError("the earth mover's distance needs finite vectors")
     ot = solver()
-    value = float(
-        ot.emd2(ot.unif(len(first)), ot.unif(len(second)), costs.numpy(), numItermax=STEPS)
-    )
-    if not math.isfinite(value):
+    ends = ot.unif(len(first)), ot.unif(len(second))
+    value, log = ot.emd2(*ends, costs.numpy(), numItermax=STEPS, log=True)
+    if log["warning"] or not math.isfinite(value):
         raise InputError(
             "the earth mover's distance was not found: the transport problem did not converge"
         )
-    return max(value, 0.0)
+    return max(float(value), 0.0)
 
 
 def ground_costs(first: torch.Tensor, second: torch.Tensor, ground: str) -> torch.Tensor:

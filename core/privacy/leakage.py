@@ -47,8 +47,8 @@ class DeepLeakage:
 @attrs.frozen(eq=False)
 class Restored:
     """What an attack found: images (N, C, H, W), probabilities of their labels (N, classes), and
-    the distance of the gradients after every iteration (iterations,), of which the images belong to
-    the smallest.
+    the distance of the gradients after every iteration, of which the images belong to the smallest:
+    (iterations,), or fewer where a step was not finite.
     """
 
     images: torch.Tensor

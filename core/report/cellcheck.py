@@ -48,12 +48,14 @@ def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
         return f"{where} the book has no record of it"
     if [row["metrics"] for row in book.rounds] == [row["metrics"] for row in yours.rounds]:
         return f"{where} all rounds equal the book's to the last bit"
-    theirs, mine = (attrs.asdict(one)["environment"] | {"code": one.code} for one in (book, yours))
-    other = [name for name in ("code", *ALIKE) if theirs.get(name) != mine.get(name)]
+    theirs, mine = (
+        one.environment | {"data": one.fingerprint[:12], "code": one.code} for one in (book, yours)
+    )
+    other = [name for name in ("data", "code", *ALIKE) if theirs.get(name) != mine.get(name)]
     reason = ", ".join(
         f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here" for name in other
     )
     values = " there, ".join(
         formatted(measured(one, cell), None, cell.unit) for one in (book, yours)
     )
-    return f"{where} {values} here; not the same bits ({reason or 'code and machine are the same'})"
+    return f"{where} {values} here; not the same bits ({reason or 'data, code and machine are the same'})"

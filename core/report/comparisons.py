@@ -55,9 +55,9 @@ def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
 
     Simes (1986): of the chances of m leads as low as these, in rising order, the i-th is at most
     5% * i / m. One lead far below counts, or many that are a little below, and true claims are refuted
-    in at most 5% of cases, also where comparisons share runs. Where a row is to lead several
-    rivals, each of them is a comparison, so looking for the best costs nothing. One seed decides
-    nothing.
+    in at most 5% of cases, also where comparisons share a side and so rise and fall together. Where a
+    row is to lead several rivals, each of them is a comparison, so looking for the best costs nothing.
+    One seed decides nothing.
     """
     low = chances(found, by)
     return any(p <= 0.05 * i / len(low) for i, p in enumerate(low, 1))
@@ -169,7 +169,5 @@ def _interval(gaps: Sequence[float]) -> tuple[float, ...]:
 
 
 def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
-    printed = [cell.published for cell in cells.values() if cell.published]
-    if printed:
-        return printed[0].better == "lower"
-    return next(iter(cells.values())).metric.startswith("upload")
+    printed = [cell for cell in cells.values() if cell.published]
+    return (printed or list(cells.values()))[0].better == "lower"

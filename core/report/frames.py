@@ -211,7 +211,7 @@ def _row(cell: Cell, found: Judgement, codes: int) -> dict[str, Any]:
         "column": cell.column,
         "metric": cell.metric,
         "unit": cell.unit,
-        "better": printed.better if printed else "higher",
+        "better": cell.better,
         "printed": printed.value if printed else None,
         "printed_std": printed.std if printed else None,
         "printed_text": printed.text if printed else "",

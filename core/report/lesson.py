@@ -14,6 +14,7 @@ from torch import nn
 from core import experiments, models
 from core.condensation import LatentEncoder, engine, initial_images, to_wire
 from core.condensation.problem import Condensation, Draws, Problem, RealData
+from core.errors import InputError
 from core.experiments import Experiment, Record
 from core.experiments.profiles import apply
 from core.federation import Client, RoundResult, State, Task
@@ -151,7 +152,9 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with some of its arguments changed; data and model must stay."""
+        """The same lesson with some of its arguments changed. Raises InputError where they change the
+        data or the model, which all runs of a lesson share.
+        """
         kept = {
             "profile": self.profile,
             "algorithm": self.algorithm,
@@ -160,6 +163,11 @@ class Lesson:
             **self.fields,
         }
         other = type(self)(**{**kept, **changes})
+        for field in ("dataset", "model", "model_options"):
+            if getattr(self.experiment(), field) != getattr(other.experiment(), field):
+                raise InputError(
+                    f"{field} is the same in all runs of a lesson: make another lesson"
+                )
         other.__dict__["task"] = self.task
         return other
 

@@ -15,7 +15,7 @@ from core.metrics import headline
 ALWAYS = ("algorithm", "dataset", "split", "profile")
 MB = 2**20
 #: options that `split_in_words` tells already
-IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client", "file")}
+IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client")}
 
 
 def summary_frame(measured: Mapping[str, Record]) -> pd.DataFrame:
@@ -26,7 +26,8 @@ def summary_frame(measured: Mapping[str, Record]) -> pd.DataFrame:
 
     Fields of an experiment and settings go by their names, options of the model, the split and the
     attack by `model.NAME`, `split.NAME` and `attack.NAME`. A setting differs where two runs of one
-    algorithm have different values of it, whether they were stated or are defaults.
+    algorithm have different values of it, whether they were stated or are defaults; anything else
+    where any two runs do.
     """
     rows = pd.DataFrame([dict(_told(record)) for record in measured.values()])
     if rows.empty:
@@ -34,7 +35,11 @@ def summary_frame(measured: Mapping[str, Record]) -> pd.DataFrame:
             columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
         )
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
-    shown = [*ALWAYS, *(name for name in rows if name not in apart and _differs(rows, name))]
+    own = {name for record in measured.values() for name in record.settings}
+    differ = (
+        n for n in rows if n not in apart and _differs(rows, n, "algorithm" if n in own else "")
+    )
+    shown = [*ALWAYS, *differ]
     of = rows.drop_duplicates([*shown, "seed"]).groupby(shown, dropna=False)
     summary = of.agg(
         seeds=("seed", "size"),
@@ -84,9 +89,10 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     yield "core seconds", record.core_seconds
 
 
-def _differs(rows: pd.DataFrame, name: Any) -> bool:
-    """Whether two runs of one algorithm differ in this."""
-    return bool((rows.groupby("algorithm")[name].nunique(dropna=False) > 1).any())
+def _differs(rows: pd.DataFrame, name: Any, within: str = "") -> bool:
+    """Whether two runs differ in this; with `within` two that are alike in that."""
+    groups = rows.groupby(within)[name] if within else rows[[name]]
+    return bool((groups.nunique(dropna=False) > 1).any())
 
 
 def split_in_words(partition: Mapping[str, Any]) -> str:

@@ -68,9 +68,8 @@ def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many of `numbers` have each verdict, a row for each kind: results, costs, and settings."""
     rows = numbers(measured)
     counts = pd.crosstab(rows["kind"], rows["verdict"])
-    return counts.reindex(
-        index=["results", "costs", "settings"], columns=list(VERDICTS[:6]), fill_value=0
-    )
+    seen = [name for name in VERDICTS if name in VERDICTS[:6] or name in counts]
+    return counts.reindex(index=["results", "costs", "settings"], columns=seen, fill_value=0)
 
 
 def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:

@@ -500,13 +500,12 @@ def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch)
     for cell in spec.cells("paper"):  # nothing is scaled down there
         for run in cell.experiments:
             done[run.id] = attrs.evolve(some, experiment=run)
-    monkeypatch.setattr(experiments, "records", lambda: done)
-    said = cli._first_of(waiting, spec.cells("converged"))
+    said = cli._first_of(waiting, spec, done)
     assert said == "pending: the very same runs are on record with another profile"
     first = spec.cells("converged")[0]
     for run in first.experiments:
         del done[attrs.evolve(run, profile="paper").id]
-    assert f"--cell {first.address} " in cli._first_of(waiting, spec.cells("converged"))
+    assert f"--cell {first.address} " in cli._first_of(waiting, spec, done)
 
 
 def test_a_table_says_what_is_to_be_known_of_it(capsys):

@@ -1,5 +1,7 @@
 """What the command line says where a user tries things of their own."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,21 @@ def test_a_seed_that_diverges_does_not_stop_the_others(capsys, tmp_path):
     for seed, line in zip((3, 4), said, strict=True):
         assert f"error: seed {seed}: the upload of client" in line and "diverge" in line
     assert len(list(tmp_path.glob("adhoc/*.json"))) == 2
+
+
+def test_a_seed_whose_server_diverges_does_not_stop_the_others(capsys, tmp_path):
+    given = ["--algorithm", "centralized", "--out", str(tmp_path), "--seed", "0", "--seed", "1"]
+    assert main([*RUN, *given, "--set", "lr=1e38"]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(said) == 2 and all("not finite" in line for line in said)
+
+
+def test_a_dirichlet_partition_takes_its_options_beside_alpha(capsys, tmp_path):
+    split = ["--partition", "dirichlet,min_size=0,cap=true"]
+    assert main([*RUN, *split, "--alpha", "0.5", "--out", str(tmp_path)]) == 0
+    (made,) = tmp_path.glob("adhoc/*.json")
+    told = json.loads(made.read_text())["experiment"]["partition"]
+    assert told == {"name": "dirichlet", "alpha": 0.5, "min_size": 0, "cap": True}
 
 
 def test_a_split_is_told_with_its_number_of_classes(capsys, tmp_path):
@@ -60,6 +77,11 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
     [
         (["notebook", "11_fedvck", "-p", "alpha", "--out", "x.ipynb"], "-p alpha lacks a value"),
         ([*RUN, "--out", __file__], "is a file, not a folder"),
+        ([*RUN, "--partition", "dirichlet,alpha=1", "--alpha", "2"], "alpha is stated twice"),
+        (
+            [*RUN, "--partition", "iid", "--alpha", "2"],
+            "--alpha belongs to the dirichlet partition",
+        ),
         ([*RUN, "--set", "zzz=1"], "`python -m core algorithms fedavg` explains each"),
         (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
     ],

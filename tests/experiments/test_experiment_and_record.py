@@ -152,6 +152,18 @@ def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
         importing.import_records(there, here)
 
 
+def test_records_of_other_data_under_the_same_name_stay_apart(tmp_path):
+    """Of two copies of a data set in another order the means would be of two things."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for out, seed in ((here, 0), (there, 1)):
+        queue.measure(small(seed=seed), "adhoc", out=out, runtime=Runtime())
+    (path,) = there.glob("adhoc/*.json")
+    attrs.evolve(Record.load(path), fingerprint="0" * 64).save(path)
+    with pytest.raises(InputError, match="measured on other data than the book's"):
+        importing.import_records(there, here)
+    assert len(list(here.glob("adhoc/*.json"))) == 1
+
+
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
     waiting = queue.pending("quick", tmp_path)
     for item in waiting[::40]:

@@ -57,7 +57,7 @@ def test_it_goes_on_where_all_is_the_same(files):
 def test_what_was_done_stays_in_the_record_where_time_is_up_at_once(tmp_path, monkeypatch):
     """The rounds of a checkpoint come back in one go: they are saved once, and none is lost."""
     files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
-    longer, answers = attrs.evolve(TINY, rounds=5), iter([True, True, False])
+    longer, answers = attrs.evolve(TINY, rounds=5), iter([True, True, True, False])
     with monkeypatch.context() as patch:
         patch.setattr(running, "_in_time", lambda deadline: answers.__next__)
         assert len(run(longer, runtime=Runtime(), **files).rounds) == 3

@@ -39,7 +39,7 @@ def test_one_round_of_other_bits_is_enough_to_differ(cell):
     first, *rest = book.rounds
     rows = [first | {"metrics": first["metrics"] | {"cross_entropy": 0.5}}, *rest]
     other = comparison(cell, [book], [attrs.evolve(book, rounds=rows)])
-    assert len(rest) > 0 and "not the same bits (code and machine are the same)" in other
+    assert len(rest) > 0 and "not the same bits (data, code and machine are the same)" in other
 
 
 def test_all_three_values_stand_below_each_other(cell):

@@ -9,6 +9,7 @@ import torch
 from core import experiments
 from core.algorithms import find
 from core.condensation import LatentEncoder
+from core.errors import InputError
 from core.experiments.profiles import apply
 from core.federation import Ledger
 from core.report.lesson import (
@@ -66,6 +67,8 @@ def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
     changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
     assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
     assert other.task is lesson.task and lesson.experiment().rounds == 2
+    with pytest.raises(InputError, match="model is the same in all runs"):
+        lesson.but(model="lenet")
 
 
 def test_a_run_keeps_what_the_package_gives_round_by_round(lesson):

@@ -80,6 +80,23 @@ def test_a_default_that_is_stated_is_the_same_setting():
     assert frame["mean"].tolist() == pytest.approx([60])
 
 
+def test_two_split_files_of_one_name_are_two_settings():
+    """Runs of two sites, each with a `split.json` in a folder of its own."""
+    frame = summed_up(
+        *(
+            record(score, {}, partition={"name": "file", "file": f"/{site}/split.json"})
+            for site, score in (("a", 0.9), ("b", 0.1))
+        )
+    )
+    assert frame["split.file"].tolist() == ["/a/split.json", "/b/split.json"]
+    assert frame["mean"].tolist() == pytest.approx([90, 10])
+
+
+def test_what_differs_between_algorithms_is_shown_but_for_their_settings():
+    frame = summed_up(record(0.5, {}), record(0.5, {"mu": 1.0}, algorithm="fedprox", rounds=3))
+    assert frame.rounds.tolist() == [1, 3] and "mu" not in frame
+
+
 def test_nothing_measured_is_a_table_without_rows():
     assert summed_up().empty
 

@@ -17,9 +17,13 @@ from core.report import notebooks
 from core.report.site import kernels
 
 
+#: the command line, which no notebook imports
+COMMANDS = notebooks.ROOT / "core" / "cli"
+
+
 def surroundings() -> str:
-    """A hash of all that every executed notebook depends on: `core`, the tables, the records, the
-    claims, the benches, which data sets are here, Python.
+    """A hash of what executed notebooks depend on: `core` without its command line, the tables, the
+    records, the claims, the benches, the names of the data sets that are here, Python.
     """
     digest = hashlib.sha256(f"{sys.version}{sorted(data.present_names())}".encode())
     files = [
@@ -33,7 +37,7 @@ def surroundings() -> str:
         *notebooks.ROOT.glob("book/bench/*"),
     ]
     for file in sorted(files):
-        if file.is_file() and ADHOC not in file.parts:
+        if file.is_file() and ADHOC not in file.parts and file.parent != COMMANDS:
             digest.update(f"{file.relative_to(notebooks.ROOT)}\0".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
