@@ -16,7 +16,6 @@ from core.experiments.record import ADHOC
 from core.report import notebooks
 from core.report.site import kernels
 
-
 #: the command line, which no notebook imports
 COMMANDS = notebooks.ROOT / "core" / "cli"
 
