@@ -220,7 +220,8 @@ table("fediod", 8, best)
 # ## Table 2: tumours of ten sizes
 #
 # T1 images with contrast {cite:p}`cheng` stand in for the T2 images of BraTS 2018. As in the paper, ten clients have
-# tumours of ten sizes, the first the smallest.
+# tumours of ten sizes, the first the smallest. Its files name no patients, and neighbours in it may be slices of one:
+# some patients are in training and in test, which makes all numbers here and in Table 9 kinder than new patients would.
 
 # %%
 table("fediod", 2, best)
