@@ -52,9 +52,9 @@ run.per_round().T.round(1)
 # What the generator makes after the last round, and what teachers and discriminators say of it:
 
 # %%
-centre, locals_ = algorithm.sides(run.state, members, Rng(seed))
-judges = locals_.judges
-inputs = task.dataset.standardise(centre.images(0).detach())
+server, side = algorithm.sides(run.state, members, Rng(seed))
+judges = side.judges
+inputs = task.dataset.standardise(server.images(0).detach())
 
 z = answers(lesson.teachers, inputs)  # (K, N, C)
 D_fake = distillation.generated(answers(judges, inputs))  # D_k(x), (K, N)

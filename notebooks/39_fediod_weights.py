@@ -52,14 +52,14 @@ train_set, test, pi = task.dataset.train, task.dataset.test, lesson.shares
 whole = lesson.run()
 game = lesson.run(mimic=0, confidence=0, uniqueness=0)
 members = whole.clients
-centre, locals_ = lesson.method.sides(whole.state, members, Rng(seed))
-own_images = lesson.judged(locals_.judges)
+server, side = lesson.method.sides(whole.state, members, Rng(seed))
+own_images = lesson.judged(side.judges)
 show(lesson.partition_plot())
 
 
 def how_generated(inputs):
     """D_k(x), (K, N), for images in the form of network inputs."""
-    return distillation.generated(answers(locals_.judges, inputs))
+    return distillation.generated(answers(side.judges, inputs))
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show class_input_importance in core"}
@@ -157,7 +157,7 @@ facts = {}
 for images, inputs in held.items():
     targets = mixtures(inputs)["class ratio (*)"]
     with torch.no_grad():
-        guess = centre.student.eval()(inputs).float()
+        guess = server.student.eval()(inputs).float()
     slopes = (guess.softmax(1) - targets.softmax(1)).norm(dim=1)
     facts[images] = {
         "largest probability, mean": targets.softmax(1)

@@ -114,7 +114,7 @@ source(find("fediod").step)
 
 # %% tags=["hide-input"]
 final = run.state
-centre, locals_ = algorithm.sides(final, members, Rng(seed))
+server, side = algorithm.sides(final, members, Rng(seed))
 ways = {"down": "server to client", "up": "client to server"}
 crossing = pd.DataFrame(
     {
@@ -125,7 +125,7 @@ crossing = pd.DataFrame(
         ),
         "bytes": message.nbytes,
     }
-    for exchange in algorithm.step(centre, locals_, final.meta["step"])
+    for exchange in algorithm.step(server, side, final.meta["step"])
     for message in [exchange.of(0)]
 )
 crossing.groupby(list(crossing), sort=False).size().rename(
@@ -155,9 +155,9 @@ crossing.groupby(list(crossing), sort=False).size().rename(
 # a sigmoid, a choice of this project.
 
 # %%
-centre, locals_ = algorithm.sides(final, members, Rng(seed))
-pi, judges = centre.weights, locals_.judges
-inputs = task.dataset.standardise(centre.images(0).detach())
+server, side = algorithm.sides(final, members, Rng(seed))
+pi, judges = server.weights, side.judges
+inputs = task.dataset.standardise(server.images(0).detach())
 real = [task.inputs(client.images[: len(inputs)]) for client in members]
 
 fake_says = answers(judges, inputs)  # (K, N, 1, h, w), positive for real

@@ -66,10 +66,10 @@ guards = {
 }
 weighted = lesson.experiment(importance="class_and_input").new_algorithm()
 run = lesson.run()
-centre, locals_ = weighted.sides(run.state, run.clients, Rng(seed))
+server, side = weighted.sides(run.state, run.clients, Rng(seed))
 sent = [
     (name, str(tuple(value.shape)), guards[name])
-    for exchange in weighted.step(centre, locals_, run.state.meta["step"])
+    for exchange in weighted.step(server, side, run.state.meta["step"])
     if exchange.direction == "up"
     for name, value in exchange.of(0).tensors.items()
 ]

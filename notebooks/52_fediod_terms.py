@@ -65,9 +65,9 @@ source(Server.mimic)
 # %% tags=["hide-input"]
 teachers, pi = lesson.teachers, lesson.shares
 young, people = full.states[0], full.clients
-centre, locals_ = lesson.method.sides(young, people, Rng(seed))
+server, side = lesson.method.sides(young, people, Rng(seed))
 importance = distillation.class_input_importance(lesson.counts)
-for network in (*teachers, *locals_.judges, centre.student.eval()):
+for network in (*teachers, *side.judges, server.student.eval()):
     network.requires_grad_(False)
 
 
@@ -78,8 +78,8 @@ def says(x):
     inputs = lesson.task.dataset.standardise(x)
     return (
         Stacked(teachers)(inputs).float(),
-        distillation.generated(Stacked(locals_.judges)(inputs)),
-        centre.student(inputs).float(),
+        distillation.generated(Stacked(side.judges)(inputs)),
+        server.student(inputs).float(),
     )
 
 

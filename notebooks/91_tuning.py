@@ -291,8 +291,8 @@ for row in ("FedAvg", "FedAvg, 4 times the steps", "FedProx", "MOON"):
 Markdown(
     f"What they change, in points, seed by seed: {'; '.join(said)}. "
     + "They cost accuracy in every row. " * (max(changes) < 0)
-    + "They help networks that know their images by heart, which in so few "
-    "steps hardly any does."
+    + "They are meant for networks that know their images by heart; after so "
+    "few steps that is unlikely."
 )
 
 # %% [markdown]

@@ -251,9 +251,8 @@ class FedVCK(Condensing):
             else None,
         )
         images, trace = condense(problem, start, group)
-        # M_{t-1} of the next round, the same tensors for all. The released code keeps this model as
-        # its condensation leaves it, with running statistics moved by the real batches; ours are
-        # those that were received
+        # M_{t-1} of the next round, the same tensors for all, with the running statistics that were
+        # received; in the released code condensation has moved them
         previous = pack(model, "previous/")
         for position, client in enumerate(clients):
             client.memory = dict(previous)

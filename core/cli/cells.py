@@ -72,6 +72,7 @@ def table(
       python -m core table fedvck/11 --records mine
     """
     from core.experiments import TableSpec, records
+    from core.experiments.importing import beside_the_book
     from core.report import table_frame
 
     if profile is not None:
@@ -81,7 +82,7 @@ def table(
     if not number:
         _list_tables(paper)
         return
-    known = records() if also is None else _finished(also) | records()
+    known = records() if also is None else beside_the_book(also)
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile, known)
     print(spec.title)
     print(table_in_columns(found))
@@ -103,13 +104,6 @@ def _no_cell(paper: str, number: str) -> None:
             f"'{paper}/{number}' is a cell; `python -m core table {paper}/{number.split('/')[0]}` "
             "shows its table, `python -m core explain` where its values come from"
         )
-
-
-def _finished(folder: Path) -> dict[str, Any]:
-    """The complete records in a folder of one's own, by id."""
-    from core.experiments.importing import records_below
-
-    return {r.experiment.id: r for r in records_below(folder) if r.status == "complete"}
 
 
 def _list_tables(paper: str) -> None:
@@ -283,12 +277,13 @@ def runs(
     from core.experiments.importing import records_below
     from core.report.summary import in_columns, summary_frame
 
-    frame = summary_frame(_finished(folder))
+    found = records_below(folder)
+    frame = summary_frame([one for one in found if one.status == "complete"])
     if csv is None:
         print(in_columns(frame))
     else:
         frame.to_csv(csv, index=False)
-    if unfinished := sum(one.status != "complete" for one in records_below(folder)):
+    if unfinished := sum(one.status != "complete" for one in found):
         print(f"{unfinished} more not finished: the command that began one goes on with it")
 
 

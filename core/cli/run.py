@@ -297,7 +297,7 @@ def _measure(
 
     if out is not None:
         make_folder(out, "--out")
-    runtime, added, failed, done = Runtime.choose(**how), False, [], {}
+    runtime, added, failed, done = Runtime.choose(**how), False, [], []
 
     def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
         return paper == ADHOC and record.code != code_version()
@@ -313,7 +313,7 @@ def _measure(
             failed.append(experiment.seed)
             print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
             continue
-        done[experiment.id] = record
+        done.append(record)
         if not computed:
             _as_asked(record, path, how)
         code = "" if record.code == code_version() else ", by other code than there is now"

@@ -40,7 +40,7 @@ MOST, FILLED = 16, 0.05
 ACCELERATION = 4
 #: of the stand-in: every fourth image, for neighbours are much alike; of 24 of these, in order, the
 #: first to train on, then public ones, then those of the test. Neighbours may be slices of one patient,
-#: whom no file names: so some patients are on both sides of a boundary
+#: whom no file names: so some may be on both sides of a boundary
 EVERY, BLOCK = 4, (12, 4, 8)
 
 

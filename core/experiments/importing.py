@@ -51,6 +51,18 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
 
 
+def beside_the_book(folder: Path) -> dict[str, Record]:
+    """The book's records, and complete ones of a folder that `run --out` filled, by id; the book's
+    count where both have one. Raises InputError as `records_below`, and for a record that was measured
+    on other data than the book's.
+    """
+    here = records()
+    found = [(path, Record.load(path)) for path in _below(folder)]
+    _of_the_same_data(found, here)
+    own = {r.experiment.id: r for _, r in found if r.status == "complete"}
+    return own | here
+
+
 def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
     """Raise InputError for a record whose data set is another one than that which the book's records
     have under its name: their means would be of two things.

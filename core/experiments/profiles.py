@@ -79,16 +79,26 @@ class Overrides:
         return stack.put(Layer(self.limits.where, above))
 
 
+#: what a profile says of itself
+_TEXTS = ("budget", "beside_print", "description")
+
+
 @attrs.frozen
 class Profile:
     """A name, what it means in words, and what it changes."""
 
     name: str
-    #: what its numbers are worth, in a sentence
-    meaning: str
+    #: how much it computes, and how its numbers are held against print: two halves of a sentence
+    budget: str
+    beside_print: str
     #: what is reduced
     description: str
     overrides: Overrides
+
+    @property
+    def meaning(self) -> str:
+        """What its numbers are worth, in a sentence."""
+        return f"{self.budget}; {self.beside_print}."
 
     @classmethod
     def load(cls, name: str, root: Path | None = None) -> Profile:
@@ -120,17 +130,16 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
     for name, given in data.items():
         where = f"{path.name}, {name}"
         entry = as_mapping(given, where)
-        check_keys(
-            entry, ("meaning", "description", "overrides", "models", "algorithms", "limits"), where
-        )
-        for key in ("meaning", "description"):
+        check_keys(entry, (*_TEXTS, "overrides", "models", "algorithms", "limits"), where)
+        for key in _TEXTS:
             if not isinstance(entry.get(key), str):
                 raise InputError(f"{where} needs a {key}")
         found[name] = Profile(
             name,
-            entry["meaning"].strip(),
-            entry["description"].strip(),
-            Overrides.read(Layer.read(entry.get("overrides"), f"{where}, overrides"), entry, where),
+            **{key: entry[key].strip() for key in _TEXTS},
+            overrides=Overrides.read(
+                Layer.read(entry.get("overrides"), f"{where}, overrides"), entry, where
+            ),
         )
     return found
 

@@ -231,9 +231,8 @@ def _inception() -> Any:
 
 
 def _inception_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of the file. The folder is one that any program may have written to, so the file
-    must begin like the published one's hash, and it is read as a list of tensors, which nothing in
-    it can make another thing of (`weights_only`).
+    """The tensors of the file. Any program may have written to its folder: so its hash must begin as
+    the published name says, and it is read as tensors only (`weights_only`), which runs no code.
     """
     if not path.is_file():
         raise InputError(

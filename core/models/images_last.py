@@ -216,9 +216,11 @@ class _Standard(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         found, values = torch.empty_like(maps), [torch.empty_like(weight) for _ in range(4)]
         size = len(maps), maps[0].numel()
-        kernels.call("last_standard", maps, weight, bias, found, *values, *size, eps, slope)
+        kernels.call(
+            "last_standard", maps, weight, bias, found, *values, *size, float(eps), float(slope)
+        )
         ctx.save_for_backward(maps, weight, *values)
-        ctx.slope = slope
+        ctx.slope = float(slope)
         ctx.set_materialize_grads(False)
         return found, values[2], values[3]
 
@@ -252,10 +254,10 @@ class _Slopes(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         given, own = given.contiguous(), (weight, mean, rate, scale, shift)
         ctx.save_for_backward(given, maps, *own)
-        ctx.aside, ctx.slope = any(each is not None for each in aside), slope
+        ctx.aside, ctx.slope = any(each is not None for each in aside), float(slope)
         found = torch.empty_like(maps), torch.empty_like(weight), torch.empty_like(weight)
         size = len(maps), maps[0].numel()
-        kernels.call("last_standard_once", maps, given, *aside, *own, *found, *size, slope)
+        kernels.call("last_standard_once", maps, given, *aside, *own, *found, *size, float(slope))
         return found
 
     @staticmethod
@@ -280,9 +282,9 @@ class _Affine(torch.autograd.Function):
         ctx: Any, maps: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, slope: float
     ) -> torch.Tensor:
         found, size = torch.empty_like(maps), (len(maps), maps[0].numel())
-        kernels.call("last_affine", maps, scale, shift, found, *size, slope)
+        kernels.call("last_affine", maps, scale, shift, found, *size, float(slope))
         ctx.save_for_backward(maps, scale, shift)
-        ctx.slope = slope
+        ctx.slope = float(slope)
         return found
 
     @staticmethod

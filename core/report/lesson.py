@@ -152,9 +152,7 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with some of its arguments changed. Raises InputError where they change the
-        data or the model, which all runs of a lesson share.
-        """
+        """The same lesson with other arguments. Raises InputError for other data or another model."""
         kept = {
             "profile": self.profile,
             "algorithm": self.algorithm,
@@ -163,11 +161,10 @@ class Lesson:
             **self.fields,
         }
         other = type(self)(**{**kept, **changes})
+        mine, theirs = self.experiment(), other.experiment()
         for field in ("dataset", "model", "model_options"):
-            if getattr(self.experiment(), field) != getattr(other.experiment(), field):
-                raise InputError(
-                    f"{field} is the same in all runs of a lesson: make another lesson"
-                )
+            if getattr(mine, field) != getattr(theirs, field):
+                raise InputError(f"{field} is one for all runs of a lesson: make another lesson")
         other.__dict__["task"] = self.task
         return other
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,32 @@ import pandas as pd
 
 from core.experiments import Record
 from core.metrics import headline
+from core.report.verdict import MB
 
 #: what tells runs apart in every such table; all else stands there where it differs between runs
 ALWAYS = ("algorithm", "dataset", "split", "profile")
-MB = 2**20
 #: options that `split_in_words` tells already
 IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client")}
 
 
-def summary_frame(measured: Mapping[str, Record]) -> pd.DataFrame:
-    """Complete records by id, a row for all seeds of a setting: `algorithm`, `dataset`, `split`,
+def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
+    """Complete records, a row for all seeds of a setting: `algorithm`, `dataset`, `split`,
     `profile`, what else differs between them, `seeds`, the `metric` that tells a run in one number,
     its `mean` and `std` over seeds in percent (no number with one seed), and `MB` sent in both
     directions (2^20 bytes) and `core seconds`, means of a run.
 
     Fields of an experiment and settings go by their names, options of the model, the split and the
-    attack by `model.NAME`, `split.NAME` and `attack.NAME`. A setting differs where two runs of one
-    algorithm have different values of it, whether they were stated or are defaults; anything else
-    where any two runs do.
+    attack by `model.NAME`, `split.NAME` and `attack.NAME`, the arrays that a data set stood for by
+    `data`. A setting differs where two runs of one algorithm have different values of it, whether they
+    were stated or are defaults; anything else where any two runs do.
     """
-    rows = pd.DataFrame([dict(_told(record)) for record in measured.values()])
+    rows = pd.DataFrame([dict(_told(record)) for record in measured])
     if rows.empty:
         return pd.DataFrame(
             columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
         )
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
-    own = {name for record in measured.values() for name in record.settings}
+    own = {name for record in measured for name in record.settings}
     differ = (
         n for n in rows if n not in apart and _differs(rows, n, "algorithm" if n in own else "")
     )
@@ -83,6 +83,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     }
     for name, value in (fields | options | record.settings).items():
         yield name, str(value) if isinstance(value, (dict, list, tuple)) else value
+    yield "data", record.fingerprint[:12]
     yield "metric", metric
     yield "value", 100 * record.metrics[metric]
     yield "MB", sum(sum(kinds.values()) for kinds in record.bytes.values()) / MB

@@ -236,9 +236,9 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
         else f"Shown: {spread}."
     ]
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
-    for profile in reduced:  # what follows the semicolon is about print
-        meaning = profile.meaning if compared else re.sub(";.*", ".", profile.meaning)
-        lines.append(f"<i>{profile.name}</i>: {escape(meaning)}")
+    for profile in reduced:
+        said = profile.meaning if compared else f"{profile.budget}."
+        lines.append(f"<i>{profile.name}</i>: {escape(said)}")
     stand_ins = sorted(set(seen["stand_in"]) - {""})
     if stand_ins:
         lines.append(

@@ -60,29 +60,29 @@ def play(task, clients, algorithm, steps=1):
     """Server's and clients' side after some steps from the same start."""
     state = algorithm.initialise(task, Rng(0))
     state.tensors.update({f"counts/{client.id}": client.class_counts for client in clients})
-    centre, locals_ = algorithm.sides(state, clients, Rng(1))
+    server, side = algorithm.sides(state, clients, Rng(1))
     for step in range(steps):
-        list(algorithm.step(centre, locals_, step))
-    return centre, locals_
+        list(algorithm.step(server, side, step))
+    return server, side
 
 
 def entropy(q):
     return -(q * q.log()).sum(-1)
 
 
-def written_out(centre, locals_, settings):
+def written_out(server, side, settings):
     """-L_G of Alg. 1 and L_mimic for the images of step 0, in one graph, from the formulas of the
     paper.
     """
-    task, images = centre.task, centre.images(0)
-    inputs, real = task.dataset.standardise(images), locals_._real(0)
-    pi = [len(client) / sum(map(len, locals_.clients)) for client in locals_.clients]
-    z = torch.stack([teacher(inputs) for teacher in locals_.teachers.networks])
+    task, images = server.task, server.images(0)
+    inputs, real = task.dataset.standardise(images), side._real(0)
+    pi = [len(client) / sum(map(len, side.clients)) for client in side.clients]
+    z = torch.stack([teacher(inputs) for teacher in side.teachers.networks])
     d_fake, d_real = (
         torch.stack(
             [
                 1 - judge(x).sigmoid().mean((1, 2, 3))
-                for judge, x in zip(locals_.judges, those, strict=True)
+                for judge, x in zip(side.judges, those, strict=True)
             ]
         )
         for those in ([inputs] * K, real)
@@ -93,13 +93,13 @@ def written_out(centre, locals_, settings):
     jsd = (
         entropy(sum(pi[k] * q[k] for k in range(K))) - sum(pi[k] * entropy(q[k]) for k in range(K))
     ).mean()
-    weight = torch.stack([client.class_counts for client in locals_.clients])[:, None].float()
+    weight = torch.stack([client.class_counts for client in side.clients])[:, None].float()
     if settings.importance == "class_and_input":
         weight = weight * (d_fake / d_real.mean(1, keepdim=True).detach())[..., None]
     present = weight.sum((0, 1)) > 0
     weight = torch.where(present, weight / weight.sum(0).clamp_min(1e-30), 1 / K)
     ensemble = (weight * z).sum(0)
-    student = centre.student(inputs)
+    student = server.student(inputs)
     if settings.tau is None:
         mimic = (student - ensemble).square().sum(1).mean()
     else:
@@ -134,23 +134,23 @@ def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients
     graph.
     """
     algorithm = fediod(**settings)
-    centre, locals_ = play(task, clients, algorithm, 0)
-    objective, mimic, gan = written_out(centre, locals_, algorithm.settings)
-    judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
+    server, side = play(task, clients, algorithm, 0)
+    objective, mimic, gan = written_out(server, side, algorithm.settings)
+    judges = [parameter for judge in side.judges for parameter in judge.parameters()]
     wanted = [
         torch.autograd.grad(loss, list(parameters), retain_graph=True)
         for loss, parameters in (
-            (objective, centre.generator.parameters()),
-            (mimic, centre.student.parameters()),
+            (objective, server.generator.parameters()),
+            (mimic, server.student.parameters()),
             (gan, judges),
         )
     ]
 
-    centre, locals_ = play(task, clients, algorithm, 0)
-    list(algorithm.step(centre, locals_, 0))
-    judges = [parameter for judge in locals_.judges for parameter in judge.parameters()]
+    server, side = play(task, clients, algorithm, 0)
+    list(algorithm.step(server, side, 0))
+    judges = [parameter for judge in side.judges for parameter in judge.parameters()]
     for parameters, gradients in zip(
-        (centre.generator.parameters(), centre.student.parameters(), judges), wanted, strict=True
+        (server.generator.parameters(), server.student.parameters(), judges), wanted, strict=True
     ):
         scale = max(float(gradient.abs().max()) for gradient in gradients)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -172,10 +172,10 @@ def test_all_networks_go_down_their_gradients(task, clients):
 def test_teachers_stay_as_they_are_and_nothing_of_a_network_is_sent(task, clients):
     algorithm = fediod()
     before = [take("teacher/", client.memory) for client in clients]
-    centre, locals_ = play(task, clients, algorithm, 2)
+    server, side = play(task, clients, algorithm, 2)
     sent = {
         (message.direction, name)
-        for message in algorithm.step(centre, locals_, 2)
+        for message in algorithm.step(server, side, 2)
         for name in message.of(0).tensors
     }
     assert sent == {
@@ -238,10 +238,10 @@ def plain(task, handed_out):
     return weights(*play(task, handed_out, fediod(), 2))
 
 
-def weights(centre, locals_):
+def weights(server, side):
     return [
         parameter
-        for network in (centre.generator, centre.student, *locals_.judges)
+        for network in (server.generator, server.student, *side.judges)
         for parameter in network.parameters()
     ]
 
@@ -264,16 +264,16 @@ def test_the_generator_hears_of_the_discriminator_before_or_after_its_step(task,
     only = {"mimic": 0.0, "confidence": 0.0, "uniqueness": 0.0, "importance": "class_ratio"}
     norm = {"discriminator_norm": "batch", "discriminator_first": first}
     algorithm = fediod(**told, **only, **norm)
-    centre, locals_ = play(task, clients, algorithm, 1)
-    judges = copy.deepcopy(locals_.judges)
+    server, side = play(task, clients, algorithm, 1)
+    judges = copy.deepcopy(side.judges)
     optimiser = torch.optim.Adam([p for j in judges for p in j.parameters()], betas=(0.5, 0.999))
-    remembered = dict(zip(optimiser.param_groups[0]["params"], locals_._parameters(), strict=True))
+    remembered = dict(zip(optimiser.param_groups[0]["params"], side._parameters(), strict=True))
     for mine, theirs in remembered.items():
-        optimiser.state[mine] = copy.deepcopy(locals_.optimiser.state[theirs])
-    for group, from_ in zip(optimiser.param_groups, locals_.optimiser.param_groups, strict=True):
+        optimiser.state[mine] = copy.deepcopy(side.optimiser.state[theirs])
+    for group, from_ in zip(optimiser.param_groups, side.optimiser.param_groups, strict=True):
         group["lr"] = from_["lr"]
-    images = centre.images(1).detach()
-    real = locals_._real(1)
+    images = server.images(1).detach()
+    real = side._real(1)
 
     def learn():
         fake = task.dataset.standardise(images)
@@ -288,7 +288,7 @@ def test_the_generator_hears_of_the_discriminator_before_or_after_its_step(task,
     def slopes():
         leaf = images.clone().requires_grad_()
         inputs = task.dataset.standardise(leaf)
-        pi = [len(client) / sum(map(len, locals_.clients)) for client in locals_.clients]
+        pi = [len(client) / sum(map(len, side.clients)) for client in side.clients]
         fooled = sum(
             pi[k] * functional.softplus(-judge(inputs)).sum() / B for k, judge in enumerate(judges)
         )
@@ -296,10 +296,10 @@ def test_the_generator_hears_of_the_discriminator_before_or_after_its_step(task,
 
     order = (learn, slopes) if first else (slopes, learn)
     expected = {step.__name__: step() for step in order}["slopes"]
-    _, graph = locals_.answer(images, 1)
-    found = locals_.pull_back(graph, clients_side.AnswerGradients(), 1).sum(0)
+    _, graph = side.answer(images, 1)
+    found = side.pull_back(graph, clients_side.AnswerGradients(), 1).sum(0)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
-    for judge, by_hand in zip(locals_.judges, judges, strict=True):
+    for judge, by_hand in zip(side.judges, judges, strict=True):
         for (name, one), other in zip(judge.named_parameters(), by_hand.parameters(), strict=True):
             if name != "conv2.bias":  # the norm takes it out: its gradient is rounding
                 torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
@@ -312,15 +312,15 @@ def test_a_discriminator_rests_once_it_has_seen_its_clients_images(task, clients
     sizes = [len(client) for client in clients]
     passes = [math.ceil(size / B) for size in sizes]
     algorithm = fediod(discriminator_rests=True)
-    centre, locals_ = play(task, clients, algorithm, 0)
-    assert locals_.epoch == max(passes) > min(passes)
+    server, side = play(task, clients, algorithm, 0)
+    assert side.epoch == max(passes) > min(passes)
     smallest = passes.index(min(passes))
     for step in (0, min(passes) - 1, min(passes), max(passes) - 1, max(passes)):
-        before = [[p.clone() for p in judge.parameters()] for judge in locals_.judges]
-        list(algorithm.step(centre, locals_, step))
+        before = [[p.clone() for p in judge.parameters()] for judge in side.judges]
+        list(algorithm.step(server, side, step))
         moved = [
             any(not torch.equal(a, b) for a, b in zip(old, judge.parameters(), strict=True))
-            for old, judge in zip(before, locals_.judges, strict=True)
+            for old, judge in zip(before, side.judges, strict=True)
         ]
         assert moved == [step % max(passes) < batches for batches in passes]
         assert moved[smallest] == (step % max(passes) < min(passes))
@@ -331,13 +331,13 @@ def test_a_discriminator_that_rests_at_a_node_of_its_own_stays_as_it_is(task, cl
     small = min(clients, key=len)
     settings = fediod(discriminator_rests=True).settings
     weights = torch.ones(1)
-    locals_ = clients_side.ClientsHere([small], settings, weights, 0.0, Rng(0), 1000)
+    side = clients_side.ClientsHere([small], settings, weights, 0.0, Rng(0), 1000)
     rests = settings.passes(len(small))
     for step in (rests - 1, rests):
-        before = [p.clone() for p in locals_.judges[0].parameters()]
-        graph = locals_.judge_only(torch.rand(B, *small.images.shape[1:]), step)
-        locals_.pull_back(graph, clients_side.AnswerGradients(), step)
-        after = list(locals_.judges[0].parameters())
+        before = [p.clone() for p in side.judges[0].parameters()]
+        graph = side.judge_only(torch.rand(B, *small.images.shape[1:]), step)
+        side.pull_back(graph, clients_side.AnswerGradients(), step)
+        after = list(side.judges[0].parameters())
         assert all(map(torch.equal, before, after)) == (step == rests)
 
 
@@ -514,7 +514,7 @@ def test_measures_say_how_the_last_step_stood(task):
 
 
 def test_the_ensemble_is_tested_on_real_images(task, clients, monkeypatch):
-    centre, locals_ = play(task, clients, fediod(), 0)
+    server, side = play(task, clients, fediod(), 0)
     test, draw = task.dataset.test, np.random.default_rng(0)
     n = np.array([client.class_counts.numpy() for client in clients], dtype=float)
     # teachers that know the classes of which they have 50 images, and guess at others
@@ -532,30 +532,27 @@ def test_the_ensemble_is_tested_on_real_images(task, clients, monkeypatch):
         return float((said == test.labels.numpy()).mean())
 
     monkeypatch.setattr(scores, "PART", 100)
-    found = ensemble_accuracy(ClientsSide(), centre, test)
+    found = ensemble_accuracy(ClientsSide(), server, test)
     assert found == pytest.approx(right(n / n.sum(0)), abs=2 / len(test))
     assert found > right(np.ones_like(n) / K) + 4 / len(test)
     # the teachers themselves are asked in the same way
-    asked = locals_.logits(test.images.float() / 255)
-    theirs = [task.outputs(one, test.images) for one in locals_.teachers.networks]
+    asked = side.logits(test.images.float() / 255)
+    theirs = [task.outputs(one, test.images) for one in side.teachers.networks]
     torch.testing.assert_close(asked, torch.stack(theirs), rtol=1e-3, atol=1e-3)
     *_, last = rounds(TINY, task=task)
     assert 0 <= last.metrics["ensemble_accuracy"] <= 1
 
 
 def test_measures_say_what_the_discriminators_said(task, clients):
-    centre, locals_ = play(task, clients, fediod(), 0)
+    server, side = play(task, clients, fediod(), 0)
     with torch.no_grad():
         fake, real = (
             torch.stack(
-                [
-                    1 - judge(x).sigmoid().mean()
-                    for judge, x in zip(locals_.judges, those, strict=True)
-                ]
+                [1 - judge(x).sigmoid().mean() for judge, x in zip(side.judges, those, strict=True)]
             )
             .mean()
             .item()
-            for those in ([task.dataset.standardise(centre.images(0))] * K, locals_._real(0))
+            for those in ([task.dataset.standardise(server.images(0))] * K, side._real(0))
         )
     found = play(task, clients, fediod(), 1)[0].measures()
     assert found["judged_generated"] == pytest.approx(fake, rel=1e-4)
@@ -600,11 +597,11 @@ def test_the_rates_fall_along_a_cosine_over_all_rounds(task, monkeypatch):
     kind, found = algorithms.find("fediod"), []
     plain = kind.step
 
-    def step(self, centre, locals_, now):
-        optimisers = centre.generator_optimiser, locals_.optimiser
+    def step(self, server, side, now):
+        optimisers = server.generator_optimiser, side.optimiser
         before = [one.param_groups[0]["lr"] for one in optimisers]
-        found.append([*before, centre.student_optimiser.param_groups[0]["lr"]])
-        return plain(self, centre, locals_, now)
+        found.append([*before, server.student_optimiser.param_groups[0]["lr"]])
+        return plain(self, server, side, now)
 
     monkeypatch.setattr(kind, "step", step)
     list(rounds(experiment, task=task))

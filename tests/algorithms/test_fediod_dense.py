@@ -69,9 +69,9 @@ def test_the_server_is_told_the_clients_own_masks(begun):
 
 def test_the_mimic_loss_is_that_of_pixels(begun, task):
     """Eq. 8 to 10 pixel by pixel, in NumPy."""
-    _, state, clients, centre, locals_ = begun
-    images, told = centre.images(0).detach(), centre.told(0)
-    answers, _ = locals_.answer(images, 0, told)
+    _, state, clients, server, side = begun
+    images, told = server.images(0).detach(), server.told(0)
+    answers, _ = side.answer(images, 0, told)
     z = answers.logits.numpy().astype(float)
     counts = np.stack([state.tensors[f"counts/{c.id}"].numpy() for c in clients]).astype(float)
     ratio = answers.generated.numpy() / answers.real.numpy()[:, None]
@@ -79,15 +79,15 @@ def test_the_mimic_loss_is_that_of_pixels(begun, task):
     weights /= weights.sum(0)
     ensemble = (weights[..., None, None] * z).sum(0)
     inputs = task.dataset.standardise(images)
-    found = centre.student(inputs).detach().numpy()
+    found = server.student(inputs).detach().numpy()
     wanted = ((found - ensemble) ** 2).sum(1).mean()
-    assert centre.mimic(answers, images).item() == pytest.approx(wanted, rel=1e-4)
+    assert server.mimic(answers, images).item() == pytest.approx(wanted, rel=1e-4)
 
 
 def test_confidence_and_divergence_are_those_of_pixels(begun):
-    *_, centre, _ = begun
+    *_, server, _ = begun
     z = torch.randn(4, 2, 3, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    q, pi = z.softmax(2).numpy(), centre.weights.numpy().astype(float)[:, None, None, None]
+    q, pi = z.softmax(2).numpy(), server.weights.numpy().astype(float)[:, None, None, None]
 
     def entropy(p):
         return -(p * np.log(p)).sum(-3)
@@ -95,27 +95,25 @@ def test_confidence_and_divergence_are_those_of_pixels(begun):
     confident = (pi * entropy(q)).sum(0).mean()
     mean = (pi[..., None] * q).sum(0)
     apart = (entropy(mean) - (pi * entropy(q)).sum(0)).mean()
-    assert centre.shaping(z).item() == pytest.approx(confident - apart, rel=1e-5)
+    assert server.shaping(z).item() == pytest.approx(confident - apart, rel=1e-5)
 
 
 def test_a_judge_sees_the_image_beside_its_map(begun, task):
-    *_, centre, locals_ = begun
-    images, told = centre.images(0).detach(), centre.told(0)
+    *_, server, side = begun
+    images, told = server.images(0).detach(), server.told(0)
     inputs = task.dataset.standardise(images)
     shown = conditional.beside(task, inputs, told.labels)
     assert torch.equal(shown[:, 3:], planes(told.labels, 3)) and torch.equal(shown[:, :3], inputs)
-    _, graph = locals_.answer(images, 0, told)
-    wanted = torch.stack(
-        [distillation.generated(judge(shown)[None])[0] for judge in locals_.judges]
-    )
+    _, graph = side.answer(images, 0, told)
+    wanted = torch.stack([distillation.generated(judge(shown)[None])[0] for judge in side.judges])
     torch.testing.assert_close(graph.generated, wanted)
 
 
 def test_the_perceptual_loss_is_of_a_clients_own_images(begun, task):
     """By hand: mean squared distances of the maps of the client's own teacher."""
-    _, _, clients, centre, locals_ = begun
-    images, told = centre.images(0).detach(), centre.told(0)
-    _, graph = locals_.answer(images, 0, told)
+    _, _, clients, server, side = begun
+    images, told = server.images(0).detach(), server.told(0)
+    _, graph = side.answer(images, 0, told)
     for k, client in enumerate(clients):
         (n,) = (told.rows[k] >= 0).nonzero().flatten().tolist()
         row = int(told.rows[k, n])
@@ -172,11 +170,11 @@ def test_where_images_are_reconstructed_teachers_should_differ():
     heads = on_heads("fediod", FAST | {"uniqueness": 3.0})
     task, algorithm = make_task(heads, Runtime()), heads.new_algorithm()
     tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[100], [300]])
-    centre = Server(task, algorithm.settings, tensors, counts, Rng(0))
+    server = Server(task, algorithm.settings, tensors, counts, Rng(0))
     z = torch.randn(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     mean = (z[0] + 3 * z[1]) / 4
     variance = ((z[0] - mean).square() + 3 * (z[1] - mean).square()) / 4
-    assert centre.shaping(z).item() == pytest.approx(-3 * variance.mean().item(), rel=1e-5)
+    assert server.shaping(z).item() == pytest.approx(-3 * variance.mean().item(), rel=1e-5)
 
 
 def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
@@ -184,14 +182,14 @@ def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
     algorithm = attrs.evolve(TINY, settings=FAST | {"gan_beta": 0.2}).new_algorithm()
     tensors = algorithm.initialise(task, Rng(0)).tensors
     maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
-    centre, twin = (
+    server, twin = (
         Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0), maps) for _ in range(2)
     )
     slope = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    centre.generator_step(centre.images(0), slope)
+    server.generator_step(server.images(0), slope)
     twin.images(0).backward(slope)
     for name, w in twin.generator.named_parameters():
-        mean = centre.tensors()[f"generator/optimiser/exp_avg/{name}"]
+        mean = server.tensors()[f"generator/optimiser/exp_avg/{name}"]
         torch.testing.assert_close(mean, 0.8 * w.grad, rtol=1e-3, atol=1e-5)
 
 
@@ -200,25 +198,25 @@ def test_the_released_terms_of_the_generators_loss(task):
     terms = {"confidence": 0.0, "uniqueness": 1.5, "uniqueness_form": "released", "balance": 2.0}
     algorithm = attrs.evolve(TINY, settings=FAST | terms).new_algorithm()
     tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[1, 0, 0]] * 2)
-    centre = Server(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
+    server = Server(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
     z = torch.randn(2, 4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     q = z.softmax(2).movedim(2, -1).flatten(1, 3).double().numpy()
     seen = q.mean(1)
     balance = np.array([0.25, 0.75]) @ (seen * np.log2(seen)).sum(1)
     mean, each = np.clip(q.mean(0), 0.01, 0.99), np.clip(q, 0.01, 0.99)
     apart = (mean * np.log(mean / each)).sum(-1).mean()
-    assert centre.shaping(z).item() == pytest.approx(1.5 * apart + 2 * balance, rel=1e-4)
+    assert server.shaping(z).item() == pytest.approx(1.5 * apart + 2 * balance, rel=1e-4)
 
 
 def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
     _, state, clients, *_ = begun
     algorithm = attrs.evolve(TINY, settings=FAST | {"student_steps": 3}).new_algorithm()
-    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
-    crossed = [exchange.tensors(0) for exchange in algorithm.step(centre, locals_, 0)]
+    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    crossed = [exchange.tensors(0) for exchange in algorithm.step(server, side, 0)]
     sent = [one for one in crossed if "images" in one]
     assert len(sent) == 1 + 3
     for part, one in enumerate(sent):
-        assert torch.equal(one["conditions/labels"], centre.told(0, part).labels)
+        assert torch.equal(one["conditions/labels"], server.told(0, part).labels)
         assert not any(torch.equal(one["images"], other["images"]) for other in sent[:part])
 
 
@@ -227,17 +225,17 @@ def test_the_students_descent_has_the_momentum_of_the_released_code(task):
     descent = {"student_optimiser": "sgd", "student_lr": 0.5}
     algorithm = attrs.evolve(TINY, settings=FAST | descent).new_algorithm()
     tensors = algorithm.initialise(task, Rng(0)).tensors
-    centre = Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
-    before = [w.detach().clone() for w in centre.student.parameters()]
+    server = Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
+    before = [w.detach().clone() for w in server.student.parameters()]
     for _ in range(2):
-        centre.student_step(tuple(torch.ones_like(w) for w in before))
-    for old, w in zip(before, centre.student.parameters(), strict=True):
+        server.student_step(tuple(torch.ones_like(w) for w in before))
+    for old, w in zip(before, server.student.parameters(), strict=True):
         torch.testing.assert_close(w.detach(), old - 0.5 * 2.9)
 
 
 def test_real_images_are_drawn_anew_in_every_step(begun):
-    *_, locals_ = begun
-    first, again, next_ = (locals_._real(step) for step in (0, 0, 1))
+    *_, side = begun
+    first, again, next_ = (side._real(step) for step in (0, 0, 1))
     assert torch.equal(first, again)
     assert not any(torch.equal(a, b) for a, b in zip(first, next_, strict=True))
 
@@ -246,19 +244,19 @@ def test_the_perceptual_gradient_has_its_factor(begun):
     """Of each client the whole of it: with this term alone, against autograd."""
     _, state, clients, *_ = begun
     algorithm = attrs.evolve(TINY, settings=FAST | {"gan": 0.0, "perceptual": 2.0}).new_algorithm()
-    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
-    images, told = centre.images(0).detach(), centre.told(0)
-    (_, graph), (_, twin) = (locals_.answer(images, 0, told) for _ in range(2))
+    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    images, told = server.images(0).detach(), server.told(0)
+    (_, graph), (_, twin) = (side.answer(images, 0, told) for _ in range(2))
     (wanted,) = torch.autograd.grad(2 * twin.perceiving.sum(), twin.images)
-    torch.testing.assert_close(locals_.pull_back(graph, AnswerGradients(), 0), wanted)
+    torch.testing.assert_close(side.pull_back(graph, AnswerGradients(), 0), wanted)
 
 
 def test_the_generators_first_steps_follow_the_sum_over_clients(begun):
     _, state, clients, *_ = begun
     algorithm, seen = attrs.evolve(TINY, settings=FAST | {"pretrain_steps": 1}).new_algorithm(), []
-    centre, locals_ = algorithm.sides(state, clients, Rng(0, ("fediod",)))
-    centre.generator_step = lambda images, slope: seen.append(slope)
-    _, up = algorithm.step(centre, locals_, 0)
+    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    server.generator_step = lambda images, slope: seen.append(slope)
+    _, up = algorithm.step(server, side, 0)
     wanted = sum(up.tensors(k)["gradients/images"] for k in range(4))
     torch.testing.assert_close(seen, [wanted])
 

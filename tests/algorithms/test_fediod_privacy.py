@@ -84,14 +84,14 @@ def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task)
     """All but a private client's upload is the same, so the difference is the noise: N(0, (3 * 2 C
     sqrt B)^2).
     """
-    _, centre, locals_ = sides(task, 3, logit_norm=0.01, clip_norm=0.02)
+    _, server, side = sides(task, 3, logit_norm=0.01, clip_norm=0.02)
     _, _, open_ = sides(task, 3, private=False)
-    images = centre.images(0).detach()
+    images = server.images(0).detach()
     pull = clients_side.AnswerGradients(torch.ones(3, B, 10))
     found = []
-    for side in (locals_, open_):
-        answers, graph = side.answer(images, 0)
-        found.append((answers.logits, side.pull_back(graph, pull, 0)))
+    for one in (side, open_):
+        answers, graph = one.answer(images, 0)
+        found.append((answers.logits, one.pull_back(graph, pull, 0)))
     for noised, plain, bound in zip(*found, (0.01, 0.02), strict=True):
         norm = plain.flatten(2).norm(dim=2).clamp_min(bound)
         noise = noised - plain * (bound / norm).view(3, B, *[1] * (plain.ndim - 2))
@@ -102,24 +102,24 @@ def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task)
 
 
 def test_noise_differs_from_step_to_step_and_repeats_with_the_seed(task):
-    _, centre, locals_ = sides(task, 2)
-    images = centre.images(0).detach()
-    first, again, later = (locals_.answer(images, step)[0].logits for step in (0, 0, 1))
+    _, server, side = sides(task, 2)
+    images = server.images(0).detach()
+    first, again, later = (side.answer(images, step)[0].logits for step in (0, 0, 1))
     assert torch.equal(first, again) and not torch.allclose(first, later)
 
 
 def test_discriminators_say_nothing(task):
-    algorithm, centre, locals_ = sides(task, 2, student_steps=2)
+    algorithm, server, side = sides(task, 2, student_steps=2)
     sent = {
         name
-        for message in algorithm.step(centre, locals_, 0)
+        for message in algorithm.step(server, side, 0)
         if message.direction == "up"
         for name in message.of(0).tensors
     }
     assert sent == {"logits", "gradients/images"}
     assert (
         algorithm.settings.releases(1)
-        == sum(message.direction == "up" for message in algorithm.step(centre, locals_, 1))
+        == sum(message.direction == "up" for message in algorithm.step(server, side, 1))
         == 4
     )
 

@@ -351,6 +351,16 @@ def test_imagenette_folders(tmp_path, folder):
         assert (image[:, :, 36:].float() - 20 * label - 60).abs().max() <= 4
 
 
+def test_a_folder_that_lacks_a_part_does_not_hide_a_whole_one(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "imagenette2-160" / "train").mkdir(parents=True)
+    layouts.imagenette(tmp_path, "imagenette2")
+    assert len(load("imagenette", tmp_path).train) == 20
+    (tmp_path / "cifar-100-python").mkdir()
+    layouts.npz(tmp_path / "cifar100.npz", 32, 3, labels=100)
+    assert load("cifar100", tmp_path).num_classes == 100
+
+
 def test_imagenette_is_packed_once(tmp_path):
     pytest.importorskip("PIL")
     layouts.imagenette(tmp_path)

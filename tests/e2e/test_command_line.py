@@ -2,12 +2,17 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 
 from core.__main__ import main
-from core.experiments import TableSpec
+from core.cli.pending import _run_pending
+from core.experiments import TableSpec, queue, records
+from core.federation import Runtime
+from core.files import alone
 from core.report import table_frame
+from tests.data import layouts
 
 RUN = (
     *("run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1"),
@@ -101,3 +106,30 @@ def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
     spec = TableSpec.find("gddfl", "starts")
     assert "paper" not in spec.run_at
     assert set(table_frame("gddfl", "starts", measured={}).profile) == {"laptop"}
+
+
+def test_a_run_that_another_process_holds_is_no_failure(capsys, tmp_path):
+    """The queue goes on with the others; there are none here."""
+    (item, *_) = queue.pending("quick", tmp_path, only="fedmk/6")
+    held = queue.places(item.experiment, item.paper, tmp_path)[1].with_suffix(".lock")
+    with alone(held, "this test"):
+        _run_pending([item], 1, tmp_path, Runtime())
+    shown = capsys.readouterr()
+    assert "another process is at" in shown.err
+    assert "0 runs completed, 1 still pending here; the same command goes on" in shown.out
+
+
+def test_a_set_is_told_with_the_sizes_that_are_here(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    layouts.npz(tmp_path / "pneumoniamnist_224.npz", 224, 1, labels=2)
+    assert main(["data"]) == 0
+    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "here at 224 pixels, missing at 28" in said["pneumoniamnist"]
+
+
+def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_path):
+    some = next(one for one in records().values() if one.experiment.dataset == "mnist")
+    other = attrs.evolve(some, fingerprint="0" * 64)
+    other.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
+    assert main(["table", "fedmk/1", "--records", str(tmp_path)]) == 2
+    assert "measured on other data" in capsys.readouterr().err

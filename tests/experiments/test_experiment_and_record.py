@@ -24,7 +24,7 @@ from core.experiments import (
 )
 from core.experiments.running import run
 from core.federation import Runtime, Task
-from core.files import FileError, alone
+from core.files import Busy, FileError, alone
 from tests.data import layouts
 
 PLAIN = {"algorithm": "fedavg", "dataset": "digits"}
@@ -268,7 +268,7 @@ def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
     other = attrs.evolve(record, environment=record.environment | {"torch": "another"})
     other.save(path)
     lock = queue.places(small(), "adhoc", tmp_path)[1].with_suffix(".lock")
-    with alone(lock, "this test"), pytest.raises(FileError, match="another process"):
+    with alone(lock, "this test"), pytest.raises(Busy, match="another process"):
         queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
     assert Record.load(path) == other
     anew, _, computed = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())

@@ -1,9 +1,11 @@
 """Hyper-parameters are chosen on data that neither the clients nor the test see."""
 
 import attrs
+import pytest
 import torch
 
 from core.data import Split, load, with_validation
+from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.experiments.running import task_on
 from core.federation import Runtime
@@ -74,3 +76,10 @@ def test_an_experiment_says_what_it_is_evaluated_on():
     # the same model, judged on two sets
     measured = task.evaluate(on_val.new_algorithm().model(on_test.state), "val")
     assert last.metrics == measured != on_test.metrics
+
+
+def test_patches_of_the_pictures_that_are_trained_on_are_no_validation_data():
+    data = load("nuclei_drawn")
+    assert data.learns == "segmentation" and not len(data.val)
+    with pytest.raises(InputError, match="has no validation split"):
+        with_validation(data, Rng(0))

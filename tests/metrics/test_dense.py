@@ -176,3 +176,10 @@ def test_images_by_hand():
 def test_shapes_must_agree(measure):
     with pytest.raises(InputError, match=r"have shapes \(8, 8\) and \(8, 9\)"):
         measure(np.zeros((8, 8), int), np.zeros((8, 9), int))
+
+
+def test_padding_is_no_object_and_no_background():
+    padded, plain = np.array([[-1, -1], [0, 1]]), np.array([[0, 0], [0, 1]])
+    for pair in ((padded, plain), (plain, padded)):
+        with pytest.raises(InputError, match="marks padding"):
+            metrics.objects(*pair)

@@ -98,3 +98,12 @@ class TestWithPot:
             0, abs=1e-12
         )
         assert earth_movers_distance(images, images.flip(0)) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_problem_that_stops_early_has_no_answer(monkeypatch):
+    """The solver gives a finite cost after one step, and only warns."""
+    pytest.importorskip("ot")
+    monkeypatch.setattr("core.metrics.transport.STEPS", 1)
+    one, other = (torch.randn(40, 3, generator=torch.Generator().manual_seed(k)) for k in (0, 1))
+    with pytest.warns(UserWarning), pytest.raises(InputError, match="did not converge"):
+        earth_movers_distance(one, other)

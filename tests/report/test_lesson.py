@@ -67,7 +67,7 @@ def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
     changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
     assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
     assert other.task is lesson.task and lesson.experiment().rounds == 2
-    with pytest.raises(InputError, match="model is the same in all runs"):
+    with pytest.raises(InputError, match="model is one for all runs"):
         lesson.but(model="lenet")
 
 

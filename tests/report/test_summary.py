@@ -37,7 +37,7 @@ def of_experiment(experiment, accuracy, status="complete"):
 
 
 def summed_up(*found):
-    return summary_frame({one.experiment.id: one for one in found})
+    return summary_frame(found)
 
 
 def test_a_row_stands_for_all_seeds_of_a_setting():
@@ -151,3 +151,10 @@ def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
     of_experiment(run, 0.1234).save(tmp_path / "fedmk" / f"{run.id}.json")
     assert main(["table", "fedmk/1", "--profile", "quick", "--records", str(tmp_path)]) == 0
     assert "12.34" in capsys.readouterr().out
+
+
+def test_a_name_that_stands_for_two_data_sets_gives_two_rows():
+    one, other = record(0.9, {}), record(0.1, {}, seed=1)
+    other.fingerprint = "a" * 64
+    frame = summed_up(one, other)
+    assert frame.data.tolist() == ["a" * 12, "f" * 12] and frame.seeds.tolist() == [1, 1]

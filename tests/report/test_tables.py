@@ -428,3 +428,13 @@ def test_measures_have_names_in_words():
                     or "attack" in measure_name(cell.metric)
                     or "members" in measure_name(cell.metric)
                 )
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "better"),
+    [("12", "FedVCK, 300 batches of the server", "lower"), ("ladder", "FedAvg", "higher")],
+)
+def test_which_values_are_better_is_known_where_nothing_is_printed(table, row, better):
+    cells = [cell for cell in TableSpec.find("fedvck", table).cells("laptop") if cell.row == row]
+    assert cells and not any(cell.published for cell in cells)
+    assert {cell.better for cell in cells if cell.metric != "mia_defense_rate"} == {better}

@@ -191,13 +191,13 @@ class FedIOD(Conversation):
         settings, step = self.settings, state.meta["step"]
         if until <= step:
             return state.tensors, {}
-        centre, locals_ = self.sides(state, clients, root)
+        server, side = self.sides(state, clients, root)
         form = self.upload_format(state)[0]
         for now in range(step, until):
-            self._set_rates(centre, locals_, now, state.meta["all"])
-            for exchange in self.step(centre, locals_, now):
+            self._set_rates(server, side, now, state.meta["all"])
+            for exchange in self.step(server, side, now):
                 self._cross(exchange, clients, form, ledger)
-        measures = centre.measures()
+        measures = server.measures()
         if settings.distill_batch > 1 and measures["synthetic_spread"] < LEVEL:
             raise InputError(
                 f"the generator collapsed before step {until}: all its images are the same; a smaller "
@@ -207,13 +207,13 @@ class FedIOD(Conversation):
         closed = settings.private and self.elsewhere
         scored = settings.scored_images and state.task.learns == "classification" and not closed
         if until == state.meta["last"] and scored:
-            current = State(state.task, centre.tensors())
+            current = State(state.task, server.tensors())
             made = self.synthetic(current, settings.scored_images, root.at("scored"))
-            measures |= inception_scores(locals_, centre, made)
+            measures |= inception_scores(side, server, made)
             split = getattr(state.task.dataset, self.schedule.evaluate_on)
-            measures["ensemble_accuracy"] = ensemble_accuracy(locals_, centre, split)
-        locals_.remember()
-        return state.tensors | centre.tensors(), measures
+            measures["ensemble_accuracy"] = ensemble_accuracy(side, server, split)
+        side.remember()
+        return state.tensors | server.tensors(), measures
 
     def _cross(
         self,
@@ -246,60 +246,60 @@ class FedIOD(Conversation):
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
         told = take("conditions/", state.tensors)
         maps = [told[str(client.id)] for client in clients] if told else []
-        centre = Server(state.task, self.settings, state.tensors, counts, root, maps)
+        server = Server(state.task, self.settings, state.tensors, counts, root, maps)
         if self.elsewhere:
-            return centre, ClientsElsewhere(self, clients, self.upload_format(state)[0], root)
+            return server, ClientsElsewhere(self, clients, self.upload_format(state)[0], root)
         noise = state.meta["noise"] if self.settings.private else 0.0
         epoch = self.settings.epoch_steps((counts.sum(1) // state.task.predictions).tolist())
-        return centre, ClientsHere(
+        return server, ClientsHere(
             clients, self.settings, self.gan_weights(counts), noise, root, epoch
         )
 
-    def _set_rates(self, centre: Server, locals_: ClientsSide, now: int, steps: int) -> None:
+    def _set_rates(self, server: Server, side: ClientsSide, now: int, steps: int) -> None:
         """Learning rates of all optimisers for the next step of so many; the student's falls from
         its first one.
         """
         s = self.settings
         rate = s.gan_rate(now, steps)
-        locals_.set_rate(rate)
-        centre.generator_optimiser.param_groups[0]["lr"] = rate
+        side.set_rate(rate)
+        server.generator_optimiser.param_groups[0]["lr"] = rate
         done = max(now - s.pretrain_steps, 0) / (steps - s.pretrain_steps)
-        centre.student_optimiser.param_groups[0]["lr"] = cosine(
+        server.student_optimiser.param_groups[0]["lr"] = cosine(
             s.student_lr, s.student_last_lr, done
         )
 
-    def step(self, centre: Server, locals_: ClientsSide, now: int) -> Iterator[Exchange]:
+    def step(self, server: Server, side: ClientsSide, now: int) -> Iterator[Exchange]:
         """One distillation step of Alg. 1. What crosses the network in it is yielded before
         anything is computed from it.
         """
-        images, told = centre.images(now), centre.told(now)
+        images, told = server.images(now), server.told(now)
         sent = images.detach()
         yield sent_down(sent, told)
         if now < self.settings.pretrain_steps:
-            slopes = locals_.pull_back(locals_.judge_only(sent, now, told), AnswerGradients(), now)
+            slopes = side.pull_back(side.judge_only(sent, now, told), AnswerGradients(), now)
             assert slopes is not None  # there is an adversarial loss
             yield slopes_up(slopes)
-            centre.generator_step(images, slopes.sum(0))
+            server.generator_step(images, slopes.sum(0))
             return
-        answers, graph = locals_.answer(sent, now, told)
+        answers, graph = side.answer(sent, now, told)
         yield answers_up(answers)
-        pull, through_student = centre.learn(answers, sent)
+        pull, through_student = server.learn(answers, sent)
         if pull.of(0):
             yield Exchange("down", pull.of)
-        gradients = locals_.pull_back(graph, pull, now)
+        gradients = side.pull_back(graph, pull, now)
         parts = [] if through_student is None else [through_student]
         if gradients is not None:
             yield slopes_up(gradients)
             parts.insert(0, gradients.sum(0))
-        centre.generator_step(images, torch.stack(parts).sum(0))
+        server.generator_step(images, torch.stack(parts).sum(0))
         for part in range(1, self.settings.fresh_batches + 1):
             with torch.no_grad():
-                fresh = centre.images(now, part)
-            told = centre.told(now, part)
+                fresh = server.images(now, part)
+            told = server.told(now, part)
             yield sent_down(fresh, told)
-            more = locals_.answer_only(fresh, now, part, told)
+            more = side.answer_only(fresh, now, part, told)
             yield answers_up(more)
-            centre.learn_only(more, fresh)
+            server.learn_only(more, fresh)
 
     def synthetic(self, state: State, count: int, rng: Rng) -> torch.Tensor:
         """Images of the trained generator, (count, C, S, S) in [0, 1], by its running statistics."""

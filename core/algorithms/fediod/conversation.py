@@ -79,9 +79,9 @@ class Conversation(Algorithm):
         self.release(clients, rng, 0)
         for client in clients:
             client.memory |= put(ASKED, messages[client.id].tensors)
-        locals_, step, _ = self._recalled(clients, rng)
+        side, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
-        answers, _ = locals_.answer(asked[0]["images"], step, LabelMaps.heard(asked))
+        answers, _ = side.answer(asked[0]["images"], step, LabelMaps.heard(asked))
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def pull_back(
@@ -91,20 +91,20 @@ class Conversation(Algorithm):
         those, which only D_k judges; then D_k takes its step, where it comes after.
         """
         self.release(clients, rng, 1)
-        locals_, step, _ = self._recalled(clients, rng)
+        side, step, _ = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
         if "images" in asked[0]:
-            graph = locals_.judge_only(asked[0]["images"], step, LabelMaps.heard(asked))
+            graph = side.judge_only(asked[0]["images"], step, LabelMaps.heard(asked))
         else:
             asked = [take(ASKED, client.memory) for client in clients]
-            _, graph = locals_.answer(asked[0]["images"], step, LabelMaps.heard(asked))
+            _, graph = side.answer(asked[0]["images"], step, LabelMaps.heard(asked))
             for client, one in zip(clients, asked, strict=True):
                 for name in one:
                     client.memory.pop(ASKED + name)
-        slopes = locals_.pull_back(
+        slopes = side.pull_back(
             graph, AnswerGradients.joined([messages[one.id] for one in clients]), step
         )
-        locals_.remember()
+        side.remember()
         return {
             client.id: Message({} if slopes is None else {"gradients/images": slopes[k]})
             for k, client in enumerate(clients)
@@ -115,10 +115,10 @@ class Conversation(Algorithm):
     ) -> dict[int, Message]:
         """The answers on images that the student alone learns from."""
         self.release(clients, rng, 1 + int(rng.path[-1]))
-        locals_, step, part = self._recalled(clients, rng)
+        side, step, part = self._recalled(clients, rng)
         asked = [messages[client.id].tensors for client in clients]
         told = LabelMaps.heard(asked)
-        answers = locals_.answer_only(asked[0]["images"], step, part, told)
+        answers = side.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def logits(
@@ -138,9 +138,9 @@ class Conversation(Algorithm):
         noise = self.budget(steps)[0] if self.settings.private else 0.0
         epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
         above = Rng(rng.seed, tuple(root))
-        locals_ = ClientsHere(clients, self.settings, weights, noise, above, epoch)
-        locals_.set_rate(self.settings.gan_rate(int(step), steps))
-        return locals_, int(step), int(part)
+        side = ClientsHere(clients, self.settings, weights, noise, above, epoch)
+        side.set_rate(self.settings.gan_rate(int(step), steps))
+        return side, int(step), int(part)
 
     def release(self, clients: Sequence[Client], rng: Rng, place: int) -> None:
         """Enter what private clients send in a step, by its place there: the logits have place 0, the

@@ -22,7 +22,7 @@ from core.metrics.image_quality import (
 PART = 1000
 
 
-def inception_scores(side: ClientsSide, centre: Server, images: torch.Tensor) -> dict[str, float]:
+def inception_scores(side: ClientsSide, server: Server, images: torch.Tensor) -> dict[str, float]:
     """Inception scores of synthetic images (M, C, S, S) in [0, 1]: by the teachers, and by Inception
     where its weights are on disk.
     """
@@ -30,20 +30,20 @@ def inception_scores(side: ClientsSide, centre: Server, images: torch.Tensor) ->
     scores = {"adapted_inception_score": adapted_inception_score(q)}
     if not inception_file().is_file():
         return scores
-    judge = inception_probabilities(centre.task.runtime.device)
+    judge = inception_probabilities(server.task.runtime.device)
     with torch.no_grad():
         found = torch.cat([judge(part) for part in images.split(100)])
     return scores | {"inception_score": inception_score(found)}
 
 
-def ensemble_accuracy(side: ClientsSide, centre: Server, split: Split) -> float:
+def ensemble_accuracy(side: ClientsSide, server: Server, split: Split) -> float:
     """Share of a split's images on which the ensemble of the teachers (Eq. 9) is right, weighted by
     the class ratio alone (Eq. 8 without D_k): how much the teachers know together.
     """
     weights = distillation.class_input_importance(
-        centre.counts, class_ratio=centre.settings.class_ratio
+        server.counts, class_ratio=server.settings.class_ratio
     )
-    device, right = centre.task.runtime.device, 0
+    device, right = server.task.runtime.device, 0
     parts = zip(split.images.split(PART), split.labels.split(PART), strict=True)
     for number, (images, labels) in enumerate(parts, 1):
         z = side.logits(images.to(device).float() / 255, number)

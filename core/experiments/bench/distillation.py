@@ -39,12 +39,12 @@ def steps(runtime: Runtime, batched: bool | None) -> Callable[[], None]:
     )
     assert isinstance(algorithm, FedIOD)
     state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, Ledger.aside(), Rng(0))
-    centre, locals_ = algorithm.sides(state, clients, Rng(0))
-    locals_.teachers = Stacked(locals_.teachers.networks, batched)  # type: ignore[attr-defined]
-    locals_.judge = Stacked(locals_.judges, batched)  # type: ignore[attr-defined]
+    server, side = algorithm.sides(state, clients, Rng(0))
+    side.teachers = Stacked(side.teachers.networks, batched)  # type: ignore[attr-defined]
+    side.judge = Stacked(side.judges, batched)  # type: ignore[attr-defined]
 
     def step() -> None:
-        for _ in algorithm.step(centre, locals_, 1):
+        for _ in algorithm.step(server, side, 1):
             pass
 
     return step
