@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from core.condensation import Extraction, ExtractionProblem, extract
-from core.experiments.bench.timing import ceilings, operations, random_task, seconds, spread
+from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
 from core.federation import Runtime, Task
 from core.rng import Rng
 
@@ -105,29 +105,13 @@ def measure(runtime: Runtime) -> dict[str, Any]:
         "alongside": lambda: extract(model, clients, same, task.inputs),
         "default": lambda: extract(model, clients, SETTINGS, task.inputs),
     }
-    for each in work.values():
-        each()
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(PAIRS):
-        for name, each in work.items():
-            times[name].append(seconds(each, runtime.device) * 100 / ITERATIONS)
-    contestants: dict[str, dict[str, Any]] = {
-        name: {
-            "rate": 3600 / statistics.median(took),
-            "seconds_per_round": statistics.median(took),
-            "ratio": spread([a / b for a, b in zip(times["plain"], took, strict=True)]),
-        }
-        for name, took in times.items()
-    }
-    del contestants["plain"]["ratio"]
-    reached = (
-        operations(work["one by one"])
-        * 100
-        / ITERATIONS
-        / contestants["one by one"]["seconds_per_round"]
-    )
-    best = ceilings(runtime)
-    contestants["one by one"]["ceiling_share"] = reached / best["float32"]
+    times = in_turn(work, runtime.device, PAIRS)
+    contestants = compared(times, amount=3600 * ITERATIONS / 100)
+    for name, took in times.items():
+        contestants[name]["seconds_per_round"] = statistics.median(took) * 100 / ITERATIONS
+    best, own = ceilings(runtime), "one by one"
+    reached = operations(work[own]) / statistics.median(times[own])
+    contestants[own]["ceiling_share"] = reached / best["float32"]
     return {
         "what": f"100 iterations of one inner step, {CLIENTS} clients, {SETTINGS.inner_batch} made-up and "
         f"{SETTINGS.real_batch} real images an iteration, LeNet, 1x28x28, float32",

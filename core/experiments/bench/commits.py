@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tarfile
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from core.errors import InputError
-from core.experiments.bench.timing import spread
+from core.experiments.bench.timing import compared
 from core.experiments.record import REPOSITORY
 from core.federation import Runtime
 
@@ -59,21 +58,14 @@ def measure(what: str, revision: str, runtime: Runtime) -> dict[str, Any]:
             archive.extractall(folder, filter="data")
         trees = Path(folder), REPOSITORY
         pairs = [[_seconds(tree, given) for tree in trees] for _ in range(PAIRS)]
-    then, now = (statistics.median(times) for times in zip(*pairs, strict=True))
+    then, now = zip(*pairs, strict=True)
     told = ", ".join(
         f"{name.lower().replace('_', ' ')} {size}" for name, size in SIZES[what].items()
     )
     return {
         "what": f"now beside commit {commit}, by processor time on a CPU: {told}",
         "unit": "runs/hour",
-        "contestants": {
-            commit: {"rate": 3600 / then},
-            "now": {
-                "rate": 3600 / now,
-                "beside": commit,
-                "ratio": spread([before / after for before, after in pairs]),
-            },
-        },
+        "contestants": compared({commit: then, "now": now}, beside=commit),
     }
 
 

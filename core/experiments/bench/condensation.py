@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ import torch
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
 from core.condensation.problem import Condensation, Draws, Problem, RealData
-from core.experiments.bench.timing import ceilings, operations, random_task, seconds, spread
+from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
 from core.federation import Runtime, Task
 from core.rng import Rng
 
@@ -82,34 +84,27 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     task = random_task(runtime, CLIENTS * CLASSES * PER_GROUP, 1, 28, CLASSES)
     images = task.dataset.normalise(task.dataset.train.images).to(runtime.device)
     images = images.view(CLIENTS, CLASSES, PER_GROUP, *images.shape[1:])
-    estimators = {
+    iterations = {
+        "plain": PLAIN_ITERATIONS,
         "expectation": ITERATIONS,
         "feature_bank": ITERATIONS,
         "minibatch": PLAIN_ITERATIONS,
     }
-    plain_round(task, images, 1)
-    our_round(task, "expectation", 2)
-    times: dict[str, list[float]] = {name: [] for name in ("plain", *estimators)}
-    for _ in range(PAIRS):
-        once = seconds(lambda: plain_round(task, images, PLAIN_ITERATIONS), runtime.device)
-        times["plain"].append(once * ITERATIONS / PLAIN_ITERATIONS)
-        for name, iterations in estimators.items():
-            once = seconds(lambda: our_round(task, name, iterations), runtime.device)  # noqa: B023
-            times[name].append(once * ITERATIONS / iterations)
-    contestants: dict[str, dict[str, Any]] = {
-        name: {
-            "rate": 3600 / statistics.median(each),
-            "seconds_per_round": statistics.median(each),
-            "ratio": spread([a / b for a, b in zip(times["plain"], each, strict=True)]),
-        }
-        for name, each in times.items()
+    work: dict[str, Callable[[], None]] = {
+        name: partial(our_round, task, name, count) for name, count in iterations.items()
     }
-    del contestants["plain"]["ratio"]
-    best = ceilings(runtime)
-    for name, iterations in estimators.items():
-        taken = operations(lambda: our_round(task, name, iterations))  # noqa: B023
-        a_second = taken * ITERATIONS / iterations / contestants[name]["seconds_per_round"]
-        contestants[name]["ceiling_share"] = a_second / best[runtime.precision]
+    work["plain"] = partial(plain_round, task, images, PLAIN_ITERATIONS)
+    times = {
+        name: [once * ITERATIONS / iterations[name] for once in each]
+        for name, each in in_turn(work, runtime.device, PAIRS).items()
+    }
+    contestants, best = compared(times), ceilings(runtime)
+    for name, count in iterations.items():
+        took = statistics.median(times[name])
+        contestants[name]["seconds_per_round"] = took
+        if name != "plain":
+            a_second = operations(work[name]) * ITERATIONS / count / took
+            contestants[name]["ceiling_share"] = a_second / best[runtime.precision]
     return {
         "what": f"{ITERATIONS} iterations, {CLIENTS} clients, {CLASSES} classes each, "
         f"{CONDENSED} condensed images "

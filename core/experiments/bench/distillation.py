@@ -4,7 +4,6 @@ network after the other.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import attrs
 
 from core.algorithms import create
 from core.algorithms.fediod import FedIOD
-from core.experiments.bench.timing import random_task, seconds, spread
+from core.experiments.bench.timing import compared, in_turn, random_task
 from core.federation import Client, Ledger, Runtime, Schedule, pack
 from core.models import Stacked
 from core.rng import Rng
@@ -53,20 +52,10 @@ def steps(runtime: Runtime, batched: bool | None) -> Callable[[], None]:
 def measure(runtime: Runtime) -> dict[str, Any]:
     """Steps per hour one by one and side by side, and their ratio pair by pair."""
     work = {"one by one": steps(runtime, False), "side by side": steps(runtime, None)}
-    for each in work.values():
-        each()
-    pairs = [[seconds(each, runtime.device) for each in work.values()] for _ in range(PAIRS)]
-    slow, fast = (statistics.median(times) for times in zip(*pairs, strict=True))
+    times = in_turn(work, runtime.device, PAIRS)
     return {
         "what": f"one step of FedIOD's distillation, {CLIENTS} clients, {SETTINGS['distill_batch']} "
         f"images, ResNet-8 of width 16, 1x{SIZE}x{SIZE}",
         "unit": "steps/hour",
-        "contestants": {
-            "one by one": {"rate": 3600 / slow},
-            "side by side": {
-                "rate": 3600 / fast,
-                "beside": "one by one",
-                "ratio": spread([a / b for a, b in pairs]),
-            },
-        },
+        "contestants": compared(times, beside="one by one"),
     }

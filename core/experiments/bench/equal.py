@@ -100,7 +100,7 @@ def measure(runtime: Runtime, checkout: Path) -> dict[str, Any]:
             "rate": 3600 / took,
             "seconds": took,
             "plain_seconds": statistics.median(times["theirs"]),
-            "ratio": spread([a / b for a, b in zip(times["theirs"], times[name], strict=True)]),
+            "ratio": spread(times["theirs"], times[name]),
             "accuracy": {"theirs": scores["theirs"], "ours": scores[name]},
         }
     return found

@@ -4,8 +4,8 @@ own, and compiled by PyTorch; and clients with small networks side by side, besi
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core.experiments.bench.timing import (
     ceilings,
+    compared,
+    in_turn,
     learners,
     operations,
     random_task,
-    seconds,
-    spread,
 )
 from core.federation import LocalTraining, Runtime, Task, learn, supervised, through, train
 from core.federation.abreast import learn_abreast
@@ -103,6 +103,10 @@ def side_by_side(task: Task) -> list[nn.Module]:
     return [one.model for one in clients]
 
 
+#: clients with a small network each: what the second stands beside
+SMALL = {"LeNets one by one": one_by_one, "LeNets side by side": side_by_side}
+
+
 def measure(runtime: Runtime) -> dict[str, Any]:
     """Samples per second at batch 64 on images of CIFAR-10's shape, and of clients with a LeNet each
     at batch 32 on those of MNIST's. Where there is no C++ compiler nothing is compiled.
@@ -114,20 +118,11 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     work: dict[str, Work] = {"plain": plain_loop(task), "ours": ours, "eager": eagerly(ours)}
     if kernels.library() is not None:
         work["compiled"] = eagerly(our_loop(task, compiled=True))
-    work["LeNets one by one"] = lambda: one_by_one(lenets)
-    work["LeNets side by side"] = lambda: side_by_side(lenets)
-    for each in work.values():
-        each()  # warm-up
-    times = [
-        {name: seconds(each, runtime.device) for name, each in work.items()} for _ in range(PAIRS)
-    ]
-    best, found = ceilings(runtime), dict[str, dict[str, Any]]()
-    for name in work:
-        count, beside = (small, "LeNets one by one") if "LeNets" in name else (samples, "plain")
-        found[name] = {"rate": count / statistics.median(each[name] for each in times)}
-        if name != beside:
-            ratio = spread([each[beside] / each[name] for each in times])
-            found[name] |= {"beside": beside, "ratio": ratio}
+    work |= {name: partial(way, lenets) for name, way in SMALL.items()}
+    times, best = in_turn(work, runtime.device, PAIRS), ceilings(runtime)
+    together = {name: times.pop(name) for name in SMALL}
+    found = compared(times, amount=samples)
+    found |= compared(together, beside=next(iter(SMALL)), amount=small)
     share = operations(ours) / samples * found["ours"]["rate"] / best[runtime.precision]
     found["ours"]["ceiling_share"] = share
     return {

@@ -14,7 +14,7 @@ import torch
 from tqdm.auto import tqdm
 
 from core.experiments.bench import authors, bilevel, equal, plain
-from core.experiments.bench.timing import ceilings, operations, random_task, seconds, spread
+from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
 from core.experiments.bench.whole import whole_run
 from core.federation import Client, Runtime, Task
 from core.rng import Rng
@@ -105,17 +105,12 @@ def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
     """
     best, found, both = ceilings(runtime), {}, _contestants(runtime, checkout)
     for name, (slow, fast) in tqdm(both.items(), unit="algorithm", leave=False):
-        slow(), fast()  # warm-up
-        pairs = [
-            (seconds(slow, runtime.device), seconds(fast, runtime.device)) for _ in range(PAIRS)
-        ]
-        took = statistics.median(ours for _, ours in pairs)
-        found[name] = {
-            "beside": "the authors' code" if name == AUTHORS else "plain",
-            "rate": 3600 / took,
+        other = "the authors' code" if name == AUTHORS else "plain"
+        times = in_turn({other: slow, name: fast}, runtime.device, PAIRS)
+        took = statistics.median(times[name])
+        found[name] = compared(times, beside=other)[name] | {
             "seconds": took,
-            "plain_seconds": statistics.median(theirs for theirs, _ in pairs),
-            "ratio": spread([theirs / ours for theirs, ours in pairs]),
+            "plain_seconds": statistics.median(times[other]),
             "ceiling_share": operations(fast) / took / best[runtime.precision],
         }
     if checkout is not None:

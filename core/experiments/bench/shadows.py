@@ -4,7 +4,6 @@ stacked networks.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import attrs
 from torch import nn
 
-from core.experiments.bench.timing import learners, random_task, seconds, spread
+from core.experiments.bench.timing import compared, in_turn, learners, random_task
 from core.federation import LocalTraining, Runtime, Task, learn, through
 from core.federation.abreast import learn_abreast
 
@@ -57,19 +56,11 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     """Samples per second of every way, and the hours that an attack with 64 shadow models takes."""
     task = random_task(runtime, STEPS * PLAN.batch_size, 3, 32, 10)
     task = attrs.evolve(task, model_options={"width": WIDTH})
-    for way in WAYS.values():
-        way(task)  # warm-up
-    times = [
-        {name: seconds(partial(way, task), runtime.device) for name, way in WAYS.items()}
-        for _ in range(PAIRS)
-    ]
-    samples = NETWORKS * STEPS * PLAN.batch_size
-    found: dict[str, Any] = {}
-    for name in WAYS:
-        rate = samples / statistics.median(each[name] for each in times)
-        found[name] = {"rate": rate, "attack_hours": SHADOWS * SAMPLES / rate / 3600}
-        if name != "plain":
-            found[name]["ratio"] = spread([each["plain"] / each[name] for each in times])
+    work = {name: partial(way, task) for name, way in WAYS.items()}
+    times = in_turn(work, runtime.device, PAIRS)
+    found = compared(times, amount=NETWORKS * STEPS * PLAN.batch_size)
+    for one in found.values():
+        one["attack_hours"] = SHADOWS * SAMPLES / one["rate"] / 3600
     return {
         "what": f"{NETWORKS} shadow models of FedAvg, ConvNet-{WIDTH}, 3x32x32, batch "
         f"{PLAN.batch_size}; plain: one after the other",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,8 +85,39 @@ def random_task(runtime: Runtime, samples: int, channels: int, size: int, classe
     return Task(data, "convnet", {}, runtime)
 
 
-def spread(ratios: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest."""
+def in_turn(
+    work: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of each piece of work, so many times in turn after one that does not count: what slows a
+    machine for a while slows all of them.
+    """
+    for each in work.values():
+        each()  # warm-up
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(repeats):
+        for name, each in work.items():
+            times[name].append(seconds(each, device))
+    return times
+
+
+def compared(
+    times: Mapping[str, Sequence[float]], beside: str = "plain", amount: float = 3600
+) -> dict[str, dict[str, Any]]:
+    """What a bench keeps of times that were taken in turn: `rate`, an amount of work over the median
+    of its seconds (3,600: pieces of work an hour), and for all but the one that they stand `beside`
+    the `ratio` of times, pair by pair.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, took in times.items():
+        found[name] = {"rate": amount / statistics.median(took)}
+        if name != beside:
+            found[name] |= {"beside": beside, "ratio": spread(times[beside], took)}
+    return found
+
+
+def spread(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest of how many times as fast the second is, pair by pair."""
+    ratios = [before / after for before, after in zip(slow, fast, strict=True)]
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
