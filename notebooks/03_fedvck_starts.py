@@ -34,7 +34,7 @@ from core.report import bars, condensed_images, lines, show, source, table
 from core.report.frames import table_runs
 from core.report.learning_curves import curve_frame
 from core.report.lesson import SMALL, Lesson
-from core.report.results import by_seed, readings_beside, spreads
+from core.report.results import by_seed, gains, readings_beside, spreads
 from core.report.texts import Markdown
 from core.rng import Rng
 
@@ -253,10 +253,14 @@ if len(wide):
 ends = beside["measured"]
 vck, fast, dm, still = (ends.get(row) for row in rows)
 lead = printed["FedVCK"].value - printed["FedDM"].value
+over = gains("fedvck", "ladder", "accuracy", rows[2], "converged")
+over = over.set_index("row").loc[rows[0]]
 Markdown(
     f"In print FedVCK leads FedDM by {lead:.1f} points. Here, at equal work, "
-    f"FedDM from real images has {dm:.1f}% and FedVCK from noise {vck:.1f}%: "
-    f"{vck - dm:+.1f} points. "
+    f"FedDM from real images has {dm:.1f}% and FedVCK from noise {vck:.1f}%; "
+    f"over the {over.seeds} seeds that both have FedVCK is {over.gain:+.1f} "
+    f"points from FedDM, with a 90% interval from {over.low:+.1f} to "
+    f"{over.high:+.1f}. "
     + (
         f"With ten times the rate of its server FedVCK has {fast:.1f}%. "
         if fast is not None

@@ -90,7 +90,7 @@ for method in ("FedVCK", "FedDM", "FedAvg"):
     drawn |= {
         row.replace(" as released", ""): (
             one["measured"],
-            one["std"] if one["seeds"] > 1 else 0,
+            one["std"],
         )
         for row, one in of.iterrows()
     }
@@ -121,14 +121,15 @@ full = table_frame("fedvck", "ladder", "converged").set_index("row")
 near, mean = (full.loc[row] for row in ("FedVCK as released, Adam", "FedAvg"))
 ahead = in_print["FedVCK"].value - in_print["FedAvg"].value
 over = gains("fedvck", "ladder", "accuracy", "FedAvg", "converged")
-lead = over.set_index("row")["gain"].get(near.name)
+lead = over.set_index("row").loc[near.name]
 Markdown(
     "FedAvg with all its local epochs, at its default rate, which nobody "
     "tuned at this size, ends at "
     f"{mean.measured:.1f}% (seeds: {mean.seeds}; print "
     f"{in_print['FedAvg'].value:.1f}), with large jumps from round to round. "
-    f"*{near.name}* leads by {lead:.1f} points, seed by seed, in print by "
-    f"{ahead:.1f}."
+    f"*{near.name}* leads by {lead.gain:.1f} points, seed by seed, with a 90% "
+    f"interval from {lead.low:.0f} to {lead.high:.0f} ({lead.seeds} seeds); in "
+    f"print by {ahead:.1f}."
     if pd.notna(near.measured + mean.measured)
     else "FedAvg with all its local epochs is not measured yet."
 )
@@ -256,7 +257,7 @@ if len(rungs):
         bars(
             {
                 rung.row: (rung.measured, rung.std)
-                for rung in rungs.fillna({"std": 0}).itertuples()
+                for rung in rungs.itertuples()
             },
             "accuracy after ten rounds (%)",
             "CIFAR-10, Dirichlet 0.05, ConvNet of width 64",

@@ -114,7 +114,10 @@ steadiness((1, 3))
 
 # %% tags=["hide-input"]
 strong = steadiness((4,), ["column", "method"])
-strong[["last", "step", "fall", "runs"]].unstack("method").T.round(1)
+strong[["last", "step", "fall"]].unstack("method").T.round(1)
+
+# %% tags=["hide-input"]
+Markdown(f"Runs of each: {strong['runs'].min()} to {strong['runs'].max()}.")
 
 # %% [markdown]
 # ## Which round is reported

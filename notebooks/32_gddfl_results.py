@@ -137,8 +137,8 @@ printed.dropna(how="all").round(2)
 # At the profile `laptop` DM and GDD-FL move images 300 times, as GDD-FL does in print, but on 16 real images of a class
 # in place of 64, at 32 channels of the encoder in place of 128 and at 64 pixels in place of 224; a ConvNet is trained on
 # them in place of a ResNet-18. DC and DSA move them 20 times, with DM's step size, which is ten times that of their
-# papers and was not tuned; FedAvg takes 10 rounds of 4 local batches in place of 30 of 10 epochs. A lead over these
-# three is one at unequal budgets.
+# papers and was not tuned; FedAvg takes 10 rounds of 4 local batches in place of the 30 of 10 epochs that we assume for
+# print, which says neither. A lead over these three, or of one of them, is one at unequal budgets.
 
 # %% tags=["hide-input"]
 measured.round(1) if len(

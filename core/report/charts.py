@@ -44,7 +44,7 @@ def lines(
     from matplotlib.ticker import MaxNLocator
 
     names = list(dict.fromkeys(frame[by]))
-    colours, markers, dashes = style.series(len(names))
+    colours, markers, dashes = style.series(names)
     ends, last = [], []
     with rc_context(style.rc()):
         figure = blank(7.2, 3.6)
@@ -108,7 +108,7 @@ def scatter(
     from matplotlib import rc_context
 
     names = list(dict.fromkeys(frame[by]))
-    colours, markers, _ = style.series(len(names))
+    colours, markers, _ = style.series(names)
     places = []
     with rc_context(style.rc()):
         figure = blank(7.2, 3.8)
@@ -134,8 +134,9 @@ def scatter(
 
 def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Any:
     """A bar for each name, the first above, with its number beside it; values are means and
-    standard deviations. Names that begin alike, up to a comma, share a colour; those that end on
-    "print" are hatched; where no two begin alike there is one colour.
+    standard deviations, nan for one run, whose bar is pale. Names that begin alike, up to a comma,
+    share a colour; those that end on "print" are hatched; where no two begin alike there is one
+    colour.
 
     Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
     is nothing to draw.
@@ -149,15 +150,19 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     groups = list(dict.fromkeys(kinds))
     if len(groups) == len(kinds):  # nothing is alike: one colour says no more than many
         groups = kinds = [""] * len(kinds)
-    colours = style.series(len(groups))[0]
+    colours = dict(zip(groups, style.series(groups)[0], strict=True))
+    single = [bool(np.isnan(spread)) for spread in spreads]
     with rc_context(style.rc()):
         figure = blank(7.2, 0.9 + 0.42 * len(values))
         axes = figure.subplots()
         rows = axes.barh(
             list(values),
             means,
-            xerr=spreads,
-            color=[colours[groups.index(kind)] for kind in kinds],
+            xerr=np.nan_to_num(spreads),
+            color=[
+                (colours[kind], 0.4 if one else 1.0)
+                for kind, one in zip(kinds, single, strict=True)
+            ],
             hatch=["///" if name.endswith("print") else "" for name in values],
             edgecolor="white",
             ecolor=style.INK,
@@ -166,9 +171,15 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
         axes.bar_label(rows, texts, padding=5)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        axes.set(xlabel=xlabel, title=title, xlim=(0, 1.12 * max(map(sum, values.values()))))
+        longest = max(np.add(means, np.nan_to_num(spreads)))
+        axes.set(xlabel=xlabel, title=title, xlim=(0, 1.12 * longest))
+        if any(single):
+            style.note(figure, "Pale: one run.")
     topic = f"{title}. " if title else ""
-    said = "; ".join(f"{name} {text}" for name, text in zip(values, texts, strict=True))
+    said = "; ".join(
+        f"{name} {text}" + " (one run)" * one
+        for name, text, one in zip(values, texts, single, strict=True)
+    )
     figure.set_label(f"{topic}{xlabel}: {said}.")
     return figure
 

@@ -5,7 +5,9 @@ records, by paired differences over seeds in every column that is measured: it *
 90% interval of the lead is above 0 in all columns, it **does not hold** where the lead is below 0 in
 some of them, further or more often than chance explains, else it is **unclear** (see `refuted`).
 Columns that the paper does not have say nothing of its claims. A claim may ask for a lead of so many
-points (`by`), or to be ahead in most columns only (`most`). Other claims are **tested** (a test of
+points (`by`; below 0: allow to be so far behind), or to be ahead in most columns only (`most`), and
+say from which value on the leading row has learned anything (`least`): what was run with less than
+the paper's budget and is below it says nothing. Other claims are **tested** (a test of
 this repository fails if it is not so), agree or disagree with the paper's own numbers, are examined
 on a page, or are open.
 """
@@ -13,6 +15,7 @@ on a page, or are open.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,8 +29,8 @@ from core.errors import InputError, brief
 from core.experiments import Record, records
 from core.experiments.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 from core.report import style
-from core.report.comparisons import Lead, chances, leads, refuted
-from core.report.verdict import FULL, REDUCED, budget
+from core.report.comparisons import Lead, asked_leads, chances, refuted
+from core.report.verdict import FULL, REDUCED
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names
@@ -89,8 +92,7 @@ class Finding:
         """Whether the numbers behind it were run as the paper ran its own; "" without numbers."""
         if not self.leads:
             return ""
-        kinds = {budget(one.profile, one.stand_in) for one in self.leads}
-        return FULL if kinds == {FULL} else REDUCED
+        return FULL if all(one.in_full for one in self.leads) else REDUCED
 
 
 def claims(paper: str, root: Path | None = None) -> list[Claim]:
@@ -147,43 +149,57 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
         records() if measured is None else measured,
         f"claim {claim.number} of {claim.paper}",
     )
-    found = tuple(leads(claim.paper, claim.detail, known, where, claim.ours))
+    found = tuple(asked_leads(claim.paper, claim.detail, known, where, claim.ours))
     if not found:
         return Finding(KINDS["ahead"])
     by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
-    ahead, behind = sum(one.above(by) for one in found), sum(one.below(by) for one in found)
+    least = claim.detail.get("least", -math.inf)
+    told = [one for one in found if one.in_full or one.value >= least]
+    ahead, behind = sum(one.above(by) for one in told), sum(one.below(by) for one in told)
     half = len(found) / 2
-    fails = behind > half if most else refuted(found, by)
+    fails = behind > half if most else refuted(told, by)
     holds = ahead > half if most else ahead == len(found)
     verdict = "holds" if holds else "does not hold" if fails else "unclear"
-    asked = f"more than {by:g} points ahead" if by else "ahead"
-    less = "less" if by else "behind"
-    effect = _effect(found, f"{asked} in {ahead}, {less} in {behind}")
-    if verdict == "unclear" and behind and not most:
-        low = chances(found, by)
+    effect = _effect(found, _counts(by, ahead, behind))
+    if len(told) < len(found):
         effect += (
-            f"; the smallest of {len(low)} p-values is {low[0]:.2g}; alone it would refute the claim "
-            f"below {0.05 / len(low):.2g}"
+            f"; in {len(found) - len(told)} of {len(found)} “{found[0].cell.row}” itself is "
+            f"below {least:g}: at this budget it has learned nothing, and nothing follows"
+        )
+    elif verdict == "unclear" and behind and not most:
+        low = chances(told, by)
+        effect += (
+            f"; one comparison alone would refute the claim at p < {0.05 / len(low):.2g}, as there are "
+            f"{len(low)}, and the smallest has {low[0]:.2g}"
         )
     return Finding(verdict, effect, found)
 
 
+def _counts(by: float, ahead: int, behind: int) -> str:
+    """In how many comparisons a lead is what a claim asks for, and in how many it is less."""
+    if by < 0:
+        return f"less than {-by:g} points behind in {ahead}, farther in {behind}"
+    asked, less = (f"more than {by:g} points ahead", "less") if by else ("ahead", "behind")
+    return f"{asked} in {ahead}, {less} in {behind}"
+
+
 def _effect(found: Sequence[Lead], counted: str) -> str:
     """A sentence on all comparisons of a claim; `counted` says how they went."""
-    profiles = ", ".join(dict.fromkeys(one.profile for one in found))
-    digits, unit = style.digits(found[0].unit), style.difference(found[0].unit)
+    profiles = ", ".join(dict.fromkeys(one.cell.profile for one in found))
     rivals = max(len(one.gaps) for one in found)
     if len(found) == 1:
         (one,) = found
+        digits, unit = style.digits(one.cell.unit), style.difference(one.cell.unit)
+        half = one.interval[2] - one.mean
         best = f", the best of {rivals} rivals," if rivals > 1 else ""
         verb = "leads" if one.mean >= 0 else "trails"
         # an interval of two seeds would hold nearly everything
-        low, high = (one.low, one.high) if one.mean >= 0 else (-one.high, -one.low)
+        low, high = sorted(abs(one.mean) + side * half for side in (-1, 1))
         interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if one.seeds > 2 else ""
         seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
         return (
-            f"{one.row} {verb} {one.rival}{best} by {abs(one.mean):.{digits}f}{unit}{interval} "
-            f"({one.column}, {seeds}, {profiles})"
+            f"“{one.cell.row}” {verb} “{one.rival}”{best} by {abs(one.mean):.{digits}f}{unit}{interval} "
+            f"({one.cell.column}, {seeds}, {profiles})"
         )
     single = sum(one.seeds == 1 for one in found)
     counts = f"{counted} of {len(found)} comparisons" + f" ({single} with one seed)" * bool(single)
@@ -191,7 +207,7 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
     found = [one for one in found if one.seeds > 1] or found  # one seed decides nothing
     of: dict[tuple[str, str], list[float]] = {}
     for one in found:
-        of.setdefault((style.measure(one.metric), one.unit), []).append(one.mean)
+        of.setdefault((style.measure(one.cell.metric), one.cell.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(
             f"{name} {statistics.fmean(means):+.{style.digits(unit)}f}"
@@ -199,6 +215,7 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
         )
         return f"{counts}; mean lead{over}, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
+    digits, unit = style.digits(found[0].cell.unit), style.difference(found[0].cell.unit)
     if len(means) == 1:
         return f"{counts}; lead{over} {means[0]:+.{digits}f}{unit} ({profiles})"
     return (
@@ -220,10 +237,10 @@ def claims_frame(
     """A paper's claims with their verdicts: `number`, `claim`, `where`, `verdict`, `effect`,
     `budget`, `page`, `main`, `ours`; with `main` only those that the paper rests on.
     """
-    rows = []
+    known, rows = records() if measured is None else measured, []
     for claim in claims(paper):
         if claim.main or not main:
-            found = judge(claim, measured)
+            found = judge(claim, known)
             rows.append(
                 {
                     "number": claim.number,
@@ -242,14 +259,15 @@ def claims_frame(
 
 def main_claims() -> pd.DataFrame:
     """A row for each paper: what it rests on, how many of these claims hold, and how many do not;
-    those that were measured with less than the paper's budget, or on other data, apart.
+    those that were measured with less than the paper's budget, or on other data, apart, and those
+    that a test of the program shows, or the paper's own numbers.
     """
-    rows = []
+    known, rows = records(), []
     for paper, name in PAPERS.items():
-        frame = claims_frame(paper, main=True)
+        frame = claims_frame(paper, known, main=True)
         said, less = frame["verdict"], frame["budget"] == REDUCED
-        holds = said.isin(["holds", "holds in a test"])
-        fails = said.isin(["does not hold", "contradicts its own numbers"])
+        holds, fails = said == "holds", said == "does not hold"
+        unmeasured = said.isin(["holds in a test", *VERDICTS[5:7]])
         rows.append(
             {
                 "paper": name,
@@ -258,6 +276,7 @@ def main_claims() -> pd.DataFrame:
                 "do not": int((fails & ~less).sum()),
                 "hold with less": int((holds & less).sum()),
                 "do not with less": int((fails & less).sum()),
+                "without measuring": int(unmeasured.sum()),
                 "unclear or open": int(said.isin(["unclear", "not measured", "open"]).sum()),
             }
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,40 +14,76 @@ from core.experiments import Record, TableSpec
 from core.experiments.cell import Cell
 from core.experiments.spec import as_list, as_mapping, check_keys
 from core.report.frames import best_cells
-from core.report.intervals import paired, probability
-from core.report.verdict import values
+from core.report.intervals import interval, probability
+from core.report.verdict import FULL, budget, by_column, differences, values
+
+#: of a claim: by how much to lead, whether in most columns only, and from which value on it counts
+RULES = ("by", "most", "least")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Lead:
-    """By how much one row leads another in a column, in the unit of print; above 0 is better. Where it
-    is to lead several rivals, the other is the one that comes nearest or is furthest ahead.
+    """By how much one row leads others in a column, in the unit of print; above 0 is better. Where there
+    are several, the one that comes nearest or is furthest ahead stands for them.
     """
 
-    table: str
-    column: str
-    profile: str
-    row: str
-    rival: str
-    mean: float
-    #: the ends of its 90% interval over seeds
-    low: float
-    high: float
-    seeds: int
-    metric: str
-    unit: str
-    #: which data stand in for those of the paper, if any
-    stand_in: str | None = None
-    #: the differences, seed by seed, to each rival
-    gaps: tuple[tuple[float, ...], ...] = ()
+    #: that of the leading row
+    cell: Cell
+    #: the mean over its seeds, in the unit of print
+    value: float
+    #: the differences to each rival, seed by seed
+    gaps: Mapping[str, tuple[float, ...]]
+
+    @property
+    def rival(self) -> str:
+        """The best of the others; one with a single seed only where no other is there."""
+        gaps = self.gaps
+        return min(gaps, key=lambda one: (len(gaps[one]) < 2, statistics.fmean(gaps[one])))
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds both the row and this rival have."""
+        return len(self.gaps[self.rival])
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """The mean lead over this rival and the ends of its 90% interval over seeds."""
+        return interval(self.gaps[self.rival])
+
+    @property
+    def mean(self) -> float:
+        """The mean lead over this rival."""
+        return self.interval[0]
+
+    @property
+    def in_full(self) -> bool:
+        """Whether it was run as the paper ran its own."""
+        return budget(self.cell.profile, self.cell.stand_in) == FULL
 
     def above(self, by: float) -> bool:
         """Whether the 90% interval of the lead over each rival lies above `by`."""
-        return all(low > by for _, low, _ in map(_interval, self.gaps))
+        return all(interval(each)[1] > by for each in self.gaps.values())
 
     def below(self, by: float) -> bool:
         """Whether that of the lead over some rival lies below `by`."""
-        return any(high < by for _, _, high in map(_interval, self.gaps))
+        return any(interval(each)[2] < by for each in self.gaps.values())
+
+
+def lead_over(
+    row: str, rivals: Iterable[str], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+) -> Lead | None:
+    """The lead of a row over others of one column, whose `cells` are given by row, over the seeds that
+    both sides have; None where there are none.
+    """
+    own = cells[row]
+    ours, sign = values(own, measured), -1 if own.better == "lower" else 1
+    found = {
+        rival: tuple(sign * gap for gap in gaps)
+        for rival in rivals
+        if rival != row and rival in cells
+        if (gaps := differences(ours, values(cells[rival], measured)))
+    }
+    return Lead(own, statistics.fmean(ours.values()), found) if found else None
 
 
 def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
@@ -67,11 +103,11 @@ def chances(found: Sequence[Lead], by: float) -> list[float]:
     """How likely leads as low are where they are `by` in truth, in rising order; of those that have
     more than one seed.
     """
-    known = [gaps for one in found for gaps in one.gaps if len(gaps) > 1]
+    known = [gaps for one in found for gaps in one.gaps.values() if len(gaps) > 1]
     return sorted(probability(gaps, by) for gaps in known)
 
 
-def leads(
+def asked_leads(
     paper: str, detail: Any, measured: Mapping[str, Record], where: str, ours: bool = False
 ) -> list[Lead]:
     """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured.
@@ -79,7 +115,8 @@ def leads(
     Args:
         detail: what stands below `ahead` in the claim's file; where: the claim, for messages.
         measured: complete records by experiment id.
-        ours: whether the claim is this book's own, so that columns count that the paper lacks.
+        ours: whether the claim is this book's own, so that rows and columns count that the paper
+            lacks.
 
     Two cells that the same runs fill are one comparison for each measure. `columns` are those that the
     claim is about, else all that the paper prints, or, of a claim of this book, all. `metrics` are the
@@ -88,27 +125,37 @@ def leads(
     for a name that the tables do not have.
     """
     asked = as_mapping(detail, where)
-    check_keys(
-        asked,
-        ("tables", "beside", "metrics", "columns", "row", "against", "pairs", "by", "most"),
-        where,
-    )
+    known = ("tables", "beside", "metrics", "columns", "row", "against", "pairs", *RULES)
+    check_keys(asked, known, where)
     found: dict[tuple[str, ...], Lead] = {}
     for table in as_list(asked.get("tables"), f"{where}, tables"):
         specs = [TableSpec.find(paper, one) for one in (table, *asked.get("beside", ()))]
         _check_names(asked, specs, where)
         metrics = asked.get("metrics", [specs[0].metric])
-        columns: dict[tuple[str, str], dict[str, Cell]] = {}
         printed = [one.name for one in specs[0].columns if one.printed or ours]
-        for cell in (cell for spec in specs for cell in best_cells(spec, measured)):
-            if cell.metric in metrics and cell.column in asked.get("columns", printed):
-                columns.setdefault((cell.column, cell.metric), {})[cell.row] = cell
-        for cells in columns.values():
-            for lead in _in_column(asked, cells, measured):
-                sides = cells[lead.row], cells[lead.rival]
-                runs = [run.id for cell in sides for run in cell.experiments]
-                found.setdefault((*(cell.record_metric for cell in sides), *runs), lead)
+        columns = asked.get("columns", printed)
+        shown = [cell for spec in specs for cell in best_cells(spec, measured)]
+        for (column, metric), cells in by_column(shown).items():
+            if column not in columns or metric not in metrics:
+                continue
+            for row, rivals in _sides(asked, cells, ours):
+                lead = lead_over(row, rivals, cells, measured) if row in cells else None
+                if lead:
+                    sides = lead.cell, cells[lead.rival]
+                    runs = [run.id for cell in sides for run in cell.experiments]
+                    found.setdefault((*(cell.record_metric for cell in sides), *runs), lead)
     return list(found.values())
+
+
+def _sides(
+    asked: Mapping[str, Any], cells: Mapping[str, Cell], ours: bool
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Who is to lead whom in a column: pairs as stated, or a row all others that the paper has."""
+    for row, rival in asked.get("pairs", ()):
+        yield row, [rival]
+    if "row" in asked:
+        others = [row for row, cell in cells.items() if cell.place.row.printed or ours]
+        yield asked["row"], asked.get("against", others)
 
 
 def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: str) -> None:
@@ -129,45 +176,3 @@ def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: st
             if name not in known:
                 tables = " and ".join(spec.table for spec in specs)
                 raise unknown(f"{kind} of table {tables} ({where})", name, known)
-
-
-def _in_column(
-    asked: Mapping[str, Any], cells: Mapping[str, Cell], measured: Mapping[str, Record]
-) -> list[Lead]:
-    """The comparisons of one column: pairs as stated, or a row with all others, of which the best on
-    the seeds that both have stands for them; one with a single seed only where no other is there.
-    """
-    known = {row: of for row, cell in cells.items() if (of := values(cell, measured))}
-    better = -1 if _lower_is_better(cells) else 1
-
-    def gaps(row: str, rival: str) -> tuple[float, ...]:
-        a, b = known.get(row, {}), known.get(rival, {})
-        return tuple(better * (a[seed] - b[seed]) for seed in sorted(a.keys() & b.keys()))
-
-    sides = [(row, (rival,)) for row, rival in asked.get("pairs", ())]
-    if "row" in asked:
-        others = tuple(one for one in asked.get("against", known) if one != asked["row"])
-        sides.append((asked["row"], others))
-    compared = []
-    for row, rivals in sides:
-        found = {rival: each for rival in rivals if (each := gaps(row, rival))}
-        if found:
-            best = min(
-                found, key=lambda rival: (len(found[rival]) < 2, statistics.fmean(found[rival]))
-            )
-            cell, seen = cells[row], found[best]
-            where = (cell.table, cell.column, cell.profile, row, best)
-            what = (len(seen), cell.metric, cell.unit, cell.stand_in)
-            mean, low, high = _interval(seen)
-            compared.append(Lead(*where, mean, low, high, *what, tuple(found.values())))
-    return compared
-
-
-def _interval(gaps: Sequence[float]) -> tuple[float, ...]:
-    """The mean of differences over seeds and the ends of its 90% interval."""
-    return paired(gaps, [0.0] * len(gaps))
-
-
-def _lower_is_better(cells: Mapping[str, Cell]) -> bool:
-    printed = [cell for cell in cells.values() if cell.published]
-    return (printed or list(cells.values()))[0].better == "lower"

@@ -13,9 +13,11 @@ import attrs
 
 from core.errors import InputError
 from core.experiments import Record, TableSpec, records
+from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, check_keys, read_yaml
 from core.report import style
-from core.report.verdict import values
+from core.report.intervals import interval
+from core.report.verdict import differences, in_printed_unit, values
 
 FINDINGS = TABLES.parent / "findings.yaml"
 _KEYS = ("page", "text", "profile", "cells", "falling")
@@ -42,6 +44,24 @@ class Measured:
         return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}{sign}{few}"
 
 
+@attrs.frozen
+class Difference:
+    """A cell minus another in a sentence, in the unit of print: the mean over the seeds that both have,
+    with its 90% interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+    unit: str
+
+    def __str__(self) -> str:
+        digits, sign = style.digits(self.unit), style.difference(self.unit)
+        low, high = f"{self.low:.{digits}f}", f"{self.high:.{digits}f}"
+        return f"{self.mean:.{digits}f}{sign} (90% interval {low} to {high}, {self.seeds} seeds)"
+
+
 def findings() -> str:
     """All findings as a Markdown list. Raises InputError where a cell has no record, or where the
     records no longer give the order that a sentence states.
@@ -66,14 +86,32 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
     return f"**{name}** {text} [More](../notebooks/{entry['page']})"
 
 
-def _of(name: str, profile: str, known: Mapping[str, Record]) -> Measured:
-    """A cell at the profile of its finding, or at one of its own: "ADDRESS at PROFILE"."""
-    name, _, own = name.partition(" at ")
-    profile = own or profile
-    cell = TableSpec.find_cell(name, profile)
-    found = list(values(cell, known).values())
-    if not found:
-        raise InputError(f"book/findings.yaml: no record of {name} at the profile {profile}")
+def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Measured | Difference:
+    """A cell at the profile of its finding, or at one of its own: "ADDRESS at PROFILE"; another share
+    that its runs have measured: "ADDRESS of METRIC"; or of two of these the difference.
+    """
+    if isinstance(name, list):
+        (cell, ours), (_, theirs) = (_values(one, profile, known) for one in name)
+        gaps = differences(ours, theirs)
+        return Difference(*interval(gaps), len(gaps), cell.unit)
+    cell, by_seed = _values(name, profile, known)
+    found = list(by_seed.values())
     std = statistics.stdev(found) if len(found) > 1 else None
     printed = cell.published.text if cell.published else "–"
     return Measured(statistics.fmean(found), std, len(found), cell.unit, printed)
+
+
+def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell, dict[int, float]]:
+    """A cell as `_of` names it, and its values by seed."""
+    name, _, own = name.partition(" at ")
+    name, _, metric = name.partition(" of ")
+    cell = TableSpec.find_cell(name, own or profile)
+    found = values(cell, known)
+    if metric:
+        runs = [known[run.id] for run in cell.experiments if run.id in known]
+        found = {
+            run.experiment.seed: in_printed_unit(run.metrics[metric], cell.unit) for run in runs
+        }
+    if not found:
+        raise InputError(f"book/findings.yaml: no record of {name} at the profile {own or profile}")
+    return cell, found

@@ -68,7 +68,7 @@ def table_frame(
     """
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
-    cells = spec.cells(profile) if profile else best_cells(spec, known)
+    cells = shown_cells(spec, known, profile)
     rows = [
         _row(
             cell,
@@ -81,6 +81,13 @@ def table_frame(
     return frame.astype(
         dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float)
     )
+
+
+def shown_cells(
+    spec: TableSpec, measured: Mapping[str, Record], profile: str | None = None
+) -> list[Cell]:
+    """A table's cells at a profile; None: for each column at the one at which most of it is measured."""
+    return spec.cells(profile) if profile else best_cells(spec, measured)
 
 
 def table_runs(

@@ -13,12 +13,11 @@ import pandas as pd
 from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
 from core.report.intervals import OUTCOMES
-from core.report.tallies import numbers
+from core.report.tallies import directions, numbers
 from core.report.verdict import FULL, REDUCED
 
 #: what no other line of the table counts
-REST = "pending, not testable, not compared, repeats and settings"
-DIRECTIONS = ("direction agrees", "direction disagrees", "inconclusive")
+REST = "pending, not testable, repeats and settings"
 
 
 def printed(paper: str) -> int:
@@ -35,27 +34,42 @@ def folded(list_of_findings: str) -> str:
     return "\n".join(made)
 
 
-def headline(counted: pd.DataFrame | None = None) -> str:
-    """What was met so far, in a few sentences, computed from `numbers()`."""
+def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None) -> str:
+    """What was met so far, in a few sentences, computed from `numbers()` and `directions()`."""
     rows = numbers() if counted is None else counted
-    results = rows[rows["kind"] == "results"]
-    full, less = (results[results["budget"] == budget] for budget in (FULL, REDUCED))
-    costs = rows[(rows["kind"] == "costs") & (rows["budget"] == FULL)]
+    sides = (directions() if pairs is None else pairs)["ordered"].value_counts()
+    at_print = rows[rows["budget"] == FULL]
+    costs = at_print[at_print["kind"] == "costs"]
     text = f"The four papers print {sum(map(printed, PAPERS)):,} numbers. "
-    text += "At a paper's own budget, or the profile converged, and on its data "
-    text += f"{_counts(full, OUTCOMES, 'accuracies and scores')}. "
+    text += "With the data, clients and rounds that a paper prints, or at the profile converged, "
+    text += f"{_results(at_print[at_print['kind'] == 'results'])}. "
     text += f"Of {len(costs):,} costs {(costs['verdict'] == 'equivalent').sum():,} are equivalent. "
-    text += f"With less computing, or on other data, {_counts(less, DIRECTIONS, 'results')}."
-    return text
+    text += "With less computing, or on other data, "
+    if not len(sides):
+        return text + "nothing is compared yet."
+    return text + (
+        f"{sides.sum():,} pairs of rows are compared: {sides.get(1, 0):,} are ordered as printed, "
+        f"{sides.get(-1, 0):,} the other way round, {sides.get(0, 0):,} neither for sure."
+    )
 
 
-def _counts(rows: pd.DataFrame, verdicts: tuple[str, ...], what: str) -> str:
-    """How many there are, and how many of each verdict."""
-    if not len(rows):
-        return f"no {what} are compared yet"
+def _results(rows: pd.DataFrame) -> str:
+    """How many accuracies and scores are compared, how many of each verdict, and whose they are."""
     said = rows["verdict"].value_counts()
-    parts = ", ".join(f"{said.get(name, 0):,} {name}" for name in verdicts)
-    return f"{sum(said.get(name, 0) for name in verdicts):,} {what} are compared: {parts}"
+    count = sum(said.get(name, 0) for name in OUTCOMES)
+    if not count:
+        return "no accuracies and scores are compared yet"
+    parts = ", ".join(f"{said.get(name, 0):,} {name}" for name in OUTCOMES)
+    apart = rows[rows["verdict"] == "different"]
+    others = apart[~apart["own"].astype(bool)]
+    text = f"{count:,} accuracies and scores are compared: {parts}"
+    if len(apart):
+        text += (
+            f". Of those that differ {len(others):,} are other methods' than the paper's own, "
+            f"{(others['difference'] > 0).sum():,} of them above print, {len(apart) - len(others):,} "
+            "its own"
+        )
+    return text
 
 
 def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -65,9 +79,8 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
     rows = numbers() if counted is None else counted
     lines = {"numbers in print": {paper: printed(paper) for paper in PAPERS}}
     for label, kind, budget, verdicts in (
-        ("own budget", "results", FULL, OUTCOMES),
+        ("results", "results", FULL, OUTCOMES),
         ("costs", "costs", FULL, OUTCOMES),
-        ("smaller budget", "results", REDUCED, DIRECTIONS),
     ):
         chosen = rows[(rows["kind"] == kind) & (rows["budget"] == budget)]
         counts = pd.crosstab(chosen["verdict"], chosen["paper"])
@@ -75,6 +88,8 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
             if verdict in counts.index:
                 found = counts.loc[verdict]
                 lines[f"{label}: {verdict}"] = {paper: int(found[paper]) for paper in found.index}
+    less = rows[(rows["kind"] != "settings") & (rows["budget"] == REDUCED)]["paper"].value_counts()
+    lines["with less, or on other data"] = {paper: int(less[paper]) for paper in less.index}
     frame = pd.DataFrame(lines).T.reindex(columns=list(PAPERS)).fillna(0).astype(int)
     frame.loc[REST] = 2 * frame.iloc[0] - frame.sum()
     return frame.rename(columns=PAPERS).rename_axis("").reset_index()

@@ -105,16 +105,15 @@ class Comparison:
         return None
 
 
-def paired(a: Sequence[float], b: Sequence[float], confidence: float = 0.9) -> tuple[float, ...]:
-    """The mean of a - b, seed by seed, and the two ends of its t interval.
+def interval(differences: Sequence[float], confidence: float = 0.9) -> tuple[float, float, float]:
+    """The mean of paired differences, one for each seed, and the two ends of its t interval.
 
     Runs with the same seed share partition and initial network, so their differences spread less
-    than their values. With one seed the interval is the whole line. Raises InputError for lengths
-    that differ.
+    than their values. With one seed the interval is the whole line. Raises InputError for none.
     """
-    if len(a) != len(b) or not len(a):
-        raise InputError("paired differences need the same seeds on both sides, at least one")
-    gaps = np.subtract(a, b)
+    if not len(differences):
+        raise InputError("paired differences need at least one seed that both sides have")
+    gaps = np.asarray(differences, dtype=float)
     mean, half = float(gaps.mean()), math.inf
     if len(gaps) > 1:
         half = float(_t((1 + confidence) / 2, len(gaps) - 1) * gaps.std(ddof=1)) / len(gaps) ** 0.5
@@ -154,7 +153,7 @@ def kendall(
         return math.nan, math.nan, math.nan
     signs = np.sign(found[:, first] - found[:, second]) * np.sign(gaps[first, second])
     taus = signs.mean(1)
-    mean, low, high = paired(taus, np.zeros_like(taus), 0.95)
+    mean, low, high = interval(taus, 0.95)
     return mean, max(low, -1.0), min(high, 1.0)
 
 

@@ -133,7 +133,7 @@ def curves(
     names = list(dict.fromkeys(frame["label"]))
     reach = frame.groupby("label")["megabytes"].max()
     silent = [name for name in names if x == "megabytes" and reach[name] == 0]
-    looks = style.series(len(names))
+    looks = style.series(names)
     with rc_context(style.rc()):
         figure = blank(7.2, 4.0)
         axes = figure.subplots()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -12,9 +13,20 @@ from core.errors import InputError, listed
 from core.experiments import Record, TableSpec, records
 from core.experiments.experiment import PROFILES
 from core.experiments.spec import Published
-from core.report.frames import best_cells, metrics_frame, table_frame, table_runs
+from core.report.comparisons import lead_over
+from core.report.frames import metrics_frame, shown_cells, table_runs
+from core.report.intervals import interval
 from core.report.learning_curves import curve_frame, curves
-from core.report.verdict import DECIDING, SEEDS, compare, values
+from core.report.verdict import (
+    DECIDING,
+    SEEDS,
+    by_column,
+    compare,
+    differences,
+    measured_values,
+    printed_values,
+    values,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,12 +59,10 @@ def by_seed(runs: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
 
 
 def spreads(scores: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over seeds, 0 with one seed, of each row of `by_seed`: what `bars`
+    """Mean and standard deviation over seeds, nan with one seed, of each row of `by_seed`: what `bars`
     draws.
     """
-    return {
-        str(row): (of.mean(), of.std() if of.count() > 1 else 0.0) for row, of in scores.iterrows()
-    }
+    return {str(row): (of.mean(), of.std()) for row, of in scores.iterrows()}
 
 
 def core_hours(runs: pd.DataFrame) -> float:
@@ -153,25 +163,22 @@ def gains(
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
     """By how much every row of a table differs from one of them, over the seeds that both have: a
-    row for each `column` and `row` with such a seed, the mean `gain` in the unit of print, `seeds`.
+    row for each `column` and `row` with such a seed, the mean `gain` in the unit of print, `low` and
+    `high`, the ends of its 90% interval, and `seeds`.
 
     Seeds that one side lacks do not count, so that runs which are still missing shift nothing. A
     profile of None is the one that the table shows. Raises InputError as `table_frame` does.
     """
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
-    cells = spec.cells(profile) if profile else best_cells(spec, known)
-    found = {
-        (cell.column, cell.row): values(cell, known) for cell in cells if cell.metric == metric
-    }
     rows = []
-    for (column, row), ours in found.items():
-        theirs = found.get((column, against), {})
-        seeds = ours.keys() & theirs.keys()
-        if row != against and seeds:
-            gain = statistics.fmean(ours[seed] - theirs[seed] for seed in seeds)
-            rows.append({"column": column, "row": row, "gain": gain, "seeds": len(seeds)})
-    return pd.DataFrame(rows, columns=["column", "row", "gain", "seeds"])
+    for (column, measure), cells in by_column(shown_cells(spec, known, profile)).items():
+        found = measured_values(cells, known) if measure == metric else {}
+        for row, ours in found.items():
+            gaps = differences(ours, found.get(against, {}))
+            if row != against and gaps:
+                rows.append((column, row, *interval(gaps), len(gaps)))
+    return pd.DataFrame(rows, columns=["column", "row", "gain", "low", "high", "seeds"])
 
 
 def gains_by_round(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
@@ -205,28 +212,32 @@ def leads(
         method: the name of its row; rivals: which of the other rows count.
 
     Returns: a row for every column of the table, with `printed` and `measured` in points, and
-        `printed rivals` and `measured rivals`, how many others there are to beat. A measured lead
-        is the least mean difference over the seeds that both sides have (see `gains`), and `seeds`
-        the least number of these over the rivals, 0 where there is none. Raises InputError as
-        `table_frame` does.
+        `printed rivals` and `measured rivals`, how many others there are to beat. A measured lead is
+        the mean difference to the best `rival` over the seeds that both have, `low` and `high` the
+        ends of its 90% interval, and `seeds` their number, 0 where there is none (see
+        `core.report.comparisons.Lead`). Raises InputError as `table_frame` does.
     """
+    spec, rows = TableSpec.find(paper, str(table)), {}
     known = records() if measured is None else measured
-    frame = table_frame(paper, table, profile, known)
-    frame = frame[frame["metric"] == "accuracy"]
-    others = frame[(frame["row"] != method) & frame["row"].map(rivals)]
-    ours = frame[frame["row"] == method].set_index("column")["printed"]
-    printed = others.dropna(subset=["printed"]).groupby("column")["printed"]
-    found = gains(paper, table, "accuracy", method, profile, known)
-    compared = found[found["row"].map(rivals).astype(bool)].groupby("column")
-    behind = compared["gain"]
-    of = pd.DataFrame(index=pd.Index(frame["column"].unique(), name="column"))
-    of["printed"] = (ours - printed.max()).astype(float)
-    of["measured"] = -behind.max().astype(float)
-    of["printed rivals"] = printed.size()
-    of["measured rivals"] = behind.size()
-    of["seeds"] = compared["seeds"].min()
-    counts = ["printed rivals", "measured rivals", "seeds"]
-    return of.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
+    for (column, metric), cells in by_column(shown_cells(spec, known, profile)).items():
+        if metric != "accuracy" or method not in cells:
+            continue
+        others = [row for row in cells if row != method and rivals(row)]
+        printed = {row: value for row, value in printed_values(cells).items() if value is not None}
+        beside = [printed[row] for row in others if row in printed]
+        lead = lead_over(method, others, cells, known)
+        measured_, low, high = lead.interval if lead else (math.nan,) * 3
+        rows[column] = {
+            "printed": printed[method] - max(beside) if beside and method in printed else math.nan,
+            "measured": measured_,
+            "low": low,
+            "high": high,
+            "rival": lead.rival if lead else "",
+            "printed rivals": len(beside),
+            "measured rivals": len(lead.gaps) if lead else 0,
+            "seeds": lead.seeds if lead else 0,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("column")
 
 
 def readings_beside(

@@ -6,10 +6,11 @@ import json
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from core.experiments.bench import BENCH, ceilings_in_words
-from core.report.intervals import paired
+from core.report.intervals import interval
 from core.report.verdict import MARGINS
 
 #: how the names of records begin that compare accuracies, not speed: see `precisions`
@@ -28,7 +29,8 @@ def precisions(folder: Path = BENCH) -> pd.DataFrame:
         for name, one in found["contestants"].items():
             plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
             means = statistics.fmean(plain), statistics.fmean(fast)
-            rows[name] = (len(plain), *means, statistics.stdev(plain), *paired(fast, plain))
+            gap = interval(np.subtract(fast, plain))
+            rows[name] = (len(plain), *means, statistics.stdev(plain), *gap)
     columns = ["seeds", "float32", "bfloat16", "std", "difference", "low", "high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
@@ -58,9 +60,9 @@ def precision_in_words(folder: Path = BENCH) -> str:
 
 def speed(folder: Path = BENCH) -> pd.DataFrame:
     """One row per contestant of every bench record of speed: `bench`, `contestant`, `rate` and its `unit`,
-    the ratio of rates to a plain loop (`times plain`; median, lowest and highest of the pairs),
+    how many `times` as fast it is as what it stands `beside` (median, lowest and highest of the pairs),
     the `share of the ceiling` of a matrix product, where both sides were tested their mean accuracy
-    over seeds (`accuracy (plain)`), `threads` and `precision`, and what such a product reached in each
+    over seeds (`accuracy (beside)`), `threads` and `precision`, and what such a product reached in each
     precision (`ceilings`, GFLOP/s).
     """
     rows = []
@@ -76,11 +78,12 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
                     "contestant": name,
                     "rate": f"{one['rate']:,.1f}",
                     "unit": found["unit"],
-                    "times plain": "{median:.2f} ({lowest:.2f} to {highest:.2f})".format(**ratio)
+                    "beside": one.get("beside", "plain") if ratio else "",
+                    "times": "{median:.2f} ({lowest:.2f} to {highest:.2f})".format(**ratio)
                     if ratio
                     else "",
                     "share of the ceiling": f"{share:.0%}" if share is not None else "",
-                    "accuracy (plain)": "{:.1f}% ({:.1f}%)".format(
+                    "accuracy (beside)": "{:.1f}% ({:.1f}%)".format(
                         *(statistics.fmean(one["accuracy"][side]) for side in ("ours", "theirs"))
                     )
                     if "accuracy" in one

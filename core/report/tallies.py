@@ -13,7 +13,18 @@ from core.experiments.cell import Cell
 from core.report.claims import PAPERS
 from core.report.frames import best_cells
 from core.report.intervals import kendall
-from core.report.verdict import VERDICTS, budget, judge, margin, values
+from core.report.verdict import (
+    FULL,
+    VERDICTS,
+    budget,
+    by_column,
+    direction,
+    judge,
+    margin,
+    measured_values,
+    printed_values,
+    values,
+)
 
 #: what is compared: settings are read back from the record, costs follow from shapes and counts
 KINDS = {
@@ -21,6 +32,10 @@ KINDS = {
     "upload_mb": "costs",
     "upload_mb_per_round": "costs",
 }
+
+
+#: the columns of `numbers`
+NUMBERS = ("paper", "own", "kind", "budget", "verdict", "difference")
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
@@ -44,24 +59,50 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row for each printed number of a paper's tables that is measured by runs of its own.
 
     Cells that the same runs fill, for the same printed value of the same metric, count once: where
-    they stand first. Columns: `paper`; `kind` ("results", "costs" or "settings"); `budget` (`FULL`
-    or `REDUCED` of `core.report.verdict`); `verdict`. Tables with names are the book's own and do
-    not count.
+    they stand first. Columns: `paper`; `own`, whether it is of the paper's own method; `kind`
+    ("results", "costs" or "settings"); `budget` (`FULL` or `REDUCED` of `core.report.verdict`);
+    `verdict`; `difference`, measured minus printed. Tables with names are the book's own and do not
+    count.
     """
     known = records() if measured is None else measured
-    rows: dict[tuple[str, str, float | None], dict[str, str]] = {}
+    rows: dict[tuple[str, str, float | None], dict[str, object]] = {}
     for spec, cells in _tables(known):
         for cell, found in zip(cells, judge(cells, known), strict=True):
             if cell.published is None or not found.seeds:
                 continue
             row = {
                 "paper": spec.paper,
+                "own": cell.experiments[0].algorithm == spec.paper,
                 "kind": KINDS.get(cell.metric, "results"),
                 "budget": budget(cell.profile, cell.stand_in),
                 "verdict": found.verdict,
+                "difference": found.difference,
             }
             rows.setdefault(identity(cell), row)
-    return pd.DataFrame(rows.values(), columns=["paper", "kind", "budget", "verdict"])
+    return pd.DataFrame(rows.values(), columns=list(NUMBERS))
+
+
+def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+    """One row for each pair of rows of a paper's tables that is measured with less than the paper's
+    budget, or on other data, and printed with different numbers: `paper`, and whether the pair is
+    `ordered` as printed (1), the other way round (-1), or neither for sure (0).
+
+    A pair counts once, wherever the same runs stand. Costs and settings have no order here.
+    """
+    known = records() if measured is None else measured
+    found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int]] = {}
+    for spec, cells in _tables(known):
+        for (_, metric), column in by_column(cells).items():
+            printed, rows = printed_values(column), measured_values(column, known)
+            for a, cell in column.items():
+                if metric in KINDS or budget(cell.profile, cell.stand_in) == FULL:
+                    continue
+                for b in cell.rivals:
+                    side = direction(printed, rows, a, b)
+                    if side is not None:
+                        pair = frozenset((identity(cell), identity(column[b])))
+                        found.setdefault(pair, (spec.paper, side))
+    return pd.DataFrame(found.values(), columns=["paper", "ordered"])
 
 
 def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
@@ -83,12 +124,12 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     known = records() if measured is None else measured
     rows = []
     for spec, cells in _tables(known):
-        for column in dict.fromkeys((cell.column, cell.metric) for cell in cells):
-            here = [cell for cell in cells if (cell.column, cell.metric) == column]
-            found = None if column[1] in KINDS else _order(here, known)
+        for (column, metric), of in by_column(cells).items():
+            here = list(of.values())
+            found = None if metric in KINDS else _order(here, known)
             if found:
                 place = {"paper": spec.paper, "table": spec.table}
-                place |= {"column": column[0], "metric": column[1], "profile": here[0].profile}
+                place |= {"column": column, "metric": metric, "profile": here[0].profile}
                 rows.append(place | found)
     names = ("paper", "table", "column", "metric", "profile", "methods", "seeds", "tau")
     return pd.DataFrame(rows, columns=[*names, "low", "high"]).dropna(subset="tau")

@@ -1,7 +1,8 @@
 """The rule by which a measured number is compared with a printed one.
 
-At the paper's own budget, or one that has converged (`DECIDING`, no stand-in), with at least three
-seeds the mean is compared with print, with intervals over the seeds (`core.report.intervals`):
+At the paper's own budget (where it prints none, ours), or one that has converged (`DECIDING`, no
+stand-in), with at least three seeds the mean is compared with print, with intervals over the seeds
+(`core.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
 * **different**: print is beyond the margin and outside the 95% prediction interval, which uses both
@@ -35,7 +36,7 @@ import attrs
 from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.cell import Cell
-from core.report.intervals import OUTCOMES, Comparison, paired
+from core.report.intervals import OUTCOMES, Comparison, interval
 
 VERDICTS = (
     *OUTCOMES,
@@ -47,8 +48,8 @@ VERDICTS = (
 )
 #: profiles at which values are compared with print
 DECIDING = ("paper", "converged")
-#: what the budget of a number is called
-FULL, REDUCED = "the paper's", "smaller, or other data"
+#: what the budget of a number is called; what a paper does not print of its own is the book's
+FULL, REDUCED = "as printed", "smaller, or other data"
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
@@ -141,6 +142,19 @@ def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
+def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, ...]:
+    """Ours minus theirs, of values by seed, over the seeds that both have."""
+    return tuple(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))
+
+
+def by_column(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+    """Cells of a table by column and metric, those of each by row."""
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.column, cell.metric), {})[cell.row] = cell
+    return found
+
+
 def margin(printed: float, unit: str) -> float:
     """How far the printed value may lie from the measured mean without mattering."""
     return MARGINS.get(unit, SHARE * abs(printed))
@@ -157,21 +171,31 @@ def agreement(
     Left out are pairs without a common seed or with a row that is not printed, and pairs printed
     with equal numbers.
     """
-    agree = against = total = 0
-    for a, b in pairs:
-        p, q = printed.get(a), printed.get(b)
-        seeds = found.get(a, {}).keys() & found.get(b, {}).keys()
-        if p is None or q is None or p == q or not seeds:
-            continue
-        sign = 1 if p > q else -1
-        _, low, high = paired(
-            [sign * found[a][seed] for seed in sorted(seeds)],
-            [sign * found[b][seed] for seed in sorted(seeds)],
-        )
-        total += 1
-        agree += low > 0
-        against += high < 0
-    return agree, against, total
+    sides = [direction(printed, found, *pair) for pair in pairs]
+    known = [side for side in sides if side is not None]
+    return known.count(1), known.count(-1), len(known)
+
+
+def direction(
+    printed: Mapping[str, float | None],
+    found: Mapping[str, Mapping[int, float]],
+    a: str,
+    b: str,
+) -> int | None:
+    """1 for two rows that are ordered as printed, -1 the other way round, 0 where that is not decided;
+    None where they cannot be compared.
+
+    Differences that are the same for all seeds decide nothing: a measure with few values has such,
+    and their spread is not known.
+    """
+    p, q = printed.get(a), printed.get(b)
+    gaps = differences(found.get(a, {}), found.get(b, {}))
+    if p is None or q is None or p == q or not gaps:
+        return None
+    _, low, high = interval(gaps)
+    if math.isclose(low, high, rel_tol=1e-9) or not (low > 0 or high < 0):
+        return 0
+    return 1 if (low > 0) == (p > q) else -1
 
 
 def compare(
@@ -199,19 +223,25 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
             those of one column and metric.
         records: complete records by experiment id.
     """
-    found = {id(cell): values(cell, records) for cell in cells}
-    printed: dict[tuple[str, str], dict[str, float | None]] = {}
-    rows: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for cell in cells:
-        key = (cell.column, cell.metric)
-        printed.setdefault(key, {})[cell.row] = cell.published.value if cell.published else None
-        rows.setdefault(key, {})[cell.row] = found[id(cell)]
-    judgements = []
-    for cell in cells:
-        key = (cell.column, cell.metric)
-        pairs = agreement(printed[key], rows[key], [(cell.row, rival) for rival in cell.rivals])
-        judgements.append(_judge(cell, list(found[id(cell)].values()), pairs))
-    return judgements
+    found: dict[int, Judgement] = {}
+    for column in by_column(cells).values():
+        printed, rows = printed_values(column), measured_values(column, records)
+        for row, cell in column.items():
+            pairs = agreement(printed, rows, [(row, rival) for rival in cell.rivals])
+            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs)
+    return [found[id(cell)] for cell in cells]
+
+
+def printed_values(column: Mapping[str, Cell]) -> dict[str, float | None]:
+    """What is printed for each row of a column."""
+    return {row: one.published.value if one.published else None for row, one in column.items()}
+
+
+def measured_values(
+    column: Mapping[str, Cell], records: Mapping[str, Record]
+) -> dict[str, dict[int, float]]:
+    """The values of each row of a column, by seed."""
+    return {row: values(cell, records) for row, cell in column.items()}
 
 
 def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judgement:

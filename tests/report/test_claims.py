@@ -102,8 +102,8 @@ def test_a_claim_may_ask_for_a_lead_of_so_many_points(cells, by, verdict):
 
 def lead_by(*gaps: tuple[float, ...]) -> Lead:
     """A lead over the first of some rivals, by so much to each of them."""
-    where = ("1", "column", "paper", "row", "rival")
-    return Lead(*where, 0.0, 0.0, 0.0, len(gaps[0]), "accuracy", "percent", gaps=gaps)
+    cell = TableSpec.find("fedmk", 6).cells("paper")[0]
+    return Lead(cell, 50.0, {str(k): each for k, each in enumerate(gaps)})
 
 
 def of_chance(p: float) -> tuple[float, ...]:
@@ -153,14 +153,15 @@ def test_columns_that_the_paper_lacks_count_in_claims_of_the_book_only():
         paper="fediod", number=1, text="", where="", kind="ahead",
         detail={"tables": [1], "pairs": [["FedIOD", "FedAvg"]]},
     )  # fmt: skip
-    theirs = {lead.column for lead in judge(claim, known).leads}
-    ours = {lead.column for lead in judge(attrs.evolve(claim, ours=True), known).leads}
+    theirs = {lead.cell.column for lead in judge(claim, known).leads}
+    ours = {lead.cell.column for lead in judge(attrs.evolve(claim, ours=True), known).leads}
     assert theirs and not theirs & added and added <= ours
 
 
 def test_the_lead_that_is_claimed_is_the_smallest_in_print():
     """ "By far" of FedMK's Tables 1 and 4: the smallest lead over the best other method."""
     (claim,) = (one for one in claims("fedmk") if one.kind == "ahead" and "by" in one.detail)
+    assert claim.ours  # the paper names no number
     columns: dict[tuple[str, ...], dict[str, float]] = {}
     with (TABLES / "fedmk" / "published.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -194,8 +195,8 @@ def test_the_interval_is_students_over_paired_seeds(cells):
     (lead,) = judge(leading(cells[0].row, cells[1].row), measured(cells, [first, second])).leads
     gaps = 100 * (np.array(first) - second)
     low, high = t.interval(0.9, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
-    assert (lead.mean, lead.low, lead.high) == pytest.approx((gaps.mean(), low, high))
-    assert lead.seeds == 3 and lead.profile == "paper"
+    assert lead.interval == pytest.approx((gaps.mean(), low, high))
+    assert lead.seeds == 3 and lead.in_full
 
 
 def test_a_claim_on_several_measures_needs_all_of_them():
@@ -227,6 +228,27 @@ def test_a_claim_on_several_measures_needs_all_of_them():
     assert "Dice +10.0, HD95 +3.0" in found(9.0).effect
 
 
+@pytest.mark.parametrize(
+    ("stand_in", "score", "verdict"),
+    [(None, 0.3, "does not hold"), ("emnist", 0.3, "does not hold"), ("emnist", 0.1, "unclear")],
+)
+def test_a_method_that_has_learned_nothing_refutes_nothing_with_less(
+    cells, monkeypatch, stand_in, score, verdict
+):
+    """Below `least` a smaller budget says nothing; the paper's own does."""
+    known = measured(cells, [[score, score + 0.01, score + 0.03], [0.80, 0.82, 0.83]])
+    claim = leading(cells[0].row, cells[1].row)
+    claim = attrs.evolve(claim, detail=claim.detail | {"least": 20})
+    in_place = [attrs.evolve(cell, stand_in=stand_in) for cell in cells]
+    monkeypatch.setattr("core.report.comparisons.best_cells", lambda spec, records: in_place)
+    found = judge(claim, known)
+    assert found.verdict == verdict and len(found.leads) == 1
+    assert ("it has learned nothing" in found.effect) == (verdict == "unclear")
+    assert judge(attrs.evolve(claim, detail=claim.detail | {"by": -90}), known).verdict == (
+        "holds" if verdict != "unclear" else "unclear"
+    )
+
+
 def test_each_test_set_of_the_same_runs_is_a_comparison():
     """Table 4: three sites and their mean, all from one run of each method."""
     some, known = next(iter(records().values())), {}
@@ -239,7 +261,7 @@ def test_each_test_set_of_the_same_runs_is_a_comparison():
                 known[run.id] = attrs.evolve(some, experiment=run, metrics=metrics)
     detail = {"tables": [4], "row": "FedIOD", "against": ["FedAvg"]}
     claim = Claim(paper="fediod", number=1, text="", where="", kind="ahead", detail=detail)
-    assert sorted(lead.column for lead in judge(claim, known).leads) == [
+    assert sorted(lead.cell.column for lead in judge(claim, known).leads) == [
         *("average", "cell17", "tcga", "tnbc")
     ]
 
@@ -288,10 +310,10 @@ def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
                 known[run.id] = attrs.evolve(some, experiment=run, metrics=metrics)
     found = judge(claim, known)
     assert (found.leads[0].rival, found.verdict) == ("FedGen", "unclear")
-    assert "leads FedGen, the best of 2 rivals, by 4.5 points (mnist-1, 2 seeds" in found.effect
+    assert "leads “FedGen”, the best of 2 rivals, by 4.5 points (mnist-1, 2 seeds" in found.effect
     # a rival that is surely ahead counts as such beside one that is further ahead, but not surely
     (behind,) = found.leads
-    behind = attrs.evolve(behind, gaps=((-3.0, -2.9), (-9.0, 1.0)))
+    behind = attrs.evolve(behind, gaps={"a": (-3.0, -2.9), "b": (-9.0, 1.0)})
     assert behind.below(0) and not behind.above(0) and not behind.above(-20)
 
 
@@ -331,7 +353,7 @@ def test_rows_of_two_tables_may_stand_beside_each_other():
     detail = {"tables": [8], "beside": [4], "pairs": [["Trained on tnbc", "FedIOD"]]}
     claim = Claim(paper="fediod", number=1, text="", where="", kind="ahead", detail=detail)
     (lead,) = judge(claim, known).leads
-    assert (lead.mean, lead.seeds, lead.column) == (pytest.approx(15), 2, "tnbc")
+    assert (lead.mean, lead.seeds, lead.cell.column) == (pytest.approx(15), 2, "tnbc")
     alone = attrs.evolve(claim, detail={**detail, "beside": []})
     with pytest.raises(InputError, match=r"no row of table 8 .* named 'FedIOD'"):
         judge(alone, known)
@@ -346,7 +368,9 @@ def test_runs_that_fill_two_columns_are_one_comparison():
         if one.detail == {"tables": [14], "pairs": [["w.o. L_rc + P_w", "w.o. all"]]}
     )
     found = judge(claim).leads
-    assert len({(lead.column.rsplit("-", 2)[0], lead.profile) for lead in found}) == len(found)
+    assert len({(lead.cell.column.rsplit("-", 2)[0], lead.cell.profile) for lead in found}) == len(
+        found
+    )
 
 
 def test_every_verdict_is_counted_once_and_drawn():
@@ -391,18 +415,19 @@ def test_runs_of_a_column():
 def test_main_claims_part_what_was_measured_with_less(monkeypatch):
     less = "smaller, or other data"
     said = [
-        *[("holds", less), ("holds", "the paper's"), ("holds in a test", "")],
+        *[("holds", less), ("holds", "as printed"), ("holds in a test", "")],
         *[("does not hold", less)] * 3,
-        *[("contradicts its own numbers", ""), ("does not hold", "the paper's")],
-        *[("unclear", less), ("unclear", "the paper's"), ("open", ""), ("not testable here", "")],
+        *[("contradicts its own numbers", ""), ("does not hold", "as printed")],
+        *[("unclear", less), ("unclear", "as printed"), ("open", ""), ("not testable here", "")],
     ]
     frame = pd.DataFrame(said, columns=["verdict", "budget"])
-    monkeypatch.setattr(report_claims, "claims_frame", lambda paper, main: frame)
+    monkeypatch.setattr(report_claims, "claims_frame", lambda paper, known, main: frame)
     assert report_claims.main_claims().iloc[0, 1:].to_dict() == {
         "main claims": 12,
-        "hold": 2,
-        "do not": 2,
+        "hold": 1,
+        "do not": 1,
         "hold with less": 1,
         "do not with less": 3,
+        "without measuring": 2,
         "unclear or open": 3,
     }

@@ -58,5 +58,5 @@ def test_a_half_is_not_most(leads):
 
 def test_columns_that_the_same_runs_fill_are_one_comparison(leads):
     (lead,) = leads("mnist", {"one": 3, "other": 3}).leads
-    assert (lead.column, round(lead.mean, 6)) == ("one", 3)
+    assert (lead.cell.column, round(lead.mean, 6)) == ("one", 3)
     assert len(leads("svhn", {"one": 3, "other": 3}).leads) == 2

@@ -95,8 +95,18 @@ def test_who_sends_nothing_is_a_level_line():
 
 
 def test_ten_series_have_ten_colours_and_ten_markers():
-    colours, markers, _ = style.series(10)
+    colours, markers, _ = style.series(range(10))
     assert len(set(colours)) == len(set(markers)) == 10
+
+
+def test_a_method_has_its_colour_in_every_figure():
+    first, second = ["MOON", "FedVCK, 4 times", "FedAvg"], ["FedAvg", "DFRD", "FedVCK", "MOON"]
+    drawn = [dict(zip(names, style.series(names)[0], strict=True)) for names in (first, second)]
+    assert drawn[0]["FedVCK, 4 times"] == drawn[1]["FedVCK"] == style.PALETTE[0]
+    assert drawn[0]["FedAvg"] == drawn[1]["FedAvg"] == style.PALETTE[1]
+    # the second reading of a method takes another one, and nobody else's is taken twice
+    several = style.series(["FedVCK", "FedVCK, 4 times", "FedAvg", "DM", "FedDM", "FedGen"])[0]
+    assert len(set(several)) == 6 and several[2] == style.PALETTE[1]
 
 
 def test_names_at_the_ends_of_lines_do_not_cover_each_other():
@@ -111,7 +121,7 @@ def test_names_at_the_ends_of_lines_do_not_cover_each_other():
 
 def test_series_differ_in_more_than_colour():
     for count in (2, 6, 30):
-        colours, markers, dashes = style.series(count)
+        colours, markers, dashes = style.series(range(count))
         assert len(set(zip(markers, map(str, dashes), strict=True))) >= min(count, 12)
         assert len(set(zip(colours, map(str, dashes), strict=True))) == count
 

@@ -10,7 +10,7 @@ from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES, read_yaml
 from core.report.findings import FINDINGS, findings
 from core.report.frontpage import REST, by_paper, folded, headline, printed
-from core.report.tallies import numbers, tally
+from core.report.tallies import directions, numbers, tally
 from core.report.verdict import FULL, REDUCED
 
 
@@ -51,14 +51,15 @@ def test_accuracies_at_the_papers_budget_are_compared():
     assert set(rows["budget"]) == {FULL} and set(rows["kind"]) == {"results"}
     said = headline(rows)
     assert "2 accuracies and scores are compared: 1 equivalent, 0 consistent, 1 different" in said
+    assert "that differ 1 are other methods' than the paper's own, 1 of them above print, 0" in said
     table = by_paper(rows).set_index("")
-    assert table.loc["own budget: different", "FedVCK"] == 1
+    assert table.loc["results: different", "FedVCK"] == 1
     assert table.loc["numbers in print", "FedVCK"] == 432
     assert table.loc[REST, "FedVCK"] == 430
 
 
 def test_costs_of_smaller_runs_are_not_counted_among_those_of_the_papers():
-    row = {"paper": "fedvck", "kind": "costs", "verdict": "equivalent"}
+    row = {"paper": "fedvck", "own": True, "kind": "costs", "verdict": "equivalent"}
     rows = pd.DataFrame([row | {"budget": FULL}, row | {"budget": REDUCED}])
     assert "Of 1 costs 1 are equivalent." in headline(rows)
 
@@ -87,13 +88,12 @@ def test_runs_that_fill_two_tables_count_once():
     from core.report.verdict import judge
 
     known = records()
-    cells = [
-        cell
-        for table in (5, 9)
-        for cell in TableSpec.find("fedvck", table).cells("paper")
-        if cell.metric == "upload_mb_per_round" and cell.published
-    ]
-    found = [cell for cell, one in zip(cells, judge(cells, known), strict=True) if one.seeds]
+    found = []
+    for table in (5, 9):
+        cells = TableSpec.find("fedvck", table).cells("paper")
+        judged = zip(cells, judge(cells, known), strict=True)
+        counted = [cell for cell, one in judged if one.seeds and cell.published]
+        found += [cell for cell in counted if cell.metric == "upload_mb_per_round"]
     distinct = {tuple(run.id for run in cell.experiments) for cell in found}
     costs = numbers(known).query("paper == 'fedvck' and kind == 'costs'")
     assert len(costs) == len(distinct)
@@ -132,4 +132,19 @@ def test_a_run_of_ten_rounds_does_not_stand_under_a_hundred():
 
 @pytest.mark.parametrize("rows", [numbers({})])
 def test_without_records_nothing_is_claimed(rows):
-    assert rows.empty and "no results are compared yet" in headline(rows)
+    assert rows.empty and directions({}).empty
+    said = headline(rows, directions({}))
+    assert "no accuracies and scores are compared yet" in said and "nothing is compared" in said
+
+
+def test_a_pair_of_rows_counts_once():
+    """Both cells of a pair compare with each other, and two tables may hold the same runs."""
+    pair = [cell_of(11, row, "cifar10-0.05", "laptop") for row in ("FedVCK", "FedAvg")]
+    known = measured(*pair)
+    for cell, shift in zip(pair, (0.0, 0.02), strict=True):
+        for run in cell.experiments:  # so that differences spread
+            score = known[run.id].metrics["accuracy"] + run.seed * shift
+            known[run.id] = attrs.evolve(known[run.id], metrics={"accuracy": score})
+    assert directions(known).to_dict("records") == [{"paper": "fedvck", "ordered": 1}]
+    said = headline(numbers(known), directions(known))
+    assert "1 pairs of rows are compared: 1 are ordered as printed, 0 the other way" in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import pandas as pd
 import pytest
@@ -93,15 +95,20 @@ def test_a_lead_is_over_the_best_of_the_others():
     (plain,) = leads("fedmk", 3, "FedMK", lambda row: "," not in row, None, known).to_dict(
         "records"
     )
-    # FedAvg's third seed has no pair: 10 and 6 points; FedGen's only seed: 10 points
-    assert plain.pop("measured") == pytest.approx(8)
+    # FedAvg's third seed has no pair: 10 and 6 points; FedGen's only seed decides nothing
+    half = 2 * 6.313752
+    expected = {"measured": 8, "low": 8 - half, "high": 8 + half}
+    assert {name: plain.pop(name) for name in expected} == pytest.approx(expected)
     # as printed: 88.85 over FedGen's 86.44
     assert plain.pop("printed") == pytest.approx(2.41)
-    assert plain == {"printed rivals": 5, "measured rivals": 2, "seeds": 1}
+    counts = {"printed rivals": 5, "measured rivals": 2, "seeds": 2}
+    assert plain == counts | {"rival": "FedAvg"}
     two = leads("fedmk", 3, "FedMK", lambda row: row == "FedAvg", None, known).iloc[0]
     assert two["seeds"] == 2  # FedAvg has three, FedMK two
     all_rows = leads("fedmk", 3, "FedMK", measured=known).iloc[0]
-    assert all_rows["measured"] == pytest.approx(-15) and all_rows["measured rivals"] == 3
+    assert all_rows["measured"] == pytest.approx(8) and all_rows["measured rivals"] == 3
+    alone = leads("fedmk", 3, "FedMK", lambda row: row == "FedGen, tuned", None, known).iloc[0]
+    assert alone["measured"] == pytest.approx(-15) and alone["seeds"] == 1
     none = leads("fedmk", 3, "FedMK", measured={})
     assert none["measured"].isna().all() and not none["seeds"].any()
 
@@ -119,7 +126,9 @@ def test_a_gain_is_over_the_seeds_that_both_have():
         "records"
     )
     # the third seed of one side counts for nothing: 0.55 - 0.50 and 0.80 - 0.70
-    assert found.pop("gain") == pytest.approx(7.5)
+    half = 2.5 * 6.313752
+    expected = {"gain": 7.5, "low": 7.5 - half, "high": 7.5 + half}
+    assert {name: found.pop(name) for name in expected} == pytest.approx(expected)
     assert found == {"column": cells[0].column, "row": "Dynamic weights", "seeds": 2}
     assert gains("fedmk", 6, "accuracy", "Class-balanced weights", "paper", {}).empty
 
@@ -350,4 +359,5 @@ def test_rows_are_summed_up_over_their_seeds():
     scores = by_seed(pd.DataFrame(runs, columns=["row", "record"]), "auc")
     assert scores.index.tolist() == ["b", "a"] and scores.loc["a"].isna().tolist() == [True, False]
     found = spreads(scores)
-    assert found["b"] == pytest.approx((60, 200**0.5)) and found["a"] == pytest.approx((40, 0))
+    assert found["b"] == pytest.approx((60, 200**0.5))
+    assert found["a"] == pytest.approx((40, math.nan), nan_ok=True)  # one run has no deviation

@@ -141,22 +141,24 @@ def rows(**values):
 
 def test_agreement_by_hand():
     printed = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 3.0}
-    found = rows(a=[5, 5.1], b=[6, 6.2], c=[9, 9.1], d=[0, 0])
+    found = rows(a=[5, 5.1], b=[6, 6.2], c=[9, 9.15], d=[0, 0])
     assert agreement(printed, found, PAIRS) == (3, 0, 3)  # c and d are printed equal
-    found = rows(a=[5, 5.1], b=[4, 4.1], c=[4.5, 4.6])
+    found = rows(a=[5, 5.1], b=[4, 4.2], c=[4.5, 4.58])
     assert agreement(printed, found, PAIRS) == (1, 2, 3)  # only b < c
     # differences of 1 and 9: the interval 5 ± 25 is on both sides of 0
     assert agreement(printed, rows(a=[5, 5], b=[6, 14]), PAIRS) == (0, 0, 1)
     assert agreement(printed, rows(a=[5], b=[6]), PAIRS) == (0, 0, 1)  # one seed has no interval
     assert agreement(printed, rows(a=[5, 5], b=[5, math.nan]), PAIRS) == (0, 0, 1)
     assert agreement(printed, rows(a=[5, 6]), PAIRS) == (0, 0, 0)
+    # the same difference in each seed, as of a measure with few values: its spread is not known
+    assert agreement(printed, rows(a=[0.1, 0.2], b=[0.4, 0.5]), PAIRS) == (0, 0, 1)
     assert agreement({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
 
 
 def test_rows_are_paired_by_seed():
     """Seeds differ by 40 points, rows by one in each seed: only seeds that both have count."""
     printed = {"a": 1.0, "b": 2.0}
-    found = {"a": {0: 10.0, 1: 50.0, 7: 99.0}, "b": {0: 11.0, 1: 51.0, 8: 0.0}}
+    found = {"a": {0: 10.0, 1: 50.0, 7: 99.0}, "b": {0: 11.0, 1: 51.2, 8: 0.0}}
     assert agreement(printed, found, PAIRS) == (1, 0, 1)
 
 
@@ -230,7 +232,7 @@ def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
 
 def test_at_a_reduced_budget_directions_count(spec):
     found = verdicts(
-        spec, "quick", {"A": [0.10, 0.11], "B": [0.20, 0.21], "C": [0.15, 0.16], "D": [0.1]}
+        spec, "quick", {"A": [0.10, 0.11], "B": [0.20, 0.213], "C": [0.15, 0.161], "D": [0.1]}
     )
     assert {row: str(one) for row, one in found.items()} == {
         "A": "direction agrees (2 for, 0 against, of 3)",
@@ -253,7 +255,7 @@ def test_one_method_has_no_direction(spec):
 def test_a_stand_in_is_never_reproduced(spec, tmp_path):
     path = spec.path
     path.write_text(YAML.replace("[laptop]", "[paper]"))
-    found = verdicts(TableSpec.load(path), "paper", {"A": [0.6, 0.61, 0.6], "B": [0.7, 0.71, 0.7]})
+    found = verdicts(TableSpec.load(path), "paper", {"A": [0.6, 0.61, 0.6], "B": [0.7, 0.712, 0.7]})
     assert str(found["A"]) == "direction agrees (1 for, 0 against, of 1)"
 
 
