@@ -37,6 +37,7 @@ aten = torch.ops.aten
 #: the host needs the values to go on, or to know the shape of the result
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten.bincount}
 WAITS |= {aten._unique2, aten.unique_consecutive, aten.unique_dim}
+JOINING = {aten.cat, aten.stack}
 #: their indices may be on the CPU, and are copied then
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 
@@ -71,7 +72,10 @@ class _Operations(TorchDispatchMode):
         here = [
             t
             for t, far in zip(tensors, there, strict=True)
-            if not far and t.dim() and _storage(t)._cdata not in places.anywhere
+            if not far
+            # CUDA takes single numbers from the host, but does not join them with others
+            and (t.dim() or op in JOINING)
+            and _storage(t)._cdata not in places.anywhere
         ]
         if op is aten.copy_:
             patient = there[0] and len(args) > 2 and args[2]

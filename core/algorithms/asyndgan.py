@@ -124,10 +124,13 @@ class AsynDGAN(Algorithm):
         # those whose maps were not refused
         clients = [one for one in clients if f"conditions/{one.id}" in state.tensors]
         maps = [state.tensors[f"conditions/{client.id}"] for client in clients]
-        last = self.settings.gan_steps + self.settings.steps(sum(map(len, maps)))
+        # the segmentation network learns from the maps of all that the server knows
+        every = take("conditions/", state.tensors)
+        known = [every[owner] for owner in sorted(every, key=int)]
+        last = self.settings.gan_steps + self.settings.steps(sum(map(len, known)))
         meta = state.meta | {"round": state.meta["round"] + 1}
         first, gan = state.meta["step"], self.settings.gan_steps
-        # `last` is of the clients of this round
+        # `last` grows with clients that are new
         until = max(self.schedule.steps_until(last, meta["round"]), first)
         generator = self.generator(state)
         tensors = dict(state.tensors)
@@ -141,7 +144,7 @@ class AsynDGAN(Algorithm):
         if until > gan:
             with ledger.timed("server"):
                 steps = range(max(first, gan), until)
-                tensors |= self._taught(state.task, tensors, generator, maps, steps, root)
+                tensors |= self._taught(state.task, tensors, generator, known, steps, root)
         return State(state.task, tensors, meta | {"step": until})
 
     def _introduced(

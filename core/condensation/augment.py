@@ -21,7 +21,6 @@ FedVCK and FedDM use "color_crop_cutout_flip_scale_rotate" in their released cod
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import attrs
 import torch
@@ -84,15 +83,6 @@ class Augmentation:
             _cutout(picked, a, b, size),
             _affine(picked, flipped, a, b, size),
             picked["crop"] | flipped | picked["scale"] | picked["rotate"],
-        )
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Augmentation]) -> Augmentation:
-        """The draws of all parts, one after the other; all of one strategy and size."""
-        return cls(
-            parts[0].strategy,
-            parts[0].size,
-            *(torch.cat([getattr(part, name) for part in parts]) for name in _TENSORS),
         )
 
     def select(self, index: torch.Tensor) -> Augmentation:

@@ -16,7 +16,7 @@ import torch
 from attrs.validators import optional
 
 from core.checks import number, on_or_off, one_of, whole
-from core.condensation.augment import Augmentation, augment, draw_augmentation, parts_of
+from core.condensation.augment import UNIFORMS, Augmentation, augment, parts_of
 from core.condensation.descent import OPTIMISERS
 from core.condensation.initial import KINDS
 from core.condensation.latent import LatentEncoder, LatentStatistics
@@ -172,12 +172,7 @@ class Draws:
 
     def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation:
         """One augmentation per group."""
-        return Augmentation.concatenate(
-            [
-                draw_augmentation(strategy, count, size, generator, self.device)
-                for count, generator in self._each(*purpose)
-            ]
-        )
+        return Augmentation.of(self.uniform(UNIFORMS, *purpose), strategy, size)
 
 
 @attrs.frozen(eq=False)

@@ -10,10 +10,19 @@ from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
-from core.federation.uploads import Field, UploadError, admit, announce, as_announced, check_upload
+from core.federation.uploads import (
+    LARGEST,
+    Field,
+    UploadError,
+    admit,
+    announce,
+    as_announced,
+    check_upload,
+)
 
 __all__ = [
     "EVERY_TASK",
+    "LARGEST",
     "Algorithm",
     "Client",
     "Dense",

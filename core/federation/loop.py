@@ -145,7 +145,8 @@ def finite_state(state: State, number: int) -> State:
     after it would be computed from nothing.
     """
     floats = {name: value for name, value in state.tensors.items() if value.is_floating_point()}
-    sound = [torch.isfinite(value).all() for value in floats.values()]
+    place = state.task.runtime.device  # Adam counts its steps on the CPU
+    sound = [torch.isfinite(value).all().to(place, non_blocking=True) for value in floats.values()]
     if sound and not bool(torch.stack(sound).all()):
         bad = next(name for name, fine in zip(floats, sound, strict=True) if not fine)
         raise Diverged(

@@ -4,8 +4,9 @@ sees an upload. The same code serves clients in this process and behind a networ
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,8 +17,11 @@ from core.errors import InputError, brief
 from core.federation.message import Ledger, Message
 from core.federation.schedule import UPDATE_NORM
 
-#: no sound number of a network, an answer or a normalised image is further from 0
+#: no sound number of a network, an answer or a normalised image is further from 0; what is made
+#: private with more noise is cut here
 LARGEST = 1e6
+#: numbers of a tensor that are looked at together, of several uploads
+AT_ONCE = 2**22
 
 
 class UploadError(InputError):
@@ -48,6 +52,10 @@ class Field:
     most: int = 0
     total: Callable[[int], float] | None = None
     near: torch.Tensor | None = attrs.field(default=None, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.dtype == torch.uint8 and 255 < self.high < math.inf:
+            raise InputError(f"labels travel as one byte: {self.high + 1} classes are too many")
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -204,41 +212,72 @@ class Look:
 
 def _looks(uploads: Iterable[Message], form: Form) -> list[Look]:
     """One look at the values of all uploads, so one host sync."""
-    seen = [_seen(upload.tensors, form) for upload in uploads]
+    seen = [_seen(alike, form) for alike in _alike(uploads)]
     size = len(form)
-    found = torch.stack([row.to(seen[0].device) for row in seen]).tolist() if seen else []
+    found = torch.cat([rows.to(seen[0].device) for rows in seen]).tolist() if seen else []
     return [Look(row[:size], row[size : 2 * size], *row[2 * size :]) for row in found]
 
 
-def _seen(given: Mapping[str, torch.Tensor], form: Form) -> torch.Tensor:
-    """The fields of a `Look`, one behind the other, (2 F + 3,) float64."""
-    nothing = torch.zeros((), device=next((x.device for x in given.values()), None))
+def _alike(uploads: Iterable[Message]) -> Iterator[list[Message]]:
+    """Uploads in their order, those that follow each other with tensors of the same sizes and places
+    together, and no more than `AT_ONCE` numbers of one tensor.
+    """
+
+    def sizes(upload: Message) -> dict[str, tuple[torch.Size, torch.device]]:
+        return {name: (one.shape, one.device) for name, one in upload.tensors.items()}
+
+    for shapes, group in itertools.groupby(uploads, sizes):
+        largest = max((shape.numel() for shape, _ in shapes.values()), default=1)
+        several = max(1, AT_ONCE // max(1, largest))
+        alike = list(group)
+        yield from (alike[k : k + several] for k in range(0, len(alike), several))
+
+
+def _seen(uploads: Sequence[Message], form: Form) -> torch.Tensor:
+    """The fields of a `Look`, one behind the other, for each of some uploads with tensors of the same
+    sizes: (K, 2 F + 3) float64.
+    """
+    each = {name: [one.tensors[name] for one in uploads] for name in form}
+    # one upload may be large and is not copied
+    given = {
+        name: torch.stack(them) if len(them) > 1 else them[0][None] for name, them in each.items()
+    }
+    place = next((each.device for each in given.values()), None)
+    nothing = torch.zeros(len(uploads), device=place)
     networks = {name: field.near for name, field in form.items() if field.near is not None}
     moved = {
-        name: (given[name] - near).float().square().sum(dtype=torch.float64)
+        name: _flat((given[name] - near).float().square()).sum(1, dtype=torch.float64)
         for name, near in networks.items()
     }
-    weights = [given[name].any() for name in networks if len(form[name].shape) > 1]
+    used = {name: _flat(each != 0).any(1) for name, each in given.items()}
+    weights = [used[name] for name in networks if len(form[name].shape) > 1]
     own = [name for name, field in form.items() if field.own]
-    theirs = [moved[name] > 0 if name in networks else given[name].any() for name in own]
+    theirs = [moved[name] > 0 if name in networks else used[name] for name in own]
     marks = [_bits(given[name]) for name in own]
-    row = [
+    columns = [
         *(_within(given[name], field) for name, field in form.items()),
         *(
-            given[name].sum(dtype=torch.float64) if field.total else nothing
+            _flat(given[name]).sum(1, dtype=torch.float64) if field.total else nothing
             for name, field in form.items()
         ),
-        torch.stack([*moved.values()]).sum().sqrt() if moved else nothing,
-        torch.stack(weights).any() if weights else nothing + 1,
-        (torch.stack(marks).sum() % 2**52 + 1) * torch.stack(theirs).any() if own else nothing,
+        torch.stack([*moved.values()]).sum(0).sqrt() if moved else nothing,
+        torch.stack(weights).any(0) if weights else nothing + 1,
+        (torch.stack(marks).sum(0) % 2**52 + 1) * torch.stack(theirs).any(0) if own else nothing,
     ]
-    return torch.stack([one.double().to(row[0].device) for one in row])
+    return torch.stack([one.double().to(place) for one in columns], 1)
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of a tensor's bits, read as whole numbers: exact, and so the same in any order."""
+def _flat(given: torch.Tensor) -> torch.Tensor:
+    """(K, ...) as (K, numbers of one)."""
+    return given.reshape(len(given), -1)
+
+
+def _bits(given: torch.Tensor) -> torch.Tensor:
+    """The sum of each tensor's bits (K, ...), read as whole numbers, (K,): exact, and so the same in
+    any order.
+    """
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(whole[tensor.element_size()]).sum(dtype=torch.int64)
+    return _flat(given.view(whole[given.element_size()])).sum(1, dtype=torch.int64)
 
 
 def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) -> str | None:
@@ -268,15 +307,15 @@ def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) ->
     return None
 
 
-def _within(tensor: torch.Tensor, field: Field) -> torch.Tensor:
-    """A boolean on the tensor's device: all values finite and within bounds."""
+def _within(given: torch.Tensor, field: Field) -> torch.Tensor:
+    """Whether all values of each tensor (K, ...) are finite and within bounds, (K,)."""
     low, high = field.bounds
-    sound = torch.isfinite(tensor)
+    sound = torch.isfinite(given)
     if low > -math.inf:
-        sound &= tensor >= low
+        sound &= given >= low
     if high < math.inf:
-        sound &= tensor <= high
-    return sound.all()
+        sound &= given <= high
+    return _flat(sound).all(1)
 
 
 def _copied(upload: Message, others: Mapping[int, Message], form: Form) -> str | None:

@@ -135,6 +135,7 @@ def clip_and_noise(
     max_norm: float,
     noise_multiplier: float,
     generator: torch.Generator,
+    checked: bool = False,
 ) -> torch.Tensor:
     """The Gaussian mechanism on rows of bounded length (DP-SGD, Abadi et al. 2016; GS-WGAN, Chen et
     al. 2020).
@@ -148,21 +149,30 @@ def clip_and_noise(
     Args:
         per_sample_gradients: (N, ...) floating point, one row per synthetic or public sample.
         generator: on the tensor's device; with a noise multiplier of 0 nothing is drawn.
+        checked: the caller has called `check_finite`, for several clients at once.
 
     Returns the noised rows, in the shape and dtype that came in. Raises InputError for a bad bound
     or multiplier, and for values that are not finite: a clipped row that is not a number would be
     one still.
     """
     check_number("max_norm", max_norm, 0, above=True)
-    if not bool(torch.isfinite(per_sample_gradients).all()):
-        raise InputError(
-            "what should be clipped holds values that are not finite (did a client's training diverge?)"
-        )
+    if not checked:
+        check_finite(per_sample_gradients)
     rows = per_sample_gradients.flatten(1)
     # g <- g / max(1, ||g|| / C)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     clipped = (rows / (norms / max_norm).clamp_min(1.0)).view_as(per_sample_gradients)
     return with_noise(clipped, 2 * max_norm * math.sqrt(len(rows)), noise_multiplier, generator)
+
+
+def check_finite(values: torch.Tensor) -> None:
+    """Raise InputError where what is to be clipped holds values that are not finite. A GPU is waited
+    for.
+    """
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(
+            "what should be clipped holds values that are not finite (did a client's training diverge?)"
+        )
 
 
 def noisy_votes(

@@ -198,6 +198,23 @@ def test_a_round_goes_on_without_a_client_whose_maps_were_refused(task, monkeypa
     assert "conditions/0" in last.state.tensors and "conditions/1" not in last.state.tensors
 
 
+def test_all_that_the_server_knows_teaches_also_where_clients_take_turns(task, monkeypatch):
+    """One client takes part in a round; the maps of those before it are there, too."""
+    heard = []
+    honest = AsynDGAN._taught
+
+    def taught(self, task, tensors, generator, maps, steps, root):
+        heard.append([len(own) for own in maps])
+        return honest(self, task, tensors, generator, maps, steps, root)
+
+    monkeypatch.setattr(AsynDGAN, "_taught", taught)
+    stated = attrs.evolve(TINY, settings=FAST | {"gan_steps": 1}, active=1, rounds=4)
+    sizes = {one.id: len(one) for one in make_clients(stated, task) if len(one)}
+    *_, last = rounds(stated, task=task)
+    known = {int(name.split("/")[1]) for name in last.state.tensors if "conditions/" in name}
+    assert len(known) > 1 and heard[-1] == [sizes[owner] for owner in sorted(known)]
+
+
 def test_no_step_is_taken_twice_where_clients_take_turns(task):
     """Steps in epochs depend on who takes part: with fewer maps their number may fall."""
     settings = {key: value for key, value in FAST.items() if key != "local_steps"}

@@ -14,7 +14,7 @@ from core.algorithms.fediod.conversation import part_of
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
 from core.experiments import make_clients, rounds
-from core.federation import Message
+from core.federation import LARGEST, Message
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -50,6 +50,15 @@ def test_the_whole_training_spends_the_full_budget_and_the_record_says_so(task):
     assert spent == pytest.approx(
         accounted(last.state.meta["noise"], 2 * 40), rel=0.01
     )  # logits and gradients
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_more_noise_than_a_server_takes_is_cut_and_not_refused(task):
+    """With a budget of 0.001 noise is often larger than any sound number."""
+    more = {"full_epsilon": 0.001, "epsilon": 0.001, "distill_steps": 3, "distill_batch": 64}
+    *_, last = rounds(attrs.evolve(TINY, settings=PRIVATE | more), task=task)
+    assert last.state.meta["noise"] * 2 * 10 * 64**0.5 > LARGEST / 2
+    assert last.state.meta["step"] == 3
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -161,6 +161,12 @@ def test_the_record_across_messages_is_that_of_one_process(name, monkeypatch):
     )
 
 
+def test_clients_test_the_model_across_messages_too():
+    one = experiment(tested_by="clients")
+    nodes = Nodes(one)
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(one))
+
+
 def test_messages_come_back_bit_for_bit():
     generator = torch.Generator().manual_seed(0)
     sent = Message(

@@ -1,5 +1,7 @@
 """What a server takes from its clients, and what it does not."""
 
+import math
+
 import attrs
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from core.errors import InputError
 from core.experiments import Experiment, Record, schema
 from core.experiments.running import make_clients, make_task, rounds, run
 from core.federation import Field, Ledger, Message, Runtime, UploadError, admit, as_announced
@@ -258,6 +261,44 @@ def test_only_what_is_equal_in_value_is_a_copy(one, other):
     kept = admit(answers, form, {0: 1, 1: 1}, opened(), refused="leave_out")
     copied = one.tobytes() == other.tobytes() and one.any()
     assert len(kept) == (1 if copied else 2)
+
+
+def test_a_class_that_one_byte_does_not_hold_is_refused():
+    Field((None,), torch.uint8, low=0, high=255, most=6)
+    with pytest.raises(InputError, match="one byte: 257 classes are too many"):
+        Field((None,), torch.uint8, low=0, high=256, most=6)
+
+
+@pytest.mark.parametrize("together", [1, 13, 2**22])
+def test_uploads_that_are_looked_at_together_are_judged_one_by_one(together, monkeypatch):
+    """Of six uploads of several sizes one has a value that is no number, one is too far from where it
+    started, one is another's copy; whichever lie in memory side by side.
+    """
+    monkeypatch.setattr("core.federation.uploads.AT_ONCE", together)
+    form = {"w": Field((2, 3), torch.float32, near=MODEL)}
+    form["images"] = Field((None, 2), torch.float32, low=-1, high=1, most=9)
+    draws = torch.Generator().manual_seed(3)
+    answers = [
+        (
+            client,
+            Message(
+                {
+                    "w": MODEL + torch.rand(2, 3, generator=draws),
+                    "images": torch.rand(1 + client // 2, 2, generator=draws),
+                }
+            ),
+        )
+        for client in range(6)
+    ]
+    answers[1][1].tensors["images"][0, 1] = math.nan
+    answers[2][1].tensors["w"][1, 2] = 1e5
+    answers[5] = (5, Message(dict(answers[4][1].tensors)))
+    ledger = opened()
+    kept = admit(answers, (form, {}), dict.fromkeys(range(6), 9), ledger, refused="leave_out")
+    assert list(kept) == [0, 3, 4]
+    refused = ledger.rounds[-1]["refused"]
+    assert list(refused) == ["1", "2", "5"] and "'images' holds" in refused["1"]
+    assert "norm" in refused["2"] and "that of client 4" in refused["5"]
 
 
 # whole rounds

@@ -17,10 +17,10 @@ from core.algorithms.fediod.settings import Settings
 from core.algorithms.fediod.teachers import teachers
 from core.families import conditional, generative
 from core.families.conditional import LabelMaps
-from core.federation import Client, Message, pack
+from core.federation import LARGEST, Client, Message, pack
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import Stacked
-from core.privacy.differential import clip_and_noise
+from core.privacy.differential import check_finite, clip_and_noise
 from core.rng import Rng
 
 
@@ -177,11 +177,13 @@ class ClientsHere:
             return None
         losses = []
         for position, client in enumerate(self.clients):
-            mine = (told.rows[position] >= 0).nonzero().flatten()
+            own = told.rows[position]
+            mine = (own >= 0).nonzero().flatten()
             if not len(mine):  # fewer images than clients
                 losses.append(inputs.new_zeros(()))
                 continue
-            real = client.some(told.rows[position][mine].to(client.labels.device))
+            mine, rows = (one.to(inputs.device, non_blocking=True) for one in (mine, own[mine]))
+            real = client.some(rows)
             network, made = self.teachers.networks[position], inputs[position, mine]
             losses.append(conditional.perceptual_loss(network, made, self.task.inputs(real)))
         return torch.stack(losses)
@@ -339,22 +341,23 @@ class ClientsHere:
     def _private(
         self, rows: torch.Tensor, bound: float, purpose: tuple[str | int, ...]
     ) -> torch.Tensor:
-        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each
-        client.
+        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each client;
+        within what a server takes, which costs no privacy.
         """
         if not self.multiplier:
             return rows
-        return torch.stack(
-            [
-                clip_and_noise(
-                    mine,
-                    bound,
-                    self.multiplier,
-                    self.rng.at("private", client.id, *purpose).generator(mine.device),
-                )
-                for client, mine in zip(self.clients, rows, strict=True)
-            ]
-        )
+        check_finite(rows)
+        noised = [
+            clip_and_noise(
+                mine,
+                bound,
+                self.multiplier,
+                self.rng.at("private", client.id, *purpose).generator(mine.device),
+                checked=True,
+            )
+            for client, mine in zip(self.clients, rows, strict=True)
+        ]
+        return torch.stack(noised).clamp(-LARGEST, LARGEST)
 
     @torch.no_grad()
     def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:

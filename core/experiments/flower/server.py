@@ -198,6 +198,7 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
 
         elsewhere = True
         learns = algorithm.serves()
+        testers = (algorithm.schedule.tested_by,)
 
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
