@@ -25,10 +25,10 @@ shown = "best"
 import pandas as pd
 from scipy import stats
 
-from core.algorithms import find
+from core.algorithms import switches
 from core.algorithms.fedvck import AUGMENTATION
 from core.report import table, table_frame
-from core.report.lesson import SMALL, Lesson, switch_table, switches
+from core.report.lesson import SMALL, Lesson, switch_table
 from core.report.texts import Markdown
 
 # %% [markdown]
@@ -60,7 +60,7 @@ meaning = {
     "plain_pass": "no augmentation",
     "wire": "one byte a pixel (Table 9)",
 }
-changed = switches(find("fedvck").Settings)
+changed = switches("fedvck")
 switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 
 # %% [markdown]

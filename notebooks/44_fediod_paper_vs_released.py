@@ -23,10 +23,10 @@ shown = "best"
 import pandas as pd
 import torch
 
-from core.algorithms import find
+from core.algorithms import find, switches
 from core.experiments import records
 from core.report import table, table_frame
-from core.report.lesson import switch_table, switches
+from core.report.lesson import switch_table
 from core.report.results import beside_chance, ended, filled, gains
 from core.report.taught import small_lesson
 from core.report.texts import Markdown
@@ -67,7 +67,7 @@ meaning = {
     "discriminator_first": "G hears of it as it was before (Alg. 1)",
     "discriminator_rests": "learns in every step (Alg. 1)",
 }
-changed = switches(Settings)
+changed = switches("fediod")
 switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 
 # %% [markdown]

@@ -56,6 +56,19 @@ def settings_fields(name: str) -> set[str] | None:
     return set(attrs.fields_dict(find(name).Settings)) if name in names() else None
 
 
+def switches(name: str) -> dict[str, tuple[Any, Any]]:
+    """The settings of an algorithm that its authors' code has other values of: the printed and the
+    released one by name. Raises InputError for an unknown algorithm.
+    """
+    settings: Any = find(name).Settings
+    printed, released = settings(), settings.released()
+    pairs = {
+        field.name: (getattr(printed, field.name), getattr(released, field.name))
+        for field in attrs.fields(settings)
+    }
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def create(
     name: str,
     settings: Mapping[str, Any] | None = None,

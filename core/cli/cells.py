@@ -256,7 +256,7 @@ def check(
             print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
     known = records()
     book = [known[one.id] for one in found.experiments if one.id in known]
-    asked = [found] if cell.count("/") > 3 else found.siblings()
+    asked = [found] if cell.strip("/").count("/") > 3 else found.siblings()
     print("\n\n".join(comparison(one, book, yours) for one in asked))
 
 

@@ -272,10 +272,9 @@ def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> li
 
 def _say_same(algorithm: str, variant: str | None) -> None:
     """Say where the authors' code has no values of its own."""
-    from core.algorithms import find
+    from core.algorithms import switches
 
-    settings: Any = find(algorithm).Settings
-    if variant == "released" and settings.released() == settings():
+    if variant == "released" and not switches(algorithm):
         print(
             f"{algorithm} has no released values on record that differ: this runs the printed ones",
             file=sys.stderr,

@@ -10,7 +10,7 @@ import attrs
 
 from core import algorithms
 from core.experiments.cell import Cell
-from core.experiments.experiment import VARIANTS, Experiment
+from core.experiments.experiment import Experiment
 from core.experiments.layers import OPEN, Layer, Stack, Step
 from core.experiments.spec import short
 
@@ -25,11 +25,10 @@ def origins(cell: Cell) -> dict[str, list[Step]]:
     fields = {key: value for key, value in bare.items() if key not in stated}
     layers = [Layer("default of an experiment", fields)]
     if run.algorithm in algorithms.names():
-        made = {name: algorithms.create(run.algorithm, None, name) for name in VARIANTS}
-        printed, released = (attrs.asdict(made[name].settings) for name in made)
+        printed = attrs.asdict(algorithms.create(run.algorithm).settings)
         layers.append(Layer(f"default of {run.algorithm}", {"settings": printed}))
         if run.variant == "released":
-            other = {key: value for key, value in released.items() if value != printed[key]}
+            other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
             layers.append(Layer(f"released value of {run.algorithm}", {"settings": other}))
     found = Stack(layers=(*layers, *cell.stack.layers)).history()
     found["seed"] = [Step([one.seed for one in cell.experiments], f"{path}, seeds")]
@@ -46,17 +45,17 @@ def explanation(cell: Cell) -> str:
             -1:
         ]
         for place, step in enumerate(reversed(changes)):
-            rows.append(("  in place of" if place else name, _text(step.value), step.where))
+            rows.append(("  in place of" if place else name, as_set(step.value), step.where))
     widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
     lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {where}" for name, value, where in rows]
     return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *lines])
 
 
-def _text(value: Any) -> str:
+def as_set(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, dict):
         name, *options = (
-            f"{'' if key == 'name' else f'{key}='}{_text(v)}" for key, v in value.items()
+            f"{'' if key == 'name' else f'{key}='}{as_set(v)}" for key, v in value.items()
         )
         return ",".join([name, *options])
     return value if isinstance(value, str) else json.dumps(value)

@@ -43,8 +43,9 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
         paper = path.parent.name
         paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
         home = (root or RESULTS) / paper / path.name
-        there = home.exists() and Record.load(home).status == "complete"
-        if not there and record.experiment.id not in here:
+        if record.experiment.id in here:
+            continue
+        if not (home.exists() and Record.load(home).status == "complete"):
             fresh[record.experiment.id] = home, record
     for home, record in fresh.values():
         record.save(home)
@@ -70,10 +71,10 @@ def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, R
     known = {record.experiment.dataset: record.fingerprint for record in here.values()}
     for path, record in found:
         name = record.experiment.dataset
-        if known.get(name, record.fingerprint) != record.fingerprint:
+        if known.setdefault(name, record.fingerprint) != record.fingerprint:
             raise InputError(
-                f"the record {path} was measured on other data than the book's records have under the "
-                f"name {name} (another order or version of it): it stays apart"
+                f"the record {path} was measured on other data than other records have under the name "
+                f"{name}, the book's or those beside it (another order or version of it): it stays apart"
             )
 
 

@@ -43,7 +43,7 @@ class Layer:
                 raise InputError(
                     f"{where}: {key} must be a whole number of at least 1, not {fields[key]!r}"
                 )
-        for key in ("model", "dataset"):
+        for key in ("algorithm", "model", "dataset"):
             if key in fields and not isinstance(fields[key], str):
                 raise InputError(f"{where}: {key} must be a name, not {fields[key]!r}")
         return cls(where, fields)

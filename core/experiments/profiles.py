@@ -159,7 +159,7 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
         raise InputError("an experiment needs 'algorithm'")
     partition = fields.get("partition") or {}
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
-    by_hand = Layer("stated by hand", fields)
+    by_hand = Layer.read(fields, "stated by hand")
     stack = chosen.overrides.over(Stack(alpha).put(by_hand))
     # steps take the place of epochs: a profile's must not hide epochs that are asked for
     filled = stack.fields.get("settings", {})

@@ -127,7 +127,7 @@ def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[
         cell.address
         for budget in larger
         for cell in spec.cells(budget)
-        if cell.experiments and all(run.id in done for run in cell.experiments)
+        if cell.experiments and not cell.cut and all(run.id in done for run in cell.experiments)
     }
 
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,11 @@ RESULTS = REPOSITORY / "book" / "results"
 ADHOC = "adhoc"
 #: bytes of the largest record that is read
 LARGEST = 2**24
+#: parts of the package that no run of an algorithm in one process goes through
+RUNS_NOTHING = (
+    *("report/", "cli/", "__main__.py", "experiments/bench/", "experiments/flower/"),
+    *("experiments/sweep/", "experiments/gpu.py", "experiments/importing.py"),
+)
 #: what to do with one that cannot be read
 MEND = "delete it and measure the run again, or bring it back with git checkout"
 
@@ -154,13 +158,20 @@ def records(root: Path | None = None) -> dict[str, Record]:
     A file is read again only when it has changed: do not change what is returned.
     """
     paths = book_files() if root is None else sorted(root.glob("*/*.json"))
-    found = (_unchanged(path, _stamp(path)) for path in paths)
+    found = [_unchanged(path) for path in paths]
     return {record.experiment.id: record for record in found if record.status == "complete"}
 
 
-@lru_cache(maxsize=4096)
-def _unchanged(path: Path, _stamp: tuple[int, ...]) -> Record:
-    return Record.load(path)
+#: files that were read, as they were then
+_READ: dict[Path, tuple[tuple[int, ...], Record]] = {}
+
+
+def _unchanged(path: Path) -> Record:
+    """A record as `Record.load` gives it; its file is read again only when it has changed."""
+    stamp = _stamp(path)
+    if path not in _READ or _READ[path][0] != stamp:
+        _READ[path] = stamp, Record.load(path)
+    return _READ[path][1]
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -176,9 +187,9 @@ def source_version() -> str:
     digest = hashlib.sha256()
     package = REPOSITORY / "core"
     for path in sorted(file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")):
-        name = path.relative_to(package)
-        if name.parts[0] not in ("report", "cli"):
-            digest.update(name.as_posix().encode() + path.read_bytes())
+        name = path.relative_to(package).as_posix()
+        if not name.startswith(RUNS_NOTHING):
+            digest.update(name.encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

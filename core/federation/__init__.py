@@ -3,6 +3,7 @@
 from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
+from core.federation.fields import LARGEST, Field, as_announced
 from core.federation.local_training import LocalTraining, learn, supervised, through, train
 from core.federation.loop import RoundResult, check_serves, rounds, select
 from core.federation.message import Ledger, Message
@@ -10,15 +11,7 @@ from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
-from core.federation.uploads import (
-    LARGEST,
-    Field,
-    UploadError,
-    admit,
-    announce,
-    as_announced,
-    check_upload,
-)
+from core.federation.uploads import UploadError, admit, announce, check_upload
 
 __all__ = [
     "EVERY_TASK",

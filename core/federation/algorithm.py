@@ -12,10 +12,11 @@ from torch import nn
 
 from core.errors import InputError
 from core.federation.client import Client
+from core.federation.fields import Field
 from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
 from core.federation.task import Task
-from core.federation.uploads import Field, admit, announce
+from core.federation.uploads import admit, announce
 from core.rng import Rng
 
 #: the kinds of task, for a method that treats a pixel of a mask like any other prediction

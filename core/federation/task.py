@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from core import metrics, models
 from core.data import Dataset, Split
+from core.federation.fields import Field, as_announced
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
-from core.federation.uploads import Field, as_announced
 from core.models import Classifier
 from core.rng import Rng
 

@@ -4,9 +4,7 @@ sees an upload. The same code serves clients in this process and behind a networ
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -14,61 +12,14 @@ import torch
 
 from core.checks import is_number, is_whole
 from core.errors import InputError, brief
+from core.federation.fields import Field, Form
+from core.federation.looks import Look, looks
 from core.federation.message import Ledger, Message
 from core.federation.schedule import UPDATE_NORM
-
-#: no sound number of a network, an answer or a normalised image is further from 0; what is made
-#: private with more noise is cut here
-LARGEST = 1e6
-#: numbers of a tensor that are looked at together, of several uploads
-AT_ONCE = 2**22
 
 
 class UploadError(InputError):
     """A client sent something that the server must not use."""
-
-
-def as_announced(samples: int) -> int:
-    """The most that counts of a client with so many samples sum to, where each sample counts once."""
-    return samples
-
-
-@attrs.frozen
-class Field:
-    """What one tensor of an upload, or one entry of its meta, must look like.
-
-    `shape` has None where the length is the client's choice: a number of rows, the same in all
-    tensors of the upload, and at most `most`. `low` and `high` bound the values (labels lie in 0 ..
-    C-1); floating-point values are never further from 0 than `LARGEST`. Counts have a `total`: they
-    sum to at least 1 and at most to it, a function of the samples that the client announced. `near` is
-    the tensor that the client started from: an update's norm is taken over all tensors that have
-    one.
-    """
-
-    shape: tuple[int | None, ...]
-    dtype: torch.dtype
-    low: float = -math.inf
-    high: float = math.inf
-    most: int = 0
-    total: Callable[[int], float] | None = None
-    near: torch.Tensor | None = attrs.field(default=None, eq=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        if self.dtype == torch.uint8 and 255 < self.high < math.inf:
-            raise InputError(f"labels travel as one byte: {self.high + 1} classes are too many")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Between which the values must lie."""
-        limit = LARGEST if self.dtype.is_floating_point else math.inf
-        return max(self.low, -limit), min(self.high, limit)
-
-    @property
-    def own(self) -> bool:
-        """Whether two clients have this in common only where one copied from the other: what was
-        learnt or drawn. Two may have the same numbers of samples, or the same labels.
-        """
-        return self.dtype.is_floating_point or len(self.shape) > 1
 
 
 def announce(client_id: int, samples: int, most: int) -> int:
@@ -80,9 +31,6 @@ def announce(client_id: int, samples: int, most: int) -> int:
             f"client {brief(client_id)} announced {brief(samples)} samples, where 1 .. {most} can be"
         )
     return samples
-
-
-Form = Mapping[str, Field]
 
 
 def check_upload(
@@ -102,7 +50,7 @@ def check_upload(
     """
     reason = _misshapen(message, tensors, meta, samples)
     if not reason:
-        (seen,) = _looks([message], tensors)
+        (seen,) = looks([message], tensors)
         reason = _unsound(seen, tensors, samples, update_norm)
     if reason:
         raise _refusal(client_id, reason)
@@ -196,90 +144,6 @@ def _out_of_bounds(value: Any, field: Field, samples: int | None) -> str | None:
     return None
 
 
-@attrs.frozen
-class Look:
-    """What was seen of an upload's values."""
-
-    #: by tensor: whether all are finite and within bounds, and their sum where they are counts
-    sound: list[float]
-    sums: list[float]
-    #: the Euclidean norm of the update, and whether some weight of the network is not 0
-    moved: float
-    alive: float
-    #: a number that a bitwise copy has too; 0 for an upload with nothing of the client's own
-    mark: float
-
-
-def _looks(uploads: Iterable[Message], form: Form) -> list[Look]:
-    """One look at the values of all uploads, so one host sync."""
-    seen = [_seen(alike, form) for alike in _alike(uploads)]
-    size = len(form)
-    found = torch.cat([rows.to(seen[0].device) for rows in seen]).tolist() if seen else []
-    return [Look(row[:size], row[size : 2 * size], *row[2 * size :]) for row in found]
-
-
-def _alike(uploads: Iterable[Message]) -> Iterator[list[Message]]:
-    """Uploads in their order, those that follow each other with tensors of the same sizes and places
-    together, and no more than `AT_ONCE` numbers of one tensor.
-    """
-
-    def sizes(upload: Message) -> dict[str, tuple[torch.Size, torch.device]]:
-        return {name: (one.shape, one.device) for name, one in upload.tensors.items()}
-
-    for shapes, group in itertools.groupby(uploads, sizes):
-        largest = max((shape.numel() for shape, _ in shapes.values()), default=1)
-        several = max(1, AT_ONCE // max(1, largest))
-        alike = list(group)
-        yield from (alike[k : k + several] for k in range(0, len(alike), several))
-
-
-def _seen(uploads: Sequence[Message], form: Form) -> torch.Tensor:
-    """The fields of a `Look`, one behind the other, for each of some uploads with tensors of the same
-    sizes: (K, 2 F + 3) float64.
-    """
-    each = {name: [one.tensors[name] for one in uploads] for name in form}
-    # one upload may be large and is not copied
-    given = {
-        name: torch.stack(them) if len(them) > 1 else them[0][None] for name, them in each.items()
-    }
-    place = next((each.device for each in given.values()), None)
-    nothing = torch.zeros(len(uploads), device=place)
-    networks = {name: field.near for name, field in form.items() if field.near is not None}
-    moved = {
-        name: _flat((given[name] - near).float().square()).sum(1, dtype=torch.float64)
-        for name, near in networks.items()
-    }
-    used = {name: _flat(each != 0).any(1) for name, each in given.items()}
-    weights = [used[name] for name in networks if len(form[name].shape) > 1]
-    own = [name for name, field in form.items() if field.own]
-    theirs = [moved[name] > 0 if name in networks else used[name] for name in own]
-    marks = [_bits(given[name]) for name in own]
-    columns = [
-        *(_within(given[name], field) for name, field in form.items()),
-        *(
-            _flat(given[name]).sum(1, dtype=torch.float64) if field.total else nothing
-            for name, field in form.items()
-        ),
-        torch.stack([*moved.values()]).sum(0).sqrt() if moved else nothing,
-        torch.stack(weights).any(0) if weights else nothing + 1,
-        (torch.stack(marks).sum(0) % 2**52 + 1) * torch.stack(theirs).any(0) if own else nothing,
-    ]
-    return torch.stack([one.double().to(place) for one in columns], 1)
-
-
-def _flat(given: torch.Tensor) -> torch.Tensor:
-    """(K, ...) as (K, numbers of one)."""
-    return given.reshape(len(given), -1)
-
-
-def _bits(given: torch.Tensor) -> torch.Tensor:
-    """The sum of each tensor's bits (K, ...), read as whole numbers, (K,): exact, and so the same in
-    any order.
-    """
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return _flat(given.view(whole[given.element_size()])).sum(1, dtype=torch.int64)
-
-
 def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) -> str | None:
     """What is wrong with the values that were looked at, if anything."""
     for name, sound in zip(form, look.sound, strict=True):
@@ -305,17 +169,6 @@ def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) ->
     if look.moved and not look.alive:
         return "every weight of its network is 0"
     return None
-
-
-def _within(given: torch.Tensor, field: Field) -> torch.Tensor:
-    """Whether all values of each tensor (K, ...) are finite and within bounds, (K,)."""
-    low, high = field.bounds
-    sound = torch.isfinite(given)
-    if low > -math.inf:
-        sound &= given >= low
-    if high < math.inf:
-        sound &= given <= high
-    return _flat(sound).all(1)
 
 
 def _copied(upload: Message, others: Mapping[int, Message], form: Form) -> str | None:
@@ -379,8 +232,8 @@ def _sound(
     """Those whose values can be used, and are no copy of another's."""
     sound: dict[int, Message] = {}
     alike: dict[float, dict[int, Message]] = {}
-    looks = _looks(uploads.values(), form)
-    for (client, upload), look in zip(uploads.items(), looks, strict=True):
+    seen = looks(uploads.values(), form)
+    for (client, upload), look in zip(uploads.items(), seen, strict=True):
         others = alike.setdefault(look.mark, {}) if look.mark else {}
         fault = _unsound(look, form, announced[client], update_norm)
         if fault := fault or fault_of(upload) or _copied(upload, others, form):

@@ -69,7 +69,7 @@ def attack_frame(runs: pd.DataFrame) -> pd.DataFrame:
     over its runs.
 
     Args:
-        runs: of `core.report.results.table_runs`; those without an attack are left out.
+        runs: of `core.report.frames.table_runs`; those without an attack are left out.
 
     Columns: `seeds`; `sends` ("models", "images" or both); accuracy and rates of true positives in
     percent; MB of 2^20 bytes that all clients sent in a round; areas under the ROC curve. The mean one,

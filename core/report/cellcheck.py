@@ -8,11 +8,9 @@ import attrs
 
 from core.experiments import Record
 from core.experiments.cell import Cell
+from core.experiments.record import reckoning
 from core.report.tables import formatted
-from core.report.verdict import SEEDS, judge, measured
-
-#: what must be equal for two runs to give the same bits
-ALIKE = ("torch", "device_name", "cpu", "precision", "threads")
+from core.report.verdict import REDUCED, SEEDS, budget, judge, measured
 
 
 def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> str:
@@ -36,6 +34,8 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
         few = found.verdict == "pending" and found.seeds
         verdict = f"no verdict below {SEEDS} seeds" if few else str(found)
+        if budget(cell.profile, cell.stand_in) == REDUCED:
+            verdict = "no verdict: what was run with less, or on other data, has one beside its table's rows"
         lines.append(f"{name:7}  {value}{seeds}" + (f"  {verdict}" if found.seeds else ""))
     before = {one.experiment.id: one for one in book}
     return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])
@@ -49,11 +49,15 @@ def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
     if [row["metrics"] for row in book.rounds] == [row["metrics"] for row in yours.rounds]:
         return f"{where} all rounds equal the book's to the last bit"
     theirs, mine = (
-        one.environment | {"data": one.fingerprint[:12], "code": one.code} for one in (book, yours)
+        {"data": one.fingerprint[:12], "code": one.code}
+        | reckoning(one.environment)
+        | {"device_name": one.environment.get("device_name")}
+        for one in (book, yours)
     )
-    other = [name for name in ("data", "code", *ALIKE) if theirs.get(name) != mine.get(name)]
     reason = ", ".join(
-        f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here" for name in other
+        f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here"
+        for name in dict.fromkeys((*theirs, *mine))
+        if theirs.get(name) != mine.get(name)
     )
     values = " there, ".join(
         formatted(measured(one, cell), None, cell.unit) for one in (book, yours)

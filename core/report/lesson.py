@@ -365,20 +365,6 @@ def condensed(
     return pictures, at.labels, losses.mean(1)
 
 
-def switches(settings: Any) -> dict[str, tuple[Any, Any]]:
-    """Where a method's defaults differ from its authors' code: name, default and released value.
-
-    Args:
-        settings: an attrs class with a classmethod `released`.
-    """
-    printed, released = settings(), settings.released()
-    pairs = {
-        field.name: (getattr(printed, field.name), getattr(released, field.name))
-        for field in attrs.fields(settings)
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
 def switch_table(
     pairs: Mapping[str, tuple[Any, Any]],
     in_print: Mapping[str, str],

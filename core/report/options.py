@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 import shutil
 import textwrap
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.experiments.explain import as_set
 
 _FIELD = re.compile(r"    (\w+): .* = ")
 
@@ -28,12 +28,12 @@ def settings(name: str) -> str:
     and what they mean. Raises InputError for an unknown algorithm.
     """
     cls: Any = algorithms.find(name).Settings
-    printed, released = (attrs.asdict(made(), recurse=False) for made in (cls, cls.released))
+    printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
     said = meanings(cls)
     lines = [f"{name}: {_title(name)}", "", "--set NAME=VALUE, printed value (released value):", ""]
     for key, value in printed.items():
-        other = "" if released[key] == value else f" ({_shown(released[key])})"
-        lines.append(f"  {key}={_shown(value)}{other}")
+        beside = f" ({as_set(other[key][1])})" if key in other else ""
+        lines.append(f"  {key}={as_set(value)}{beside}")
         if said.get(key):
             lines += textwrap.wrap(
                 said[key], _width(), initial_indent=" " * 6, subsequent_indent=" " * 6
@@ -64,11 +64,6 @@ def _title(name: str) -> str:
     module = importlib.import_module(f"core.algorithms.{name}")
     first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".")
-
-
-def _shown(value: Any) -> str:
-    """As `--set` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _width() -> int:

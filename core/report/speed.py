@@ -18,19 +18,21 @@ PRECISION = "precision-"
 
 
 def precisions(folder: Path = BENCH) -> pd.DataFrame:
-    """Whether accuracy hangs on the precision, by `core bench precision`: a row per method with its
+    """Whether accuracy hangs on the precision, by `core bench precision`: a row per method (and kind of
+    machine, where there are several) with its
     mean accuracy in percent over `seeds` in `float32` and `bfloat16`, the standard deviation in the
     first, the mean `difference`, bfloat16 minus float32, seed by seed, and the ends of its 90%
     interval, `low` and `high`. Empty where there is no such record.
     """
-    rows = {}
-    for path in sorted(folder.glob(f"{PRECISION}*.json")):
+    rows, paths = {}, sorted(folder.glob(f"{PRECISION}*.json"))
+    for path in paths:
         found = json.loads(path.read_text(encoding="utf-8"))
         for name, one in found["contestants"].items():
             plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
             means = statistics.fmean(plain), statistics.fmean(fast)
             gap = interval(np.subtract(fast, plain))
-            rows[name] = (len(plain), *means, statistics.stdev(plain), *gap)
+            where = f" ({path.stem.removeprefix(PRECISION)})" if len(paths) > 1 else ""
+            rows[name + where] = (len(plain), *means, statistics.stdev(plain), *gap)
     columns = ["seeds", "float32", "bfloat16", "std", "difference", "low", "high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 

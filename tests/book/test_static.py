@@ -163,6 +163,9 @@ def test_lines_that_a_page_would_cut_are_named():
         "shows code of 90 columns",
         "shows a printed line of 81 columns",
     ]
+    # also where a narrow line follows
+    after = {"output_type": "stream", "text": "ok"}
+    assert len(static.wide_lines({**cell, "outputs": [printed, after]})) == 2
     hidden = {**cell, "metadata": {"tags": ["remove-cell"]}, "outputs": []}
     assert not static.wide_lines(hidden)
     assert not static.wide_lines({**cell, "source": ["z" * 80], "outputs": []})

@@ -159,9 +159,13 @@ def test_records_of_other_data_under_the_same_name_stay_apart(tmp_path):
         queue.measure(small(seed=seed), "adhoc", out=out, runtime=Runtime())
     (path,) = there.glob("adhoc/*.json")
     attrs.evolve(Record.load(path), fingerprint="0" * 64).save(path)
-    with pytest.raises(InputError, match="measured on other data than the book's"):
+    with pytest.raises(InputError, match="measured on other data than other records"):
         importing.import_records(there, here)
     assert len(list(here.glob("adhoc/*.json"))) == 1
+    # nor do two of one folder lie in one table, where the book has none
+    queue.measure(small(seed=2), "adhoc", out=there, runtime=Runtime())
+    with pytest.raises(InputError, match="measured on other data than other records"):
+        importing.import_records(there, tmp_path / "nowhere")
 
 
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):

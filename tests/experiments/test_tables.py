@@ -400,6 +400,9 @@ def test_by_hand_what_is_stated_holds():
         apply("big", {"algorithm": "fedavg", "dataset": "mnist"})
     with pytest.raises(InputError, match="experiment field"):
         apply("paper", {"algorithm": "fedavg", "dataset": "mnist", "round": 3})
+    for wrong in ({"rounds": "x"}, {"settings": [1]}, {"algorithm": ["fedavg"]}):
+        with pytest.raises(InputError):
+            apply("quick", {"algorithm": "fedavg", "dataset": "mnist"} | wrong)
 
 
 def test_profiles_describe_themselves():

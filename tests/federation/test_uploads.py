@@ -274,7 +274,7 @@ def test_uploads_that_are_looked_at_together_are_judged_one_by_one(together, mon
     """Of six uploads of several sizes one has a value that is no number, one is too far from where it
     started, one is another's copy; whichever lie in memory side by side.
     """
-    monkeypatch.setattr("core.federation.uploads.AT_ONCE", together)
+    monkeypatch.setattr("core.federation.looks.AT_ONCE", together)
     form = {"w": Field((2, 3), torch.float32, near=MODEL)}
     form["images"] = Field((None, 2), torch.float32, low=-1, high=1, most=9)
     draws = torch.Generator().manual_seed(3)

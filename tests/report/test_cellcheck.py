@@ -42,6 +42,21 @@ def test_one_round_of_other_bits_is_enough_to_differ(cell):
     assert len(rest) > 0 and "not the same bits (data, code and machine are the same)" in other
 
 
+def test_other_kernels_are_named(cell):
+    book = of_seed(cell, 0)
+    elsewhere = book.environment | {"kernels": "eager"}
+    other = comparison(cell, [book], [shifted(book, environment=elsewhere)])
+    assert "eager here" in other and "machine are the same" not in other
+
+
+def test_a_smaller_budget_has_no_verdict_of_one_cell():
+    cell = TableSpec.find_cell("fedvck/11/FedVCK/cifar10-0.05", "laptop")
+    known = records()
+    book = [known[run.id] for run in cell.experiments]
+    (line,) = (one for one in comparison(cell, book, []).splitlines() if one.startswith("book"))
+    assert "no verdict: what was run with less" in line and "no rows to compare" not in line
+
+
 def test_all_three_values_stand_below_each_other(cell):
     lines = comparison(cell, [], [of_seed(cell, 0)]).splitlines()
     assert lines[1] == f"printed  {cell.published.text}"

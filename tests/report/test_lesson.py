@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from core import experiments
-from core.algorithms import find
+from core.algorithms import find, switches
 from core.condensation import LatentEncoder
 from core.errors import InputError
 from core.experiments.profiles import apply
@@ -22,7 +22,6 @@ from core.report.lesson import (
     pooled,
     share_right,
     switch_table,
-    switches,
     trained,
     victim,
 )
@@ -216,7 +215,7 @@ def test_a_network_under_attack_bends(lesson):
 
 def test_switches_are_all_that_the_released_code_changes():
     settings = find("fedvck").Settings
-    pairs = switches(settings)
+    pairs = switches("fedvck")
     assert (
         pairs
         and attrs.evolve(settings(), **{k: v[1] for k, v in pairs.items()}) == settings.released()

@@ -48,8 +48,8 @@ def measure(
     Raises InputError for an unknown bench, and where there is no such checkout or commit; FileError
     where the package has changed since this process began.
 
-    Returns: the unit, and per contestant its rate (`plain` is the loop that the others are compared
-    with), the ratios pair by pair (median, lowest, highest) and the share of the machine's
+    Returns: the unit, and per contestant its rate and what it stands beside,
+    the ratios pair by pair (median, lowest, highest) and the share of the machine's
     matrix-product ceiling.
     """
     if what not in BENCHES:

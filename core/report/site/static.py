@@ -187,9 +187,8 @@ def output_problems(html: Path, page: str, notebook: Path) -> list[str]:
 def wide_lines(cell: dict[str, Any]) -> list[str]:
     """What a code cell shows in lines that are wider than a page: its code, and what it prints."""
     shown = {"code": "".join(cell["source"])} if "remove-cell" not in _tags(cell) else {}
-    for output in cell.get("outputs", []):
-        if output["output_type"] == "stream":
-            shown["a printed line"] = "".join(output["text"])
+    streams = [one for one in cell.get("outputs", []) if one["output_type"] == "stream"]
+    shown["a printed line"] = "\n".join("".join(one["text"]) for one in streams)
     widths = {
         what: max((len(line) for line in text.splitlines()), default=0)
         for what, text in shown.items()
