@@ -246,6 +246,7 @@ def readings_beside(
     profile: str,
     printed: Mapping[str, Published],
     measured: Mapping[str, Record] | None = None,
+    column: str | None = None,
 ) -> pd.DataFrame:
     """The readings of methods that a table tries, beside what the paper prints for the method: a row
     for each that is measured, with `measured`, `std`, `seeds`, `printed` and the `verdict`.
@@ -254,6 +255,7 @@ def readings_beside(
         profile: one at which values are compared with print, for the verdict means nothing at
             another; with fewer seeds than a verdict needs it is "too few seeds".
         printed: what is printed, by the beginning of a row's name; the longest that fits counts.
+        column: the one that is meant, of a table with several.
 
     Raises InputError as `table_frame` does, and for a profile that decides nothing.
     """
@@ -268,6 +270,8 @@ def readings_beside(
         names = sorted((name for name in printed if cell.row.startswith(name)), key=len)
         beside = printed[names[-1]] if names else None
         if not found or beside is None or beside.value is None:
+            continue
+        if column not in (None, cell.column):
             continue
         said = "too few seeds"
         if len(found) >= SEEDS:

@@ -83,6 +83,27 @@ def test_readings_stand_beside_what_is_printed_for_their_method():
         readings_beside("fedvck", "ladder", "laptop", printed, known)
 
 
+def test_readings_of_one_column_are_those_of_that_column():
+    cells = TableSpec.find("fedmk", "wide").cells("paper")
+    scores = {"cifar10-0.5": 0.40, "cifar10-1": 0.50}
+    known = {
+        run.id: record(run, scores[cell.column] + run.seed / 100)
+        for cell in cells
+        for run in cell.experiments
+        if cell.row == "FedMK, ten steps" and cell.column in scores
+    }
+    (printed,) = (
+        cell.published
+        for cell in TableSpec.find("fedmk", 1).cells("paper")
+        if (cell.row, cell.column) == ("FedMK", "cifar10-0.5")
+    )
+    asked = ("fedmk", "wide", "paper", {"FedMK": printed}, known)
+    for name, score in scores.items():
+        frame = readings_beside(*asked, column=name)
+        assert list(frame.index) == ["FedMK, ten steps"] and frame["printed"].item() == 47.33
+        assert frame["measured"].item() == pytest.approx(100 * score + 1)
+
+
 def test_a_lead_is_over_the_best_of_the_others():
     cells = TableSpec.find("fedmk", 3).cells("paper")
     scores = {"FedMK": (0.80, 0.90), "FedGen": (0.70,), "FedAvg": (0.70, 0.84, 0.99)}
