@@ -1,365 +1,36 @@
 """What every algorithm promises, whatever it learns.
 
 A promise is a function of a `Subject`, an algorithm with tiny settings; it raises AssertionError
-where it is broken. Most of them read what one watched run left behind. A new algorithm needs no
-line here: it gets the values of `SMALL` that it has settings for. `VARIANTS` adds settings that
-lead through other parts of an algorithm.
+where it is broken. Most of them read what one watched run left behind.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import importlib.util
 import json
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import attrs
 import numpy as np
 import torch
 
-from core import algorithms, data
 from core.errors import InputError
 from core.federation import (
     Algorithm,
     Client,
     Field,
-    Ledger,
     Message,
     RoundResult,
-    Runtime,
-    Schedule,
-    State,
-    Task,
     UploadError,
-    admit,
     check_upload,
-    rounds,
-    task_of,
 )
-from core.federation import algorithm as algorithm_module
 from tests.algorithms.hostile import nothing_gets_by
-
-#: small values of settings, by name: an algorithm gets those that it has
-SMALL: dict[str, Any] = {
-    "local_steps": 2,
-    "initial_steps": 2,
-    "batch_size": 16,
-    "iterations": 2,
-    "inner_steps": 2,
-    "images_per_class": 2,
-    "ipc": 2,
-    "min_images": 2,
-    "real_batch": 4,
-    "augmentation": "color_crop_cutout_flip_scale_rotate",
-    "matches": 2,
-    "network_steps": 2,
-    "encoder_width": 4,
-    "encoder_depth": 2,
-    "server_steps": 2,
-    "server_batch": 16,
-    "pool": 12,
-    "alignment": 12,
-    "align_batch": 8,
-    "student_epochs": 1,
-    "distill_steps": 3,
-    "distill_batch": 8,
-    "patience": 2,
-    "noise": 4,
-    "generator_width": 4,
-    "generator_hidden": 8,
-    "generator_steps": 2,
-    "generator_batch": 8,
-    "discriminator_width": 4,
-    "gan_steps": 3,
-    "latents": 4,
-    "gan_batch": 2,
-    "scored_images": 8,
-    "synthetic": 8,
-    "projection": 6,
-}
-
-
-def needs(library: str, **settings: Any) -> list[dict[str, Any]]:
-    """One way through an algorithm, where a library is there that it needs."""
-    return [settings] if importlib.util.find_spec(library) else []
-
-
-#: ways through an algorithm, each a subject of its own
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "dc": [{"init": "real"}],
-    "desa": [{}, {"estimator": "expectation"}],
-    "dm": [{}, {"init": "real_average"}],
-    "feddf": [{"check_every": 1}],
-    "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],
-    "feddm": [{}, {"estimator": "expectation"}, {"candidates": 4, "clip_norm": 0.5, "rho": 0}],
-    "fediod": [
-        {},
-        {"learns": "segmentation", "pretrain_steps": 1},
-        *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1),
-    ],
-    "fedkd": [{"fresh_noise": True}, *needs("opacus", private=True, local_rounds=2)],
-    "fedmd": [{}, {"tested": "clients"}],
-    "fedmk": [{}, *needs("ot", compare_size=1)],
-    "fedvck": [
-        {},
-        {"candidates": 7, "statistics": "running", "clip_norm": 0.5, "tell_loss": True},
-        {"candidates": 7, "estimator": "expectation", "batches": "sliding", "keep_rounds": 2},
-        {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
-        {"variant": "released"},
-    ],
-    "gddfl": [{}, {"shift_layer": 1, "shift": "as_printed", "shift_probability": 1.0}],
-}
-#: these send images of their clients: that is what they are compared for
-SEND_IMAGES = ("centralized", "random_selection")
-#: these need every client in every round
-TAKE_ALL = ("centralized",)
-
-ROUNDS, ACTIVE, SEED = 3, 3, 7
-#: of the clients; as texts they sort in another order
-IDS, EMPTY, NOBODYS = (0, 1, 2, 3, 10), 2, 9
-
-
-@attrs.frozen(eq=False)
-class Subject:
-    """An algorithm with tiny settings."""
-
-    name: str
-    kind: type[Algorithm]
-    settings: Any
-    #: the task that it learns here
-    learns: str = "classification"
-
-    def new(self) -> Algorithm:
-        """The algorithm, with nothing that was kept from before."""
-        active = None if self.name in TAKE_ALL else ACTIVE
-        return self.kind(
-            self.settings, Schedule(clients=5, active=active, rounds=ROUNDS, evaluate_every=ROUNDS)
-        )
-
-    def run(self, clients: list[Client], seed: int = SEED, **more: Any) -> Iterator[RoundResult]:
-        """Its rounds with these clients."""
-        return rounds(self.new(), task(self.learns), clients, seed, **more)
-
-
-def tiny(kind: type[Algorithm], more: Mapping[str, Any]) -> Any:
-    """Settings of an algorithm, printed or released: those of `SMALL` that it has, and more."""
-    more = {key: value for key, value in more.items() if key != "learns"}
-    base = kind.Settings.released() if more.pop("variant", "") == "released" else kind.Settings()
-    defaults = {field.name: field.default for field in attrs.fields(kind.Settings)}
-    small = {
-        name: value
-        for name, value in SMALL.items()
-        if name in defaults and isinstance(defaults[name], (type(value), type(None)))
-    }
-    return attrs.evolve(base, **small | more)
-
-
-def subjects() -> dict[str, Subject]:
-    """Every registered algorithm with its variants, by a name for people."""
-    return {
-        " ".join([name, *(f"{key}={value}" for key, value in more.items())]): Subject(
-            name,
-            algorithms.find(name),
-            tiny(algorithms.find(name), more),
-            more.get("learns", algorithms.find(name).serves()[0]),
-        )
-        for name in algorithms.names()
-        for more in VARIANTS.get(name, [{}])
-    }
-
-
-@functools.cache
-def task(learns: str = "classification") -> Task:
-    """Digits and a narrow network; where every pixel has an answer, drawings and a narrow U-Net."""
-    if learns == "classification":
-        return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
-    return task_of(data.load(DRAWN[learns]), "unet", {"width": 4})
-
-
-DRAWN = {"segmentation": "nuclei_drawn", "reconstruction": "mri_drawn"}
-
-
-def crowd(learns: str = "classification") -> list[Client]:
-    """Clients 0 and 10 are as usual, 1 has one image, 2 none, 3 one class, or few images of one site;
-    nobody has a 9.
-    """
-    train = task(learns).dataset.train
-    rows = torch.arange(len(train))
-    parts = [rows[:8], rows[8:9], rows[:0], rows[-4:], rows[30:38]]
-    if learns == "classification":
-        rows = train.labels.ne(NOBODYS).nonzero().flatten()
-        threes = rows[train.labels[rows] == 3]
-        parts = [rows[:30], rows[30:31], rows[:0], threes[-8:], rows[31:61]]
-    return [
-        Client(id_, task(learns), train.images[part], train.targets[part])
-        for id_, part in zip(IDS, parts, strict=True)
-    ]
-
-
-# what is seen in a run
-
-
-def contents(thing: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values in states, messages and clients (but not their memories), by
-    name.
-    """
-    if isinstance(thing, (State, Message)):
-        yield from contents(thing.tensors, f"{at}tensors/")
-        yield from contents(thing.meta, f"{at}meta/")
-    elif isinstance(thing, Client):
-        yield from contents({"images": thing.images, "labels": thing.labels}, f"{at}{thing.id}/")
-    elif isinstance(thing, Mapping):
-        for name, value in thing.items():
-            yield from contents(value, f"{at}{name}/")
-    elif isinstance(thing, (list, tuple)):
-        for number, value in enumerate(thing):
-            yield from contents(value, f"{at}{number}/")
-    elif thing is None or isinstance(thing, (torch.Tensor, str, int, float)):
-        yield at.rstrip("/"), thing
-
-
-def differences(one: Any, other: Any) -> list[str]:
-    """Where two of them differ, bit for bit."""
-    one, other = dict(contents(one)), dict(contents(other))
-    return sorted(one.keys() ^ other.keys()) + [
-        name
-        for name in one.keys() & other.keys()
-        if not (
-            one[name].dtype == other[name].dtype and torch.equal(one[name], other[name])
-            if isinstance(one[name], torch.Tensor)
-            else one[name] == other[name]
-        )
-    ]
-
-
-def pieces(tensors: Mapping[str, torch.Tensor]) -> set[bytes]:
-    """What stands in tensors, row by row; without what is too little to be recognised."""
-    return {
-        row.tobytes()
-        for tensor in tensors.values()
-        for row in (tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(1, -1)).numpy()
-        if row.nbytes >= 16 and (row != row[0]).any()
-    }
-
-
-@attrs.define
-class Watched:
-    """What was seen in a run."""
-
-    results: list[RoundResult]
-    clients: list[Client]
-    #: (ledger, round from 0, direction, message, times)
-    counted: list[tuple[Ledger, int, str, Message, int]] = attrs.field(factory=list)
-    #: what clients got and answered, where a batched program serves them
-    served: list[tuple[str, Message]] = attrs.field(factory=list)
-    #: (message, its tensors' form, its meta's form, client)
-    checked: list[tuple[Message, Mapping, Mapping, int]] = attrs.field(factory=list)
-    #: (client, memory and answer among others, memory and answer alone)
-    alone: list[tuple[int, dict, dict]] = attrs.field(factory=list)
-    changed: list[str] = attrs.field(factory=list)
-    leaked: list[str] = attrs.field(factory=list)
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.results[-1].ledger
-
-
-GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "measures")
-
-
-@functools.cache
-def watch(subject: Subject) -> Watched:
-    """A run under eyes that change nothing."""
-    seen = Watched([], crowd(subject.learns))
-    # with the schedule of the run, which goes on with a copy: what is watched is bound to this one
-    algorithm = subject.new().among(seen.clients)
-    _watch_clients(algorithm, subject, seen)
-    for name in GUARDED:
-        _guard(algorithm, name, seen)
-    with ExitStack() as patches:
-        _watch_network(seen, patches)
-        for result in rounds(algorithm, task(subject.learns), seen.clients, SEED):
-            # a later round must not reach into it
-            kept = copy.deepcopy(dict(contents(result.state.tensors)))
-            seen.results.append(
-                attrs.evolve(result, state=attrs.evolve(result.state, tensors=kept))
-            )
-    return seen
-
-
-def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
-    """Note what a method changes of what it is given."""
-    plain = getattr(algorithm, name)
-
-    def guarded(*given: Any) -> Any:
-        before = copy.deepcopy(dict(contents(given)))
-        result = plain(*given)
-        seen.changed += [f"{name} changes {what}" for what in differences(before, given)]
-        return result
-
-    setattr(algorithm, name, guarded)
-
-
-def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
-    """Ask every client for its answer by itself, before it is served among the others."""
-    plain, has_own = algorithm.clients_update, subject.kind.client_update
-
-    def clients_update(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
-        twins = [
-            attrs.evolve(client, memory={k: v.clone() for k, v in client.memory.items()})
-            for client in clients
-        ]
-        alone = {
-            twin.id: subject.new().client_update(twin, messages[twin.id], rng.at("client", twin.id))
-            for twin in reversed(twins)
-            if has_own is not Algorithm.client_update
-        }
-        answers = plain(clients, messages, rng)
-        for client, twin in zip(clients, twins, strict=True):
-            seen.served += [("down", messages[client.id]), ("up", answers[client.id])]
-            if alone:
-                both = [answers[client.id], client.memory], [alone[client.id], twin.memory]
-                # a later round may add to a memory
-                seen.alone.append(
-                    (client.id, *copy.deepcopy([dict(contents(one)) for one in both]))
-                )
-        return answers
-
-    algorithm.clients_update = clients_update  # type: ignore[method-assign]
-
-
-def _watch_network(seen: Watched, patches: ExitStack) -> None:
-    """Note all messages that are counted or admitted, and what they give away."""
-    count, crossed = Ledger.count, set[bytes]()
-
-    def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
-        seen.counted.append((ledger, len(seen.results), direction, message, times))
-        found = pieces(message.tensors)
-        for client in seen.clients:
-            own = {"images": client.images} | (client.memory if direction == "down" else {})
-            if found & (pieces(own) - crossed):
-                seen.leaked.append(f"{sorted(message.tensors)} going {direction}")
-        crossed.update(found)
-        return count(ledger, direction, message, times)
-
-    def admitting(
-        answers: Iterable, form: tuple, announced: Mapping, *more: Any, **named: Any
-    ) -> dict:
-        answers = list(answers)
-        seen.checked += [(message, *form, id_) for id_, message in answers]
-        return admit(answers, form, announced, *more, **named)
-
-    patches.enter_context(patch.object(Ledger, "count", counting))
-    patches.enter_context(patch.object(algorithm_module, "admit", admitting))
-
+from tests.algorithms.subjects import EMPTY, NOBODYS, ROUNDS, SEED, SEND_IMAGES, Subject, crowd
+from tests.algorithms.watching import contents, differences, watch
 
 # promises about a run
 

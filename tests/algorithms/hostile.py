@@ -156,12 +156,12 @@ def nothing_gets_by(
 
 def every_form(examples: int, luck: int) -> int:
     """So many examples for every form of every algorithm; returns how many forms there are."""
-    from tests.algorithms import contract
+    from tests.algorithms import subjects, watching
 
     done = 0
-    for name, subject in contract.subjects().items():
+    for name, subject in subjects.subjects().items():
         forms = {}
-        seen = contract.watch(subject)
+        seen = watching.watch(subject)
         for message, tensors, meta, id_ in seen.checked:
             forms.setdefault(tuple(sorted({**tensors, **meta})), (message, tensors, meta, id_))
         for good, tensors, meta, id_ in forms.values():

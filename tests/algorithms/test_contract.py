@@ -13,7 +13,8 @@ from core.federation import Message, check_upload, loop
 
 pytest.register_assert_rewrite("tests.algorithms.contract")
 
-from tests.algorithms.contract import PROMISES, Subject, subjects, tiny  # noqa: E402
+from tests.algorithms.contract import PROMISES  # noqa: E402
+from tests.algorithms.subjects import Subject, subjects, tiny  # noqa: E402
 
 SUBJECTS = subjects()
 

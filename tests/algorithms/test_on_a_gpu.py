@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from core.federation import Client, Runtime, Schedule, rounds
-from tests.algorithms.contract import subjects, task
+from tests.algorithms.subjects import subjects, task
 from tests.elsewhere import WrongPlace, elsewhere
 
 #: settings that say how often a loop goes round

@@ -24,7 +24,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
-from tests.algorithms.contract import DRAWN, subjects  # noqa: E402
+from tests.algorithms.subjects import DRAWN, subjects  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

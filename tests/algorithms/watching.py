@@ -1,0 +1,171 @@
+"""What is seen in a run of a subject: messages, answers, and what a method changes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+import torch
+
+from core.federation import Algorithm, Client, Ledger, Message, RoundResult, State, admit, rounds
+from core.federation import algorithm as algorithm_module
+from tests.algorithms.subjects import SEED, Subject, crowd, task
+
+
+def contents(thing: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values in states, messages and clients (but not their memories), by
+    name.
+    """
+    if isinstance(thing, (State, Message)):
+        yield from contents(thing.tensors, f"{at}tensors/")
+        yield from contents(thing.meta, f"{at}meta/")
+    elif isinstance(thing, Client):
+        yield from contents({"images": thing.images, "labels": thing.labels}, f"{at}{thing.id}/")
+    elif isinstance(thing, Mapping):
+        for name, value in thing.items():
+            yield from contents(value, f"{at}{name}/")
+    elif isinstance(thing, (list, tuple)):
+        for number, value in enumerate(thing):
+            yield from contents(value, f"{at}{number}/")
+    elif thing is None or isinstance(thing, (torch.Tensor, str, int, float)):
+        yield at.rstrip("/"), thing
+
+
+def differences(one: Any, other: Any) -> list[str]:
+    """Where two of them differ, bit for bit."""
+    one, other = dict(contents(one)), dict(contents(other))
+    return sorted(one.keys() ^ other.keys()) + [
+        name
+        for name in one.keys() & other.keys()
+        if not (
+            one[name].dtype == other[name].dtype and torch.equal(one[name], other[name])
+            if isinstance(one[name], torch.Tensor)
+            else one[name] == other[name]
+        )
+    ]
+
+
+def pieces(tensors: Mapping[str, torch.Tensor]) -> set[bytes]:
+    """What stands in tensors, row by row; without what is too little to be recognised."""
+    return {
+        row.tobytes()
+        for tensor in tensors.values()
+        for row in (tensor.flatten(1) if tensor.dim() > 1 else tensor.reshape(1, -1)).numpy()
+        if row.nbytes >= 16 and (row != row[0]).any()
+    }
+
+
+@attrs.define
+class Watched:
+    """What was seen in a run."""
+
+    results: list[RoundResult]
+    clients: list[Client]
+    #: (ledger, round from 0, direction, message, times)
+    counted: list[tuple[Ledger, int, str, Message, int]] = attrs.field(factory=list)
+    #: what clients got and answered, where a batched program serves them
+    served: list[tuple[str, Message]] = attrs.field(factory=list)
+    #: (message, its tensors' form, its meta's form, client)
+    checked: list[tuple[Message, Mapping, Mapping, int]] = attrs.field(factory=list)
+    #: (client, memory and answer among others, memory and answer alone)
+    alone: list[tuple[int, dict, dict]] = attrs.field(factory=list)
+    changed: list[str] = attrs.field(factory=list)
+    leaked: list[str] = attrs.field(factory=list)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.results[-1].ledger
+
+
+GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "measures")
+
+
+@functools.cache
+def watch(subject: Subject) -> Watched:
+    """A run under eyes that change nothing."""
+    seen = Watched([], crowd(subject.learns))
+    # with the schedule of the run, which goes on with a copy: what is watched is bound to this one
+    algorithm = subject.new().among(seen.clients)
+    _watch_clients(algorithm, subject, seen)
+    for name in GUARDED:
+        _guard(algorithm, name, seen)
+    with ExitStack() as patches:
+        _watch_network(seen, patches)
+        for result in rounds(algorithm, task(subject.learns), seen.clients, SEED):
+            # a later round must not reach into it
+            kept = copy.deepcopy(dict(contents(result.state.tensors)))
+            seen.results.append(
+                attrs.evolve(result, state=attrs.evolve(result.state, tensors=kept))
+            )
+    return seen
+
+
+def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
+    """Note what a method changes of what it is given."""
+    plain = getattr(algorithm, name)
+
+    def guarded(*given: Any) -> Any:
+        before = copy.deepcopy(dict(contents(given)))
+        result = plain(*given)
+        seen.changed += [f"{name} changes {what}" for what in differences(before, given)]
+        return result
+
+    setattr(algorithm, name, guarded)
+
+
+def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
+    """Ask every client for its answer by itself, before it is served among the others."""
+    plain, has_own = algorithm.clients_update, subject.kind.client_update
+
+    def clients_update(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
+        twins = [
+            attrs.evolve(client, memory={k: v.clone() for k, v in client.memory.items()})
+            for client in clients
+        ]
+        alone = {
+            twin.id: subject.new().client_update(twin, messages[twin.id], rng.at("client", twin.id))
+            for twin in reversed(twins)
+            if has_own is not Algorithm.client_update
+        }
+        answers = plain(clients, messages, rng)
+        for client, twin in zip(clients, twins, strict=True):
+            seen.served += [("down", messages[client.id]), ("up", answers[client.id])]
+            if alone:
+                both = [answers[client.id], client.memory], [alone[client.id], twin.memory]
+                # a later round may add to a memory
+                seen.alone.append(
+                    (client.id, *copy.deepcopy([dict(contents(one)) for one in both]))
+                )
+        return answers
+
+    algorithm.clients_update = clients_update  # type: ignore[method-assign]
+
+
+def _watch_network(seen: Watched, patches: ExitStack) -> None:
+    """Note all messages that are counted or admitted, and what they give away."""
+    count, crossed = Ledger.count, set[bytes]()
+
+    def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
+        seen.counted.append((ledger, len(seen.results), direction, message, times))
+        found = pieces(message.tensors)
+        for client in seen.clients:
+            own = {"images": client.images} | (client.memory if direction == "down" else {})
+            if found & (pieces(own) - crossed):
+                seen.leaked.append(f"{sorted(message.tensors)} going {direction}")
+        crossed.update(found)
+        return count(ledger, direction, message, times)
+
+    def admitting(
+        answers: Iterable, form: tuple, announced: Mapping, *more: Any, **named: Any
+    ) -> dict:
+        answers = list(answers)
+        seen.checked += [(message, *form, id_) for id_, message in answers]
+        return admit(answers, form, announced, *more, **named)
+
+    patches.enter_context(patch.object(Ledger, "count", counting))
+    patches.enter_context(patch.object(algorithm_module, "admit", admitting))

@@ -1,0 +1,56 @@
+"""A small run on the command line, and the form that every refusal has."""
+
+import hashlib
+import itertools
+
+from core.__main__ import main
+from core.experiments import queue
+
+QUICK = [
+    "run",
+    "--algorithm",
+    "fedavg",
+    "--dataset",
+    "digits",
+    "--profile",
+    "quick",
+    "--rounds",
+    "1",
+    "--set",
+    "local_steps=1",
+    "--model-set",
+    "width=4",
+    "--device",
+    "cpu",
+]
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(queue.RESULTS.rglob("*.json")):
+        digest.update(path.as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def refused(capsys, arguments: list[str]) -> str:
+    """Run the command line, check the form of the refusal and return its one line."""
+    before = fingerprint()
+    status = main(arguments)
+    printed = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    lines = [line for line in printed if line.strip() and "%|" not in line]
+    assert status == 2
+    assert len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 300, lines
+    assert "Traceback" not in lines[0]
+    assert fingerprint() == before
+    return lines[0]
+
+
+def run_with(*more: str) -> list[str]:
+    """The quick run with other options; what they set takes the place of what is set there."""
+    again = {text.partition("=")[0] for text in more}
+    kept = [
+        (option, text)
+        for option, text in itertools.pairwise(QUICK)
+        if option in ("--set", "--model-set") and text.partition("=")[0] not in again
+    ]
+    return [*QUICK[: QUICK.index("--set")], "--device", "cpu", *itertools.chain(*kept), *more]

@@ -1,0 +1,119 @@
+"""What a terminal shows: tables, what is to be run for them, and that a run was interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from core.__main__ import main
+from core.experiments import TableSpec
+from tests.e2e.mistakes import QUICK
+
+pytestmark = pytest.mark.usefixtures("data_root")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how):
+    """Ctrl-C, and what schedulers send."""
+    command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
+    # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
+    # that
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    for _ in range(3000):
+        if list(tmp_path.glob("adhoc/*.json")):
+            break
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert (
+        errors.strip().splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    )
+    (record,) = tmp_path.glob("adhoc/*.json")
+    assert json.loads(record.read_text())["status"] == "running"
+
+
+def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
+    """The command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "core", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | environment,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_a_table_says_what_was_run_and_how_to_run_the_rest():
+    shown, errors = terminal("table", "fedvck/3").communicate(timeout=60)
+    lines = shown.decode().splitlines()
+    head, last = lines[1].split(), lines[-1]
+    assert {"measured", "seeds", "profile"} <= set(head) and not errors
+    stands_in = next(line for line in lines if "pneumoniamnist_224-0.05" in line)
+    assert "†" in stands_in and " of 3" in stands_in
+    assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
+    assert last.startswith("pending: run the first with python -m core run --cell fedvck/3/")
+
+
+def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch):
+    from core import experiments
+    from core.cli import cells as cli
+    from core.report import table_frame
+
+    spec = experiments.TableSpec.find("fedmk", 6)
+    waiting = table_frame("fedmk", "6", "converged", {})
+    some = next(iter(experiments.records().values()))
+    done = {}
+    for cell in spec.cells("paper"):  # nothing is scaled down there
+        for run in cell.experiments:
+            done[run.id] = attrs.evolve(some, experiment=run)
+    said = cli._first_of(waiting, spec, done)
+    assert said == "pending: the very same runs are on record with another profile"
+    first = spec.cells("converged")[0]
+    for run in first.experiments:
+        del done[attrs.evolve(run, profile="paper").id]
+    assert f"--cell {first.address} " in cli._first_of(waiting, spec, done)
+
+
+def test_a_table_says_what_is_to_be_known_of_it(capsys):
+    assert main(["table", "fedmk/work"]) == 0
+    note = TableSpec.find("fedmk", "work").note.split()
+    assert " ".join(note) in " ".join(capsys.readouterr().out.split())
+
+
+def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
+    assert main(["table"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert next(line for line in shown if line.startswith("gddfl/")).startswith("gddfl/1 ")
+    assert len(shown) == len(TableSpec.all())
+    assert main(["algorithms"]) == 0 and "fedvck " in capsys.readouterr().out
+    assert main(["algorithms", "fedprox"]) == 0 and "  mu=" in capsys.readouterr().out
+
+
+def test_who_reads_may_stop_reading():
+    """As `python -m core table fedvck/3 | head -1` does."""
+    process = terminal("table", "fedvck/3")
+    assert process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(60) in (0, 1) and errors == b""
+
+
+def test_a_terminal_without_the_sign_of_deviations_ends_no_run(tmp_path):
+    """Standalone has a deviation over clients, which is shown behind ±."""
+    arguments = ["standalone" if text == "fedavg" else text for text in QUICK]
+    process = terminal(*arguments, "--out", str(tmp_path), PYTHONIOENCODING="ascii", LC_ALL="C")
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0 and b"Traceback" not in errors and b" ? " in output
