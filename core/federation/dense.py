@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -72,12 +74,8 @@ class Dense(Task):
         """Means over images; where the split says where they come from, also those of each site, as
         `<metric>@<site>`, and the mean of the sites, as `<metric>@average`.
         """
-        each = []
-        for i in range(len(data)):
-            height, width = _size(data, i)
-            image = data.images[i : i + 1, :, :height, :width]
-            outputs = self.outputs(model, image.to(self.runtime.device))
-            each.append(self.measure_one(outputs, data, i))
+        tested = self._tested(model, data)
+        each = [self.measure_one(outputs, data, number) for number, outputs in tested]
         found = _means(each)
         if data.centre is None or not self.dataset.sites:
             return found
@@ -90,6 +88,16 @@ class Dense(Task):
             found |= {f"{metric}@{name}": value for metric, value in own.items()}
         average = _means(list(by_site.values()))
         return found | {f"{metric}@average": value for metric, value in average.items()}
+
+    def _tested(self, model: nn.Module, data: Split) -> Iterator[tuple[int, torch.Tensor]]:
+        """The number of each image and the outputs (1, C, H, W) for it, without its padding. Images of
+        one size that follow each other go through the network together.
+        """
+        many = models.at_once(data.images[..., : self.dataset.size, : self.dataset.size])
+        for (height, width), group in itertools.groupby(range(len(data)), partial(_size, data)):
+            for part in torch.tensor(list(group)).split(many):
+                images = data.images[part, :, :height, :width].to(self.runtime.device)
+                yield from zip(part.tolist(), self.outputs(model, images).split(1), strict=True)
 
     def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
         """The metrics of the outputs (1, C, H, W) for one image of a split, without its padding."""
