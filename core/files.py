@@ -123,6 +123,14 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         raise
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write content as JSON, as `write_whole` does. Raises ValueError for numbers that are not
+    finite.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
 def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> None:

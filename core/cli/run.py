@@ -145,7 +145,7 @@ def _summary(record: Any, path: Path) -> str:
     from core.metrics import headline
     from core.report.summary import split_in_words
 
-    up, down = (sum(record.bytes[way].values()) / 2**20 for way in ("up", "down"))
+    up, down = (record.sent(way) / 2**20 for way in ("up", "down"))
     e = record.experiment
     name = headline(record.metrics) or "accuracy"
     std = record.metrics.get(f"{name}_std")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,11 +183,10 @@ def gpu_check(
     """
     from core.experiments import gpu
     from core.federation import Runtime
-    from core.files import write_whole
+    from core.files import write_json
 
     found = gpu.check(Runtime.choose(device, precision), minutes)
-    text = json.dumps(found, indent=1) + "\n"
-    write_whole(out, lambda part: part.write_text(text, encoding="utf-8"))
+    write_json(out, found)
     for kind, told in found["summary"].items():
         rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
         print(f"{kind}: {told['ok']} ok{''.join(rest)}")

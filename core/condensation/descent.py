@@ -49,10 +49,12 @@ class Descent:
         if self.scale is not None:
             assert self.images.grad is not None
             self.images.grad.mul_(self.scale)
-        kept = None if self.still is None else self.images[self.still].clone()
+        if self.still is None:
+            self.optimiser.step()
+            return
+        before = self.images.detach().clone()
         self.optimiser.step()
-        if kept is not None:
-            self.images[self.still] = kept
+        self.images.copy_(torch.where(self.still[:, None, None, None], before, self.images))
 
     def over(self, trace: torch.Tensor, owner: torch.Tensor) -> bool:
         """Whether all clients have stopped; `trace` (steps, G) are the losses so far, `owner` (G,)

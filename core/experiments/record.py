@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from core.errors import InputError, brief
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.federation import RoundResult, Task
-from core.files import FileError, read_json, write_whole
+from core.files import FileError, read_json, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
@@ -70,6 +69,10 @@ class Record:
         schema.check(attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals))
         self.rounds, self.metrics, self.bytes = rounds, metrics, totals
 
+    def sent(self, *ways: str) -> int:
+        """Bytes of all kinds that all clients sent ("up") and were sent ("down"); both by default."""
+        return sum(sum(self.bytes.get(way, {}).values()) for way in ways or ("up", "down"))
+
     @property
     def seconds(self) -> float:
         """Wall time of all rounds."""
@@ -86,8 +89,7 @@ class Record:
         """
         schema.check(self)
         data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
-        text = json.dumps({"id": self.experiment.id, **data}, indent=1, allow_nan=False) + "\n"
-        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+        write_json(path, {"id": self.experiment.id, **data})
 
     @classmethod
     def load(cls, path: Path, advice: str = MEND) -> Record:

@@ -291,11 +291,15 @@ def nearness(
             near.append(best_matches(of, mine, span).psnr)
             control.append(best_matches(of, theirs, span).psnr)
             closeness = -_errors(of, torch.cat([mine, theirs]))
-            for number in range(SHUFFLES):
-                order = torch.randperm(2 * count, generator=draws).to(closeness.device)
-                shuffled = closeness[:, order]
-                halves = shuffled[:, :count].amax(1), shuffled[:, count:].amax(1)
-                drawn[number] += _nearer(*halves).sum().item()
+            orders = torch.stack(
+                [torch.randperm(2 * count, generator=draws) for _ in range(SHUFFLES)]
+            ).to(closeness.device)
+            drawn += torch.stack(
+                [
+                    _nearer(half.amax(1), other.amax(1)).sum()
+                    for half, other in (closeness[:, order].split(count, dim=1) for order in orders)
+                ]
+            ).cpu()
     if not near:
         raise InputError("no image has a class that the private images have")
     seen = torch.cat(near), torch.cat(control)

@@ -97,7 +97,7 @@ def _attacked(record: Record) -> dict[str, Any]:
         "data": record.experiment.dataset,
         "sends": " and ".join(kind for kind, names in KINDS.items() if names & up.keys()),
         "accuracy": 100 * m["accuracy"],
-        "MB up a round": sum(up.values()) / MB / len(record.rounds),
+        "MB up a round": record.sent("up") / MB / len(record.rounds),
         "AUC max": m["mia_auc_max"],
         "AUC mean": m["mia_auc_mean"],
         "by chance": membership.defence_by_chance(members)["mia_auc_mean"],

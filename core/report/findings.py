@@ -5,7 +5,6 @@ only while the records give their order.
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, check_keys, read_yaml
 from core.report import style
 from core.report.intervals import interval
-from core.report.verdict import differences, in_printed_unit, values
+from core.report.verdict import differences, in_printed_unit, mean_and_std, values
 
 FINDINGS = TABLES.parent / "findings.yaml"
 _KEYS = ("page", "text", "profile", "cells", "falling")
@@ -95,10 +94,8 @@ def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Mea
         gaps = differences(ours, theirs)
         return Difference(*interval(gaps), len(gaps), cell.unit)
     cell, by_seed = _values(name, profile, known)
-    found = list(by_seed.values())
-    std = statistics.stdev(found) if len(found) > 1 else None
     printed = cell.published.text if cell.published else "–"
-    return Measured(statistics.fmean(found), std, len(found), cell.unit, printed)
+    return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)
 
 
 def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell, dict[int, float]]:

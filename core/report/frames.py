@@ -158,7 +158,7 @@ def runs_frame(
     runs = table_runs(paper, table, None, measured).query("column == @column").drop_duplicates("id")
     if runs.empty:
         raise InputError(f"no run of {paper}/{table}/{column} is measured")
-    sent = [sum(sum(way.values()) for way in record.bytes.values()) for record in runs["record"]]
+    sent = [record.sent() for record in runs["record"]]
     return pd.DataFrame(
         {
             "method": runs["row"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from core.report.verdict import (
     by_column,
     compare,
     differences,
+    mean_and_std,
     measured_values,
     printed_values,
     values,
@@ -276,8 +276,7 @@ def readings_beside(
         said = "too few seeds"
         if len(found) >= SEEDS:
             said = str(compare(beside.value, found, cell.unit, beside.std).outcome)
-        std = statistics.stdev(found) if len(found) > 1 else None
-        rows[cell.row] = (statistics.fmean(found), std, len(found), beside.value, said)
+        rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 

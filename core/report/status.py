@@ -136,7 +136,7 @@ def records_summary(measured: Mapping[str, Record] | None = None) -> pd.DataFram
                 "dataset": record.experiment.dataset,
                 "profile": record.experiment.profile,
                 "minutes": record.seconds / 60,
-                "MB sent": sum(row["up"] + row["down"] for row in record.rounds) / MB,
+                "MB sent": record.sent() / MB,
                 "device": str(record.environment.get("device", "")),
             }
             for record in known.values()

@@ -86,7 +86,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     yield "data", record.fingerprint[:12]
     yield "metric", metric
     yield "value", 100 * record.metrics[metric]
-    yield "MB", sum(sum(kinds.values()) for kinds in record.bytes.values()) / MB
+    yield "MB", record.sent() / MB
     yield "core seconds", record.core_seconds
 
 

@@ -206,13 +206,18 @@ def compare(
     """
     if len(found) < 2:
         raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
-    mean, std, near = statistics.fmean(found), _std(found), margin(printed, unit)
-    return Comparison(mean, std, len(found), printed, printed_std, near)
+    mean, std = mean_and_std(found)
+    return Comparison(mean, std or 0.0, len(found), printed, printed_std, margin(printed, unit))
 
 
-def _std(found: Sequence[float]) -> float:
-    """Sample standard deviation; nan when a value is not a finite number."""
-    return statistics.stdev(found) if all(map(math.isfinite, found)) else math.nan
+def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
+    """Of values over seeds, at least one: the sample standard deviation is None for one, and nan where
+    a value is not a finite number.
+    """
+    mean = statistics.fmean(found)
+    if len(found) < 2:
+        return mean, None
+    return mean, statistics.stdev(found) if all(map(math.isfinite, found)) else math.nan
 
 
 def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgement]:
@@ -249,16 +254,10 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
         return Judgement("pending", cell.cut or "")
-    mean = statistics.fmean(found)
+    mean, std = mean_and_std(found)
     printed = cell.published.value if cell.published else None
-    held = Judgement(
-        "pending",
-        "",
-        mean,
-        _std(found) if len(found) > 1 else None,
-        len(found),
-        None if printed is None else mean - printed,
-    )
+    difference = None if printed is None else mean - printed
+    held = Judgement("pending", "", mean, std, len(found), difference)
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)

@@ -4,7 +4,6 @@ ceiling.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from core.experiments.bench import (
 )
 from core.experiments.record import REPOSITORY, check_code, code_version
 from core.federation import Runtime
-from core.files import write_whole
+from core.files import write_json
 
 #: where bench records lie, one for each bench and kind of machine
 BENCH = REPOSITORY / "book" / "bench"
@@ -69,8 +68,7 @@ def measure(
         "code": code_version(),
     }
     path = BENCH / f"{name}-{_kind(result['environment'])}.json"
-    text = json.dumps(result, indent=1) + "\n"
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_json(path, result)
     return result
 
 
