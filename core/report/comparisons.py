@@ -73,14 +73,14 @@ def lead_over(
     row: str, rivals: Iterable[str], cells: Mapping[str, Cell], measured: Mapping[str, Record]
 ) -> Lead | None:
     """The lead of a row over others of one column, whose `cells` are given by row, over the seeds that
-    both sides have; None where there are none.
+    both sides have and at one profile; None where there are none.
     """
     own = cells[row]
     ours, sign = values(own, measured), -1 if own.better == "lower" else 1
     found = {
         rival: tuple(sign * gap for gap in gaps)
         for rival in rivals
-        if rival != row and rival in cells
+        if rival != row and rival in cells and cells[rival].profile == own.profile
         if (gaps := differences(ours, values(cells[rival], measured)))
     }
     return Lead(own, statistics.fmean(ours.values()), found) if found else None
