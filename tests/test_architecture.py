@@ -213,7 +213,6 @@ def test_core_imports_without_plots_notebooks_and_data_packages():
     """A bare GPU machine has none of these."""
     heavy = [
         "matplotlib",
-        "seaborn",
         "jupytext",
         "papermill",
         "nbformat",

@@ -51,11 +51,7 @@ def lines(
         axes = figure.subplots()
         for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
             of = frame[frame[by] == name].groupby(x)[y].agg(["mean", "std"])
-            style_of = {
-                "marker": marker if len(of) <= 20 else "",
-                "linestyle": (0, dash) if dash else "-",
-            }
-            _line(axes, of, colour, label=str(name), **style_of)
+            line(axes, of, colour, marker, dash, label=str(name))
             last.append((str(name), colour, marker, of["mean"].iat[-1]))
             ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
         axes.set(
@@ -76,8 +72,11 @@ def lines(
     return figure
 
 
-def _line(axes: Any, of: pd.DataFrame, colour: Any, **how: Any) -> None:
-    """The means of a line, and a band of one deviation where there are some."""
+def line(axes: Any, of: pd.DataFrame, colour: Any, marker: str, dash: Any, **how: Any) -> None:
+    """The means of a line, and a band of one deviation where there are some; `of` has the columns
+    `mean` and `std` over the places on the axis. Many places have no marks.
+    """
+    how |= {"marker": marker if len(of) <= 20 else "", "linestyle": (0, dash) if dash else "-"}
     axes.plot(of.index, of["mean"], color=colour, **how)
     if of["std"].notna().any():
         spread = of["std"].fillna(0)

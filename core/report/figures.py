@@ -30,9 +30,7 @@ def blank(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError(
-            "figures need the package matplotlib: pip install matplotlib seaborn"
-        ) from None
+        raise InputError("figures need the package matplotlib: pip install matplotlib") from None
     return Figure(figsize=(width, height))
 
 

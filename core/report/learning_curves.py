@@ -10,6 +10,7 @@ import pandas as pd
 from core.errors import InputError, unknown
 from core.experiments.schema import SHARES
 from core.report import style
+from core.report.charts import line
 from core.report.figures import blank
 from core.report.verdict import MB
 
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     from core.experiments import Record
 
 AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
-
-
-def _seaborn() -> Any:
-    try:
-        import seaborn
-    except ImportError:
-        raise InputError(
-            "learning curves need the package seaborn: pip install matplotlib seaborn"
-        ) from None
-    return seaborn
 
 
 def _resolve(runs: Record | str | Iterable[Record | str]) -> list[Record]:
@@ -155,27 +146,12 @@ def _draw(
     axes: Any, frame: pd.DataFrame, x: str, names: list[str], silent: list[str], looks: Any
 ) -> None:
     """The curves with their bands, and a level for a series that sends nothing."""
-    colours, markers, dashes = looks
-    _seaborn().lineplot(
-        frame[~frame["label"].isin(silent)],
-        x=x,
-        y="value",
-        hue="label",
-        style="label",
-        ax=axes,
-        hue_order=names,
-        style_order=names,
-        palette=colours,
-        markers=markers,
-        dashes=dashes,
-        errorbar="sd",
-        err_kws={"alpha": 0.2, "linewidth": 0},
-        markeredgewidth=0,
-        legend=False,
-    )
-    for name in silent:
-        level, colour = _last(frame, name).mean(), colours[names.index(name)]
-        axes.axhline(level, color=colour, linewidth=1.2, linestyle=":")
+    for name, colour, marker, dash in zip(names, *looks, strict=True):
+        if name in silent:
+            axes.axhline(_last(frame, name).mean(), color=colour, linewidth=1.2, linestyle=":")
+        else:
+            of = frame[frame["label"] == name].groupby(x)["value"].agg(["mean", "std"])
+            line(axes, of, colour, marker, dash)
 
 
 def _ylabel(metric: str) -> str:

@@ -29,7 +29,6 @@ PACKAGES = (
     "tqdm",
     "safetensors",
     "matplotlib",
-    "seaborn",
     "jupyter-book",
     "jupytext",
     "papermill",

@@ -333,7 +333,7 @@ def test_the_runs_behind_a_table_are_its_measured_cells():
 
 
 def test_curves_of_a_column_bear_the_names_of_its_rows():
-    pytest.importorskip("seaborn")
+    pytest.importorskip("matplotlib")
     cells = TableSpec.find("fedvck", "3").cells("laptop")
     column = cells[0].column
     of = [cell for cell in cells if cell.column == column][:2]

@@ -38,7 +38,7 @@ def record(experiment, accuracy=0.5, seconds=30.0):
         status="complete",
         rounds=rounds,
         metrics={"accuracy": accuracy},
-        bytes={"up": {}, "down": {}},
+        bytes={way: {"models": 2**20} for way in ("up", "down")},
     )
 
 

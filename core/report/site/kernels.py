@@ -28,7 +28,6 @@ PRELOADED = [
     "ipykernel.kernelapp",
     "papermill",
     "scipy.stats",
-    "seaborn",
 ]
 
 
