@@ -211,7 +211,8 @@ table("fedvck", "starts", best)
 # are in the two programs. FedVCK's clients augment what they match and start from noise in the first round only, then
 # go on with their own images; FedDM's do not augment, and start from other real images in every round. FedVCK's server
 # learns from the images of the last ten rounds and augments them, FedDM's from those of the round as they are, with a
-# weight decay of 5e-4 in place of 1e-6. FedVCK's network has batch normalisation, FedDM's instance normalisation.
+# weight decay of 5e-4 in place of 1e-6. FedVCK's network has batch normalisation, FedDM's instance normalisation. The
+# verdicts are not counted among the book's, as neither paper says that one of these readings is its own.
 
 # %% tags=["hide-input"]
 printed = {
