@@ -255,11 +255,11 @@ ends = beside["measured"]
 vck, fast, dm, still = (ends.get(row) for row in rows)
 lead = printed["FedVCK"].value - printed["FedDM"].value
 over = gains("fedvck", "ladder", "accuracy", rows[2], "converged")
-over = over.set_index("row").loc[rows[0]]
+over = over.set_index("row").reindex([rows[0]]).iloc[0]
 Markdown(
     f"In print FedVCK leads FedDM by {lead:.1f} points. Here, at equal work, "
     f"FedDM from real images has {dm:.1f}% and FedVCK from noise {vck:.1f}%; "
-    f"over the {over.seeds} seeds that both have FedVCK is {over.gain:+.1f} "
+    f"over the {over.seeds:.0f} seeds that both have FedVCK is {over.gain:+.1f} "
     f"points from FedDM, with a 90% interval from {over.low:+.1f} to "
     f"{over.high:+.1f}. "
     + (

@@ -121,14 +121,14 @@ full = table_frame("fedvck", "ladder", "converged").set_index("row")
 near, mean = (full.loc[row] for row in ("FedVCK as released, Adam", "FedAvg"))
 ahead = in_print["FedVCK"].value - in_print["FedAvg"].value
 over = gains("fedvck", "ladder", "accuracy", "FedAvg", "converged")
-lead = over.set_index("row").loc[near.name]
+lead = over.set_index("row").reindex([near.name]).iloc[0]
 Markdown(
     "FedAvg with all its local epochs, at its default rate, which nobody "
     "tuned at this size, ends at "
     f"{mean.measured:.1f}% (seeds: {mean.seeds}; print "
     f"{in_print['FedAvg'].value:.1f}), with large jumps from round to round. "
     f"*{near.name}* leads by {lead.gain:.1f} points, seed by seed, with a 90% "
-    f"interval from {lead.low:.0f} to {lead.high:.0f} ({lead.seeds} seeds); in "
+    f"interval from {lead.low:.0f} to {lead.high:.0f} ({lead.seeds:.0f} seeds); in "
     f"print by {ahead:.1f}."
     if pd.notna(near.measured + mean.measured)
     else "FedAvg with all its local epochs is not measured yet."

@@ -55,7 +55,7 @@ Markdown(
 
 # %% [markdown]
 # Of the other rivals only FedDM is measured at this size: in a reading that [starts from real
-# images](03_fedvck_starts) it passes FedVCK. The other columns have the budget of a laptop, of which nothing follows for the paper's own. FedVCK's accuracy minus
+# images](03_fedvck_starts) it passes FedVCK. The other columns have the budget of a laptop, from which nothing follows for the paper's. FedVCK's accuracy minus
 # that of the best other method of the column, in points, as printed and as measured, over the seeds that both have, with
 # the ends of a 90% interval:
 
@@ -220,7 +220,7 @@ Markdown(
 # ## Privacy
 #
 # Tables 6 and 12: how well an attack (LiRA) tells members of the training set from others; a
-# [page of its own](16_fedvck_privacy) runs it, and says why the defence rate's *direction agrees* says little.
+# [page of its own](16_fedvck_privacy) runs it.
 
 # %% tags=["hide-input"]
 table("fedvck", 6, best)

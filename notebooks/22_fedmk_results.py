@@ -68,10 +68,10 @@ def lead_in_words(name):
     least, most = (f"{of[k]:.2f} ({k})" for k in (of.idxmin(), of.idxmax()))
     many = f"in {(of > 0).sum()} of {len(of)} columns"
     if name in surely:  # by the 90% interval over seeds
-        ends = surely[name].loc[of.index]
+        sure = surely[name].loc[of.index]
         many = (
-            f"for sure in {(ends['low'] > 0).sum()} of {len(of)} columns and "
-            f"behind for sure in {(ends['high'] < 0).sum()}"
+            f"for sure in {sure['ahead'].sum()} of {len(of)} columns and "
+            f"behind for sure in {sure['behind'].sum()}"
         )
     between = least if len(of) == 1 else f"between {least} and {most}"
     return f"{many}; in points the lead is {between}"
@@ -89,9 +89,9 @@ Markdown(
     f"{lead_in_words('measured')}; against rivals whose learning rate was "
     f"tuned, {lead_in_words('measured, others tuned')}.\n\n"
     "The paper prints ten rounds, but neither the iterations of a client nor "
-    "the steps of the server; these are ours. *For sure*: the 90% interval "
-    "over seeds of the lead over the best other method is on one side of "
-    "0.\n\n"
+    "the steps of the server; these are ours. *Ahead for "
+    "sure*: the 90% interval over seeds of the lead over every other method is "
+    "above 0; *behind for sure*: that over some other is below 0.\n\n"
     f"{len(frame)} cells: {verdict_counts(frame)}. Of those that differ "
     f"{len(others)} are of other methods, {(others['difference'] > 0).sum()} "
     f"of them above print. {len(wide)} decide "
@@ -273,12 +273,13 @@ used = sorted(
     {(run.column, run.seed) for run in at_paper.itertuples()} & set(goals)
 )
 Markdown(
-    "; ".join(
+    "Of these "
+    + "; ".join(
         f"seed {seed} of {column} is "
         f"{goals[column, seed] - means['measured'][column]:+.1f} points from "
         f"FedMK's mean over {means['seeds'][column]:.0f} seeds there"
         for column, seed in used
-    ).capitalize()
+    )
     + "."
     if used
     else ""
@@ -293,10 +294,10 @@ Markdown(
 # |---|---|---|
 # | the loss of Eq. 8 at $\mathbf{w}^c$ or $\mathbf{w}^*$ | at $\mathbf{w}^*$ (Eq. 6) | - |
 # | when the weights are computed | once a round, at the received model | - |
-# | when the inner steps start again | after 50 inner steps: 50 iterations, on CIFAR-10 five of ten steps | `horizon` |
+# | when the inner steps start again | after 50 inner steps: 50 iterations, on CIFAR five of ten steps | `horizon` |
 # | a client's iterations and batches | 200, with 64 images of the knowledge and 64 real ones | `iterations`, `inner_batch`, `real_batch` |
-# | inner steps of an iteration, each on images of its own | one; on CIFAR-10 ten of 100 images, in 50 iterations | `inner_steps` |
-# | a client's rates | 0.05 for inner steps, 300 for images of a batch of 64 (the gradient is that of a mean), from a few rounds on held-out images of MNIST; on CIFAR-10 470, the same for an image of a batch of 100 | `inner_lr`, `image_lr` |
+# | inner steps of an iteration, each on images of its own | one; on CIFAR ten of 100 images, in 50 iterations | `inner_steps` |
+# | a client's rates | 0.05 for inner steps, 300 for images of a batch of 64 (the gradient is that of a mean), from a few rounds on held-out images of MNIST; on CIFAR 470, the same for an image of a batch of 100 | `inner_lr`, `image_lr` |
 # | the server | 50 steps of 256 images; the generator 50 of 128 features at 0.0003 | `server_steps`, `generator_steps` |
 # | the server's rate over the rounds | from 0.05 halved each round down to 0.01, the best of four schedules | `round_decay`, `last_lr` |
 # | knowledge of earlier rounds | dropped | - |

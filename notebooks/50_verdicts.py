@@ -38,7 +38,7 @@ show(claims_figure(counts))
 # test. The tables below count columns and measures, *behind* being those where the interval of some rival, taken by
 # itself, lies above zero, and show the lead over the best rival of each. Of many such intervals some do by chance, so a
 # claim may be behind in all columns and still be unclear. With one seed there is no interval: such a comparison cannot
-# refute a claim, but it keeps one from holding. Three seeds do not refute much either: of 26 comparisons one has to have
+# refute a claim, but it keeps one from holding. Three seeds do not refute much either: of some 25 comparisons one has to have
 # $p < 0.002$, and with two degrees of freedom that is a lead sixteen standard errors below zero. So *unclear* is no
 # praise. Rows and columns that the paper does not have do not count, unless the claim is ours; of GDD-FL, whose data are
 # not at hand, those of both stand-ins count. A claim to be *competitive* may be as far behind as the paper's own

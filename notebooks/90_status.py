@@ -97,9 +97,9 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 # %% [markdown]
 # ## Speed
 #
-# Beside a plain loop written the way released code is, in pairs in one process (`python -m core bench`),
-# and the share of what a large matrix product reaches on the same machine. Where a ratio is below one, the plain loop was
-# faster. A bench has the vectors of its processor and the precision in its name: only some processors multiply in
+# `times`: how many times as fast as what stands in `beside`, in pairs in one process (`python -m core bench`); *plain* is
+# a loop written the way released code is. Below one, that was faster. And the share of what a large matrix product
+# reaches on the same machine. A bench has the vectors of its processor and the precision in its name: only some processors multiply in
 # bfloat16, and those with AMX have units for matrices besides. The share is of the ceiling in that precision; the last
 # column has both ceilings, in GFLOP/s. A 3x3 convolution of many channels takes a quarter of the multiplications of its
 # definition, by which the share counts (in bfloat16 only without AMX): it can exceed 100%. "A quarter of the epochs" is

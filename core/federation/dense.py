@@ -90,12 +90,14 @@ class Dense(Task):
         return found | {f"{metric}@average": value for metric, value in average.items()}
 
     def _tested(self, model: nn.Module, data: Split) -> Iterator[tuple[int, torch.Tensor]]:
-        """The number of each image and the outputs (1, C, H, W) for it, without its padding. Images of
-        one size that follow each other go through the network together.
+        """The number of each image and the outputs (1, C, H, W) for it, without its padding. Those as
+        large as a patch that follow each other go through the network together.
         """
-        many = models.at_once(data.images[..., : self.dataset.size, : self.dataset.size])
+        side = self.dataset.size
+        many = models.at_once(data.images[..., :side, :side])
         for (height, width), group in itertools.groupby(range(len(data)), partial(_size, data)):
-            for part in torch.tensor(list(group)).split(many):
+            at_once = many if height == width == side else 1
+            for part in torch.tensor(list(group)).split(at_once):
                 images = data.images[part, :, :height, :width].to(self.runtime.device)
                 yield from zip(part.tolist(), self.outputs(model, images).split(1), strict=True)
 

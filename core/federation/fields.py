@@ -10,8 +10,8 @@ import torch
 
 from core.errors import InputError
 
-#: no sound number of a network, an answer or a normalised image is further from 0; what is made
-#: private with more noise is cut here
+#: no sound number of a network, an answer or a normalised image is further from 0; FedIOD cuts answers
+#: here that are made private with more noise
 LARGEST = 1e6
 
 
@@ -29,7 +29,7 @@ class Field:
     C-1); floating-point values are never further from 0 than `LARGEST`. Counts have a `total`: they
     sum to at least 1 and at most to it, a function of the samples that the client announced. `near` is
     the tensor that the client started from: an update's norm is taken over all tensors that have
-    one.
+    one. Raises InputError for labels of more classes than one byte holds.
     """
 
     shape: tuple[int | None, ...]

@@ -59,10 +59,10 @@ def _seen(uploads: Sequence[Message], form: Form) -> torch.Tensor:
     """The fields of a `Look`, one behind the other, for each of some uploads with tensors of the same
     sizes: (K, 2 F + 3) float64.
     """
-    each = {name: [one.tensors[name] for one in uploads] for name in form}
+    apart = {name: [one.tensors[name] for one in uploads] for name in form}
     # one upload may be large and is not copied
     given = {
-        name: torch.stack(them) if len(them) > 1 else them[0][None] for name, them in each.items()
+        name: torch.stack(them) if len(them) > 1 else them[0][None] for name, them in apart.items()
     }
     place = next((each.device for each in given.values()), None)
     nothing = torch.zeros(len(uploads), device=place)

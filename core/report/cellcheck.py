@@ -35,7 +35,7 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         few = found.verdict == "pending" and found.seeds
         verdict = f"no verdict below {SEEDS} seeds" if few else str(found)
         if budget(cell.profile, cell.stand_in) == REDUCED:
-            verdict = "no verdict: what was run with less, or on other data, has one beside its table's rows"
+            verdict = "no verdict: with less, or on other data, only the table's rows are compared"
         lines.append(f"{name:7}  {value}{seeds}" + (f"  {verdict}" if found.seeds else ""))
     before = {one.experiment.id: one for one in book}
     return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])

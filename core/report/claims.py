@@ -6,8 +6,8 @@ records, by paired differences over seeds in every column that is measured: it *
 some of them, further or more often than chance explains, else it is **unclear** (see `refuted`).
 Columns that the paper does not have say nothing of its claims. A claim may ask for a lead of so many
 points (`by`; below 0: allow to be so far behind), or to be ahead in most columns only (`most`), and
-say from which value on the leading row has learned anything (`least`): what was run with less than
-the paper's budget and is below it says nothing. Other claims are **tested** (a test of
+say by metric from which value on the leading row has learned anything (`least`): of a column that was
+run with less than the paper's budget and is below it nothing follows. Other claims are **tested** (a test of
 this repository fails if it is not so), agree or disagree with the paper's own numbers, are examined
 on a page, or are open.
 """
@@ -15,7 +15,6 @@ on a page, or are open.
 from __future__ import annotations
 
 import functools
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -153,8 +152,7 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     if not found:
         return Finding(KINDS["ahead"])
     by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
-    least = claim.detail.get("least", -math.inf)
-    told = [one for one in found if one.in_full or one.value >= least]
+    told = [one for one in found if one.in_full or one.learned]
     ahead, behind = sum(one.above(by) for one in told), sum(one.below(by) for one in told)
     half = len(found) / 2
     fails = behind > half if most else refuted(told, by)
@@ -162,9 +160,11 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     verdict = "holds" if holds else "does not hold" if fails else "unclear"
     effect = _effect(found, _counts(by, ahead, behind))
     if len(told) < len(found):
+        asked = claim.detail["least"].items()
+        least = ", ".join(f"{value:g} in {style.measure(name)}" for name, value in asked)
         effect += (
-            f"; in {len(found) - len(told)} of {len(found)} “{found[0].cell.row}” itself is "
-            f"below {least:g}: at this budget it has learned nothing, and nothing follows"
+            f"; in {len(found) - len(told)} of {len(found)} “{found[0].cell.row}” itself has less than "
+            f"{least}: at this budget nothing follows"
         )
     elif verdict == "unclear" and behind and not most:
         low = chances(told, by)

@@ -29,10 +29,10 @@ class Lead:
 
     #: that of the leading row
     cell: Cell
-    #: the mean over its seeds, in the unit of print
-    value: float
     #: the differences to each rival, seed by seed
     gaps: Mapping[str, tuple[float, ...]]
+    #: whether the row has in its column what the claim asks of it before it counts
+    learned: bool = True
 
     @property
     def rival(self) -> str:
@@ -83,7 +83,7 @@ def lead_over(
         if rival != row and rival in cells and cells[rival].profile == own.profile
         if (gaps := differences(ours, values(cells[rival], measured)))
     }
-    return Lead(own, statistics.fmean(ours.values()), found) if found else None
+    return Lead(own, found) if found else None
 
 
 def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
@@ -120,9 +120,10 @@ def asked_leads(
 
     Two cells that the same runs fill are one comparison for each measure. `columns` are those that the
     claim is about, else all that the paper prints, or, of a claim of this book, all. `metrics` are the
-    measures, else it is the table's first. `beside` are other tables that have the
-    same columns and rows of other names, which a claim may set beside each other. Raises InputError
-    for a name that the tables do not have.
+    measures, else it is the table's first. `beside` are other tables that have the same columns and
+    rows of other names, which a claim may set beside each other. `least` has, by metric, a value of
+    the leading row below which nothing follows in its column. Raises InputError for a name that the
+    tables do not have.
     """
     asked = as_mapping(detail, where)
     known = ("tables", "beside", "metrics", "columns", "row", "against", "pairs", *RULES)
@@ -134,17 +135,30 @@ def asked_leads(
         metrics = asked.get("metrics", [specs[0].metric])
         printed = [one.name for one in specs[0].columns if one.printed or ours]
         columns = asked.get("columns", printed)
-        shown = [cell for spec in specs for cell in best_cells(spec, measured)]
-        for (column, metric), cells in by_column(shown).items():
+        shown = by_column(cell for spec in specs for cell in best_cells(spec, measured))
+        for (column, metric), cells in shown.items():
             if column not in columns or metric not in metrics:
                 continue
             for row, rivals in _sides(asked, cells, ours):
                 lead = lead_over(row, rivals, cells, measured) if row in cells else None
                 if lead:
+                    beside = {of: shown[at, of][row] for at, of in shown if at == column}
+                    learned = _has(asked.get("least", {}), beside, measured)
                     sides = lead.cell, cells[lead.rival]
                     runs = [run.id for cell in sides for run in cell.experiments]
-                    found.setdefault((*(cell.record_metric for cell in sides), *runs), lead)
+                    what = (*(cell.record_metric for cell in sides), *runs)
+                    found.setdefault(what, attrs.evolve(lead, learned=learned))
     return list(found.values())
+
+
+def _has(
+    least: Mapping[str, float], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+) -> bool:
+    """Whether the means of a row, whose cells of one column are given by metric, are as large as is
+    asked.
+    """
+    means = {name: statistics.fmean(values(cells[name], measured).values()) for name in least}
+    return all(means[name] >= value for name, value in least.items())
 
 
 def _sides(

@@ -54,9 +54,13 @@ class Difference:
     high: float
     seeds: int
     unit: str
+    #: the difference of what the paper prints for both, as text
+    printed: str
 
     def __str__(self) -> str:
         digits, sign = style.digits(self.unit), style.difference(self.unit)
+        if self.seeds == 1:
+            return f"{self.mean:.{digits}f}{sign} (one seed)"
         low, high = f"{self.low:.{digits}f}", f"{self.high:.{digits}f}"
         return f"{self.mean:.{digits}f}{sign} (90% interval {low} to {high}, {self.seeds} seeds)"
 
@@ -90,9 +94,11 @@ def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Mea
     that its runs have measured: "ADDRESS of METRIC"; or of two of these the difference.
     """
     if isinstance(name, list):
-        (cell, ours), (_, theirs) = (_values(one, profile, known) for one in name)
+        (cell, ours), (other, theirs) = (_values(one, profile, known) for one in name)
         gaps = differences(ours, theirs)
-        return Difference(*interval(gaps), len(gaps), cell.unit)
+        a, b = (one.published.value if one.published else None for one in (cell, other))
+        printed = "–" if a is None or b is None else f"{a - b:.{style.digits(cell.unit)}f}"
+        return Difference(*interval(gaps), len(gaps), cell.unit, printed)
     cell, by_seed = _values(name, profile, known)
     printed = cell.published.text if cell.published else "–"
     return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)

@@ -49,7 +49,8 @@ def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = N
         return text + "nothing is compared yet."
     return text + (
         f"{sides.sum():,} pairs of rows are compared: {sides.get(1, 0):,} are ordered as printed, "
-        f"{sides.get(-1, 0):,} the other way round, {sides.get(0, 0):,} neither for sure."
+        f"{sides.get(-1, 0):,} the other way round, by intervals of 90%; of {sides.get(0, 0):,} that is "
+        f"not sure. Of so many some {sides.sum() // 20:,} each way could be chance."
     )
 
 
@@ -64,10 +65,11 @@ def _results(rows: pd.DataFrame) -> str:
     others = apart[~apart["own"].astype(bool)]
     text = f"{count:,} accuracies and scores are compared: {parts}"
     if len(apart):
+        own = apart[apart["own"].astype(bool)]
         text += (
-            f". Of those that differ {len(others):,} are other methods' than the paper's own, "
-            f"{(others['difference'] > 0).sum():,} of them above print, {len(apart) - len(others):,} "
-            "its own"
+            f". Of the {len(apart):,} that differ {len(others):,} are of other methods, "
+            f"{(others['difference'] > 0).sum():,} of them above print; {len(own):,} are of the paper's "
+            f"own, {(own['difference'] < 0).sum():,} of them below"
         )
     return text
 
@@ -78,16 +80,13 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
     """
     rows = numbers() if counted is None else counted
     lines = {"numbers in print": {paper: printed(paper) for paper in PAPERS}}
-    for label, kind, budget, verdicts in (
-        ("results", "results", FULL, OUTCOMES),
-        ("costs", "costs", FULL, OUTCOMES),
-    ):
-        chosen = rows[(rows["kind"] == kind) & (rows["budget"] == budget)]
+    for kind in ("results", "costs"):
+        chosen = rows[(rows["kind"] == kind) & (rows["budget"] == FULL)]
         counts = pd.crosstab(chosen["verdict"], chosen["paper"])
-        for verdict in verdicts:
+        for verdict in OUTCOMES:
             if verdict in counts.index:
                 found = counts.loc[verdict]
-                lines[f"{label}: {verdict}"] = {paper: int(found[paper]) for paper in found.index}
+                lines[f"{kind}: {verdict}"] = {paper: int(found[paper]) for paper in found.index}
     less = rows[(rows["kind"] != "settings") & (rows["budget"] == REDUCED)]["paper"].value_counts()
     lines["with less, or on other data"] = {paper: int(less[paper]) for paper in less.index}
     frame = pd.DataFrame(lines).T.reindex(columns=list(PAPERS)).fillna(0).astype(int)

@@ -214,7 +214,8 @@ def leads(
     Returns: a row for every column of the table, with `printed` and `measured` in points, and
         `printed rivals` and `measured rivals`, how many others there are to beat. A measured lead is
         the mean difference to the best `rival` over the seeds that both have, `low` and `high` the
-        ends of its 90% interval, and `seeds` their number, 0 where there is none (see
+        ends of its 90% interval, and `seeds` their number, 0 where there is none; `ahead`, whether the
+        interval over every rival is above 0, and `behind`, whether that over some rival is below (see
         `core.report.comparisons.Lead`). Raises InputError as `table_frame` does.
     """
     spec, rows = TableSpec.find(paper, str(table)), {}
@@ -232,6 +233,8 @@ def leads(
             "measured": measured_,
             "low": low,
             "high": high,
+            "ahead": bool(lead and lead.above(0)),
+            "behind": bool(lead and lead.below(0)),
             "rival": lead.rival if lead else "",
             "printed rivals": len(beside),
             "measured rivals": len(lead.gaps) if lead else 0,
@@ -257,15 +260,20 @@ def readings_beside(
         printed: what is printed, by the beginning of a row's name; the longest that fits counts.
         column: the one that is meant, of a table with several.
 
-    Raises InputError as `table_frame` does, and for a profile that decides nothing.
+    Raises InputError as `table_frame` does, for a profile that decides nothing, and where it is not
+    said which of several columns is meant.
     """
     if profile not in DECIDING:
         raise InputError(
             f"values are compared with print at {listed(list(DECIDING))}, not at {profile!r}"
         )
     known = records() if measured is None else measured
-    rows = {}
-    for cell in TableSpec.find(paper, str(table)).cells(profile):
+    spec, rows = TableSpec.find(paper, str(table)), {}
+    if column is None and len(spec.columns) > 1:
+        raise InputError(
+            f"say which column of {paper}/{table} is meant: it has {len(spec.columns)}"
+        )
+    for cell in spec.cells(profile):
         found = list(values(cell, known).values())
         names = sorted((name for name in printed if cell.row.startswith(name)), key=len)
         beside = printed[names[-1]] if names else None

@@ -15,7 +15,8 @@ With fewer seeds a value is **pending**.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
-90% interval of its differences, seed by seed, is on one side of 0. A cell's **direction agrees**
+90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
+decides nothing, but for rows that no seed changes, as what is sent). A cell's **direction agrees**
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
 than half are against it, and is **inconclusive** otherwise. A pair counts when both rows are
 measured and printed with different numbers. A cell that is measured but has no such pair, or no
@@ -115,7 +116,7 @@ def measured(record: Record, cell: Cell) -> float | None:
     if cell.metric in ("upload_mb", "upload_mb_per_round"):
         up = record.bytes["up"]
         if cell.metric == "upload_mb":
-            return in_printed_unit(sum(up.values()), "MB")
+            return in_printed_unit(record.sent("up"), "MB")
         return in_printed_unit(
             sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB"
         )
@@ -186,14 +187,15 @@ def direction(
     None where they cannot be compared.
 
     Differences that are the same for all seeds decide nothing: a measure with few values has such,
-    and their spread is not known.
+    and their spread is not known. Values that no seed changes, as bytes, are compared as they are.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))
     if p is None or q is None or p == q or not gaps:
         return None
     _, low, high = interval(gaps)
-    if math.isclose(low, high, rel_tol=1e-9) or not (low > 0 or high < 0):
+    varied = any(len(set(found[row].values())) > 1 for row in (a, b))
+    if (varied and math.isclose(low, high, rel_tol=1e-9)) or not (low > 0 or high < 0):
         return 0
     return 1 if (low > 0) == (p > q) else -1
 

@@ -103,7 +103,7 @@ def test_a_claim_may_ask_for_a_lead_of_so_many_points(cells, by, verdict):
 def lead_by(*gaps: tuple[float, ...]) -> Lead:
     """A lead over the first of some rivals, by so much to each of them."""
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
-    return Lead(cell, 50.0, {str(k): each for k, each in enumerate(gaps)})
+    return Lead(cell, {str(k): each for k, each in enumerate(gaps)})
 
 
 def of_chance(p: float) -> tuple[float, ...]:
@@ -238,12 +238,12 @@ def test_a_method_that_has_learned_nothing_refutes_nothing_with_less(
     """Below `least` a smaller budget says nothing; the paper's own does."""
     known = measured(cells, [[score, score + 0.01, score + 0.03], [0.80, 0.82, 0.83]])
     claim = leading(cells[0].row, cells[1].row)
-    claim = attrs.evolve(claim, detail=claim.detail | {"least": 20})
+    claim = attrs.evolve(claim, detail=claim.detail | {"least": {"accuracy": 20}})
     in_place = [attrs.evolve(cell, stand_in=stand_in) for cell in cells]
     monkeypatch.setattr("core.report.comparisons.best_cells", lambda spec, records: in_place)
     found = judge(claim, known)
     assert found.verdict == verdict and len(found.leads) == 1
-    assert ("it has learned nothing" in found.effect) == (verdict == "unclear")
+    assert ("itself has less than 20 in accuracy" in found.effect) == (verdict == "unclear")
     assert judge(attrs.evolve(claim, detail=claim.detail | {"by": -90}), known).verdict == (
         "holds" if verdict != "unclear" else "unclear"
     )

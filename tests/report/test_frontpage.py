@@ -51,7 +51,9 @@ def test_accuracies_at_the_papers_budget_are_compared():
     assert set(rows["budget"]) == {FULL} and set(rows["kind"]) == {"results"}
     said = headline(rows)
     assert "2 accuracies and scores are compared: 1 equivalent, 0 consistent, 1 different" in said
-    assert "that differ 1 are other methods' than the paper's own, 1 of them above print, 0" in said
+    assert (
+        "1 that differ 1 are of other methods, 1 of them above print; 0 are of the paper's" in said
+    )
     table = by_paper(rows).set_index("")
     assert table.loc["results: different", "FedVCK"] == 1
     assert table.loc["numbers in print", "FedVCK"] == 432

@@ -123,7 +123,7 @@ def test_a_lead_is_over_the_best_of_the_others():
     # as printed: 88.85 over FedGen's 86.44
     assert plain.pop("printed") == pytest.approx(2.41)
     counts = {"printed rivals": 5, "measured rivals": 2, "seeds": 2}
-    assert plain == counts | {"rival": "FedAvg"}
+    assert plain == counts | {"rival": "FedAvg", "ahead": False, "behind": False}
     two = leads("fedmk", 3, "FedMK", lambda row: row == "FedAvg", None, known).iloc[0]
     assert two["seeds"] == 2  # FedAvg has three, FedMK two
     all_rows = leads("fedmk", 3, "FedMK", measured=known).iloc[0]
