@@ -259,9 +259,9 @@ over = over.set_index("row").reindex([rows[0]]).iloc[0]
 Markdown(
     f"In print FedVCK leads FedDM by {lead:.1f} points. Here, at equal work, "
     f"FedDM from real images has {dm:.1f}% and FedVCK from noise {vck:.1f}%; "
-    f"over the {over.seeds:.0f} seeds that both have FedVCK is {over.gain:+.1f} "
-    f"points from FedDM, with a 90% interval from {over.low:+.1f} to "
-    f"{over.high:+.1f}. "
+    f"over the {over.seeds:.0f} seeds that both have FedVCK is "
+    f"{over.gain:+.1f} points from FedDM, with a 90% interval from "
+    f"{over.low:+.1f} to {over.high:+.1f}. "
     + (
         f"With ten times the rate of its server FedVCK has {fast:.1f}%. "
         if fast is not None

@@ -128,8 +128,8 @@ Markdown(
     f"{mean.measured:.1f}% (seeds: {mean.seeds}; print "
     f"{in_print['FedAvg'].value:.1f}), with large jumps from round to round. "
     f"*{near.name}* leads by {lead.gain:.1f} points, seed by seed, with a 90% "
-    f"interval from {lead.low:.0f} to {lead.high:.0f} ({lead.seeds:.0f} seeds); in "
-    f"print by {ahead:.1f}."
+    f"interval from {lead.low:.0f} to {lead.high:.0f} "
+    f"({lead.seeds:.0f} seeds); in print by {ahead:.1f}."
     if pd.notna(near.measured + mean.measured)
     else "FedAvg with all its local epochs is not measured yet."
 )
