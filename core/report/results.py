@@ -221,12 +221,12 @@ def leads(
     spec, rows = TableSpec.find(paper, str(table)), {}
     known = records() if measured is None else measured
     for (column, metric), cells in by_column(shown_cells(spec, known, profile)).items():
-        if metric != "accuracy" or method not in cells:
+        if metric != "accuracy":
             continue
         others = [row for row in cells if row != method and rivals(row)]
         printed = {row: value for row, value in printed_values(cells).items() if value is not None}
         beside = [printed[row] for row in others if row in printed]
-        lead = lead_over(method, others, cells, known)
+        lead = lead_over(method, others, cells, known) if method in cells else None
         measured_, low, high = lead.interval if lead else (math.nan,) * 3
         rows[column] = {
             "printed": printed[method] - max(beside) if beside and method in printed else math.nan,

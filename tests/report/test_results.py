@@ -130,6 +130,9 @@ def test_a_lead_is_over_the_best_of_the_others():
     assert all_rows["measured"] == pytest.approx(8) and all_rows["measured rivals"] == 3
     alone = leads("fedmk", 3, "FedMK", lambda row: row == "FedGen, tuned", None, known).iloc[0]
     assert alone["measured"] == pytest.approx(-15) and alone["seeds"] == 1
+    # a row that is not in all columns has a line for each all the same
+    some = leads("fediod", 1, "FedIOD, released script for 0.1", measured={})
+    assert list(some.index) == [line.name for line in TableSpec.find("fediod", 1).columns]
     none = leads("fedmk", 3, "FedMK", measured={})
     assert none["measured"].isna().all() and not none["seeds"].any()
 
