@@ -26,12 +26,13 @@ def fragments(executed: list[Path]) -> dict[str, str]:
     )
 
     counted, counts = tallies.numbers(), claims.claims_count()
+    main = claims.main_claims().set_index("paper").T.rename_axis("").reset_index()
     return {
         "headline.md": frontpage.headline(counted) + "\n",
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
         "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
         "findings.md": frontpage.folded(findings.findings()),
-        "main_claims.md": markdown_table(claims.main_claims()),
+        "main_claims.md": markdown_table(main),
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
         ),
