@@ -142,7 +142,7 @@ def asked_leads(
             for row, rivals in _sides(asked, cells, ours):
                 lead = lead_over(row, rivals, cells, measured) if row in cells else None
                 if lead:
-                    beside = {of: shown[at, of][row] for at, of in shown if at == column}
+                    beside = {of: shown[at, of].get(row) for at, of in shown if at == column}
                     learned = _has(asked.get("least", {}), beside, measured)
                     sides = lead.cell, cells[lead.rival]
                     runs = [run.id for cell in sides for run in cell.experiments]
@@ -152,13 +152,16 @@ def asked_leads(
 
 
 def _has(
-    least: Mapping[str, float], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+    least: Mapping[str, float], cells: Mapping[str, Cell | None], measured: Mapping[str, Record]
 ) -> bool:
     """Whether the means of a row, whose cells of one column are given by metric, are as large as is
-    asked.
+    asked; what is not measured is not.
     """
-    means = {name: statistics.fmean(values(cells[name], measured).values()) for name in least}
-    return all(means[name] >= value for name, value in least.items())
+    found = {name: values(cell, measured) if (cell := cells.get(name)) else {} for name in least}
+    return all(
+        bool(found[name]) and statistics.fmean(found[name].values()) >= value
+        for name, value in least.items()
+    )
 
 
 def _sides(
@@ -183,7 +186,10 @@ def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: st
     named = {
         "row": ([*rows, *itertools.chain(*pairs)], [row.name for s in specs for row in s.rows]),
         "column": (asked.get("columns", ()), [one.name for s in specs for one in s.columns]),
-        "metric": (asked.get("metrics", ()), [one for s in specs for one in s.metrics]),
+        "metric": (
+            [*asked.get("metrics", ()), *asked.get("least", ())],
+            [one for s in specs for one in s.metrics],
+        ),
     }
     for kind, (names, known) in named.items():
         for name in names:
