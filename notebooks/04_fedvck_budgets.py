@@ -213,6 +213,27 @@ Markdown(
     else "What more work of the server gives is not measured yet."
 )
 
+# %% [markdown]
+# Has it converged? The same with parts of the iterations and of the server's batches, one seed where the table says no
+# more:
+
+# %% tags=["hide-input"]
+parts = [f"{start}, a quarter", f"{start}, a half", start]
+at_parts = beside["measured"].reindex(parts).dropna()
+spread = beside["std"].get(start)
+Markdown(
+    "A quarter, a half and the whole of the work end at "
+    + ", ".join(f"{one:.1f}%" for one in at_parts)
+    + (
+        ". From the half to the whole it still gains more than the seeds "
+        "spread: this budget is not yet one at which nothing moves."
+        if at_parts.iloc[2] - at_parts.iloc[1] > spread
+        else ". From the half to the whole nothing moves beyond the seeds."
+    )
+    if len(at_parts) == len(parts)
+    else "Not all parts are measured yet."
+)
+
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all rungs"}
 table("fedvck", "ladder", "converged")
 
