@@ -267,7 +267,7 @@ def main_claims() -> pd.DataFrame:
         frame = claims_frame(paper, known, main=True)
         said, less = frame["verdict"], frame["budget"] == REDUCED
         holds, fails = said == "holds", said == "does not hold"
-        unmeasured = said.isin(["holds in a test", *VERDICTS[5:7]])
+        unmeasured = said.str.endswith(("in a test", "its own numbers"))
         rows.append(
             {
                 "paper": name,

@@ -25,10 +25,16 @@ INK, RULE = "#2b2b2b", "#c9c9c8"
 DARK = {INK: "#dcdcdc", RULE: "#4a4a4b", "#0072b2": "#4aa8e0", "#009e73": "#2fc39a"}
 
 
-#: the place in the palette of methods that stand in many figures, where it is free: the papers' own
-#: (a table has one of them), and their usual rivals
-OWN = {"FedVCK": 0, "FedMK": 0, "GDD-FL": 0, "FedIOD": 0}
-USUAL = {"FedAvg": 1, "FedDM": 2, "DM": 2, "FedKD": 2, "FedGen": 3, "FedProx": 4, "R.S.": 5}
+#: the place in the palette of methods that stand in many figures, where it is free: the papers' own, of
+#: which a table has one, and their usual rivals
+PLACES = {
+    **dict.fromkeys(("FedVCK", "FedMK", "GDD-FL", "FedIOD"), 0),
+    "FedAvg": 1,
+    **dict.fromkeys(("FedDM", "DM", "FedKD"), 2),
+    "FedGen": 3,
+    "FedProx": 4,
+    "R.S.": 5,
+}
 
 
 def series(names: Sequence[Any]) -> tuple[list[str], list[str], list[Any]]:
@@ -36,10 +42,9 @@ def series(names: Sequence[Any]) -> tuple[list[str], list[str], list[Any]]:
     colour and dash repeats only after 10 x 6 series. A method, told by how a name begins, has the
     same colour in all figures, the first of its name in each.
     """
-    wanted = OWN | USUAL
     places: dict[Any, int] = {}
     for name in names:
-        place = wanted.get(re.split("[ ,(@]", str(name))[0])
+        place = PLACES.get(re.split("[ ,(@]", str(name))[0])
         if place is not None and place not in places.values():
             places[name] = place
     free = (place for place in itertools.count() if place not in places.values())

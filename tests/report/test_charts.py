@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -87,6 +89,15 @@ def test_bars_are_as_long_as_their_means_and_say_their_numbers():
     assert figure.get_label() == "Taught by. accuracy (%): few 67.0; all 96.2."
     with pytest.raises(InputError, match="nothing to draw"):
         charts.bars({}, "x")
+
+
+def test_the_bar_of_one_run_is_pale_and_said_to_be():
+    pytest.importorskip("matplotlib")
+    figure = charts.bars({"one": (3.0, math.nan), "many": (2.0, 0.5)}, "x")
+    alone, several = (bar.get_facecolor() for bar in figure.axes[0].patches)
+    assert alone[:3] == several[:3] and alone[3] < several[3] == 1
+    assert "one 3.0 (one run); many 2.0." in figure.get_label()
+    assert figure.get_supxlabel() == "Pale: one run." and figure.axes[0].get_xlim()[1] > 3
 
 
 def test_what_a_band_and_a_dot_stand_for_is_written_below_the_axes():

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from core.errors import InputError
 from core.experiments import TableSpec, records
@@ -31,6 +32,38 @@ def test_numbers_are_those_of_the_files():
         for run in cell.experiments
     ]
     assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in findings()
+
+
+def test_a_difference_is_that_of_the_files_and_its_interval_scipys():
+    names = [f"fedvck/ladder/{row}/cifar10-0.05" for row in ("FedVCK-as-released-Adam", "FedAvg")]
+    folder = TABLES.parent / "results" / "fedvck"
+    ours, theirs = (
+        [
+            100 * json.loads((folder / f"{run.id}.json").read_text())["metrics"]["accuracy"]
+            for run in TableSpec.find_cell(name, "converged").experiments
+        ]
+        for name in names
+    )
+    low, high = stats.ttest_rel(ours, theirs).confidence_interval(0.9)
+    said = f"{np.mean(ours) - np.mean(theirs):.1f} points (90% interval {low:.1f} to {high:.1f}, 3 seeds)"
+    entry = {"page": "x", "text": "{lead}.", "falling": [], "profile": "converged"}
+    assert said in stated("x", entry | {"cells": {"lead": names}}, records())
+    printed = ["fedvck/11/FedVCK/cifar10-0.05", "fedvck/11/FedAvg/cifar10-0.05"]
+    entry |= {"text": "{lead.printed}", "profile": "laptop"}
+    text = stated("x", entry | {"cells": {"lead": printed}}, records())
+    assert text.startswith(f"**x** {61.89 - 38.68:.1f} ")
+
+
+def test_another_metric_of_a_cell_is_that_of_its_files():
+    name = "fediod/ladder/FedIOD-script-ten-times-the-rates-1-000-steps/mnist-0.1"
+    folder = TABLES.parent / "results" / "fediod"
+    found = [
+        100 * json.loads((folder / f"{run.id}.json").read_text())["metrics"]["ensemble_accuracy"]
+        for run in TableSpec.find_cell(name, "laptop").experiments
+    ]
+    entry = {"page": "x", "text": "{all}", "falling": [], "profile": "laptop"}
+    text = stated("x", entry | {"cells": {"all": f"{name} of ensemble_accuracy"}}, records())
+    assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in text
 
 
 def test_what_is_equal_does_not_fall():

@@ -249,21 +249,8 @@ def sums(
     """Sums (N, C) of dz and of dz (x - mean), dz the gradient before f; mean is (N, C) or (1, C)."""
     plain, centred = (torch.zeros(x.shape[:2]) for _ in range(2))
     strides = _stride(scale), _stride(mean)
-    call(
-        "sums",
-        x,
-        shortcut,
-        dy,
-        scale,
-        shift,
-        mean,
-        plain,
-        centred,
-        _shape(x),
-        *strides,
-        float(slope),
-        pool,
-    )
+    given = (shortcut, dy, scale, shift, mean, plain, centred, _shape(x))
+    call("sums", x, *given, *strides, float(slope), pool)
     return plain, centred
 
 
@@ -283,22 +270,8 @@ def backward(
     dx, dz = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
     a, b = (None, None) if line is None else line
     strides = _stride(scale), 0 if a is None else _stride(a)
-    call(
-        "backward",
-        x,
-        shortcut,
-        dy,
-        scale,
-        shift,
-        a,
-        b,
-        dx,
-        dz,
-        _shape(x),
-        *strides,
-        float(slope),
-        pool,
-    )
+    given = (shortcut, dy, scale, shift, a, b, dx, dz, _shape(x))
+    call("backward", x, *given, *strides, float(slope), pool)
     return dx, dz
 
 
