@@ -14,6 +14,7 @@ from core.data.dense import Picture, whole
 from core.errors import InputError
 from core.experiments import Experiment, make_task, run
 from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
+from core.rng import Rng
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,20 @@ def test_the_average_of_sites_counts_each_site_once(easy):
     found = easy.measure(Oracle(3), test)
     assert (found["dice"], found["dice@breast"], found["dice@liver"]) == (0.75, 1, 0)
     assert found["dice@average"] == 0.5
+
+
+def test_images_of_a_patchs_size_are_tested_together_and_measured_one_by_one():
+    """As many images in one call, and the mean of what each of them gives alone."""
+    task = task_of(data.load("mri_drawn"), "unet", {"width": 4})
+    test, network = task.dataset.test, task.new_model(Rng(0))
+    assert test.images.shape[-1] == task.dataset.size
+    seen: list[int] = []
+    network.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    found = task.measure(network, test)
+    assert sum(seen) == len(test) and len(seen) < len(test)
+    alone = [task.measure(network, test.rows(torch.tensor([k]))) for k in range(len(test))]
+    for name in ("ssim", "psnr"):
+        assert found[name] == pytest.approx(np.mean([one[name] for one in alone]), rel=1e-5)
 
 
 def test_rows_are_pixels(task):
