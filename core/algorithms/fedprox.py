@@ -15,6 +15,7 @@ from core.checks import number
 from core.federation import EVERY_TASK, Client, Message
 from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS
+from core.federation.tensors import in_a_row, take
 from core.rng import Rng
 
 
@@ -36,13 +37,11 @@ class FedProx(fedavg.FedAvg):
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the squared distance to the model that was received."""
         plain, mu = super().loss(client, received, rng), self.settings.mu
+        w_t = in_a_row(take("parameters/", received.tensors))
 
         def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             # ||w - w_t||^2, over parameters only
-            distance = sum(
-                (w - received.tensors[f"parameters/{name}"]).square().sum()
-                for name, w in model.named_parameters()
-            )
+            distance = (in_a_row(dict(model.named_parameters())) - w_t).square().sum()
             return plain(model, outputs, labels) + mu / 2 * distance
 
         return loss

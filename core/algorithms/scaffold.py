@@ -17,7 +17,7 @@ from core.checks import number
 from core.errors import InputError
 from core.federation import EVERY_TASK, Client, Field, Message, State, Task
 from core.federation.local_training import Objective
-from core.federation.tensors import put, take, weights
+from core.federation.tensors import in_a_row, put, take, weights
 from core.rng import Rng
 
 
@@ -74,11 +74,11 @@ class SCAFFOLD(fedavg.FedAvg):
         """f_i(y) + <c - c_i, y>, whose gradient is g_i(y) - c_i + c."""
         plain, c = super().objective(client, received, rng), take("control/", received.tensors)
         c_i = self.control_of(client, c)
-        correction = {name: c[name] - c_i[name] for name in c}
+        correction = in_a_row({name: c[name] - c_i[name] for name in c})
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            products = [(correction[name] * y).sum() for name, y in model.named_parameters()]
-            return plain(model, images, labels) + torch.stack(products).sum()
+            y = in_a_row(dict(model.named_parameters()))
+            return plain(model, images, labels) + correction @ y
 
         return objective
 

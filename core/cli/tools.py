@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -173,8 +174,8 @@ def gpu_check(
     precision: Precision = "auto",
 ) -> None:
     """Run every algorithm, the tests for GPUs, benches and the beginning of a paper-budget run on a
-    GPU; write one JSON. With more minutes more of the benches fit. Where something failed, the status
-    is 1.
+    GPU; write one JSON, anew after every part. With more minutes more of the benches fit. Where
+    something failed, the status is 1.
 
     \b
     Example:
@@ -185,13 +186,21 @@ def gpu_check(
     from core.federation import Runtime
     from core.files import write_json
 
-    found = gpu.check(Runtime.choose(device, precision), minutes)
-    write_json(out, found)
-    for kind, told in found["summary"].items():
-        rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
-        print(f"{kind}: {told['ok']} ok{''.join(rest)}")
+    def keep(found: dict[str, Any]) -> None:
+        write_json(out, found)
+        kind, told = list(found["summary"].items())[-1]
+        print(f"after {found['seconds']:.0f} s: {_line(kind, told)}", file=sys.stderr)
+
+    found = gpu.check(Runtime.choose(device, precision), minutes, keep)
+    print("\n".join(_line(kind, told) for kind, told in found["summary"].items()))
     print(f"written: {out}")
     fail_where([name for told in found["summary"].values() for name in told["failed"]])
+
+
+def _line(kind: str, told: dict[str, Any]) -> str:
+    """How many of a kind went well, and which did not."""
+    rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
+    return f"{kind}: {told['ok']} ok{''.join(rest)}"
 
 
 @app.command()

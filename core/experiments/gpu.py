@@ -21,6 +21,7 @@ import torch
 from core import algorithms
 from core.errors import InputError
 from core.experiments import profiles, queue
+from core.experiments.experiment import Experiment
 from core.experiments.record import REPOSITORY
 from core.experiments.running import run
 from core.federation import Runtime
@@ -49,6 +50,13 @@ MEASURED = (
     *("condensation", "bilevel", "distillation", "local-training"),
     *("shadows", "clients", "run", "precision"),
 )
+#: runs every algorithm in a process of its own, which says of each what it gave once it has ended
+EACH = """
+import sys
+from core.experiments.gpu import every_algorithm
+from core.federation import Runtime
+every_algorithm(Runtime.choose(*sys.argv[1:]))
+"""
 #: runs a bench in a process of its own
 MEASURE = """
 import json, sys
@@ -58,46 +66,48 @@ print(json.dumps(BENCHES[sys.argv[1]](Runtime.choose(*sys.argv[2:]))))
 """
 
 
-def check(runtime: Runtime, minutes: float = 3.0) -> dict[str, Any]:
+def check(
+    runtime: Runtime, minutes: float = 3.0, keep: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
     """Run a small round of every algorithm, the tests of `TESTS`, benches and the beginning of one
     run at the paper's budget.
 
-    What fails is told under its name and stops nothing else. Returns plain data: the machine; for
-    each algorithm its seconds, accuracy and, on a GPU, how often the host waited for it; for each
-    test, bench and the run what it gave; and a `summary`: how many of each were "ok", and which
-    "failed" or were "cut" because their time was up.
+    What fails is told under its name and stops nothing else; nor does what never ends, as all but the
+    last part runs in processes that are ended when their time is up. `keep` is given what is found so
+    far after every part: a machine that is lent may be taken back before the end.
+
+    Returns plain data: the machine; for each algorithm its seconds, accuracy and, on a GPU, how often
+    the host waited for it; for each test, bench and the run what it gave; and a `summary`: how many
+    of each were "ok", and which "failed" or were "cut" because their time was up.
     """
     start = time.monotonic()
+    found: dict[str, Any] = {"environment": runtime.describe(), "summary": {}}
 
     def left(share: float) -> float:
         return start + share * 60 * minutes - time.monotonic()
 
-    found: dict[str, Any] = {"algorithms": {}, "tests": {}, "benches": {}}
-    for name in algorithms.names():
-        if left(ALGORITHMS) > 0:
-            found["algorithms"][name] = _told(lambda: _small(name, runtime))  # noqa: B023
-    if TESTS.exists() and left(TESTED) > 0:
-        found["tests"] = _told(lambda: _tests(left(TESTED)), TESTS.name)
+    def add(kind: str, part: dict[str, Any]) -> None:
+        found[kind] = part["run"] if kind == "paper" else part
+        found["summary"][kind], found["seconds"] = _summary(part), time.monotonic() - start
+        keep(found)
+
+    add("algorithms", _algorithms(runtime, left(ALGORITHMS)) if left(ALGORITHMS) > 0 else {})
+    add("tests", _tests(left(TESTED)) if TESTS.exists() and left(TESTED) > 0 else {})
+    benches: dict[str, Any] = {}
+    add("benches", benches)
     for what in MEASURED:
         if left(BENCHES) > 0:
-            found["benches"][what] = _told(lambda: _bench(what, runtime, left(BENCHES)))  # noqa: B023
-    paper = _told(lambda: _paper(runtime, start + 60 * minutes))
-    summary = {kind: _summary(each) for kind, each in (found | {"paper": {"run": paper}}).items()}
-    found |= {"paper": paper, "summary": summary, "environment": runtime.describe()}
-    return found | {"seconds": time.monotonic() - start}
+            add("benches", benches := benches | {what: _bench(what, runtime, left(BENCHES))})
+    add("paper", {"run": _told(lambda: _paper(runtime, start + 60 * minutes))})
+    return found
 
 
-def _told(work: Callable[[], dict[str, Any]], name: str | None = None) -> dict[str, Any]:
-    """What `work` gives, or, under a name where it has one, how it failed: whatever goes wrong on a
-    new machine is a finding.
-    """
+def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `work` gives, or how it failed: whatever goes wrong on a new machine is a finding."""
     try:
         return work()
-    except subprocess.TimeoutExpired as late:
-        found = {"cut": f"not done within {late.timeout:.0f} s"}
     except Exception as error:
-        found = {"error": f"{type(error).__name__}: {error}"}
-    return found if name is None else {name: found}
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -106,10 +116,9 @@ def _summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"ok": len(found) - len(failed) - len(cut), "failed": failed, "cut": cut}
 
 
-def _output(told: list[str], limit: float) -> str:
-    """What a Python process prints that is ended, with all that it began, when its time is up.
-
-    Raises TimeoutExpired then, and RuntimeError with its last line where it fails.
+def _output(told: list[str], limit: float) -> tuple[str, dict[str, str]]:
+    """What a Python process prints that is ended, with all that it began, when its time is up; and
+    that it was "cut" then, or with which "error" it failed.
     """
     with subprocess.Popen(
         [sys.executable, *told],
@@ -121,31 +130,54 @@ def _output(told: list[str], limit: float) -> str:
     ) as process:
         try:
             said, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return process.communicate()[0], {"cut": f"not done within {limit:.0f} s"}
         except BaseException:
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
+            _end(process)
             raise
-    if process.returncode:
-        raise RuntimeError((errors.strip() or said.strip() or "it said nothing").splitlines()[-1])
-    return said
+    last = (errors.strip() or said.strip() or "it said nothing").splitlines()[-1]
+    return said, {"error": f"status {process.returncode}: {last}"} if process.returncode else {}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it began."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
+def _algorithms(runtime: Runtime, limit: float) -> dict[str, Any]:
+    """What a round of each algorithm gave that was begun in time; the last one may have been cut."""
+    said, wrong = _output(["-c", EACH, str(runtime.device), runtime.precision], limit)
+    found: dict[str, Any] = {}
+    for line in said.splitlines():
+        found |= json.loads(line)
+    under_way = next((name for name in algorithms.names() if name not in found), None)
+    return found | ({under_way or "the process": wrong} if wrong else {})
+
+
+def every_algorithm(runtime: Runtime) -> None:
+    """Run a round of each algorithm at the quick profile, and print of each one line of JSON."""
+    for name in algorithms.names():
+        found = _told(lambda: _small(name, runtime))  # noqa: B023
+        print(json.dumps({name: found}), flush=True)
 
 
 def _bench(what: str, runtime: Runtime, limit: float) -> dict[str, Any]:
     """What a bench measures."""
-    return json.loads(_output(["-c", MEASURE, what, str(runtime.device), runtime.precision], limit))
+    said, wrong = _output(["-c", MEASURE, what, str(runtime.device), runtime.precision], limit)
+    return wrong or _told(lambda: json.loads(said))
 
 
 def _tests(limit: float) -> dict[str, Any]:
-    """How each test of `TESTS` ended, by its name."""
+    """How each test of `TESTS` ended, by its name; under that of the file, why none could be run."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        try:
-            _output(["-m", "pytest", "-q", f"--junitxml={report}", str(TESTS)], limit)
-        except RuntimeError:
-            if not report.exists():
-                raise
+        wrong = _output(["-m", "pytest", "-q", f"--junitxml={report}", str(TESTS)], limit)[1]
+        if not report.exists():
+            return {TESTS.name: wrong}
         cases = ElementTree.parse(report).iter("testcase")
         return {case.get("name", ""): _case(case) for case in cases}
 
@@ -157,12 +189,17 @@ def _case(case: ElementTree.Element) -> dict[str, Any]:
     return took | ({"error": wrong[0]} if wrong else {})
 
 
-def _small(name: str, runtime: Runtime) -> dict[str, Any]:
+def small(name: str) -> Experiment:
     """One round of an algorithm at the quick profile."""
-    began = time.monotonic()
     fields = {"algorithm": name, "rounds": 1} | PIXELS.get(algorithms.find(name).serves()[0], {})
+    return profiles.apply("quick", fields)
+
+
+def _small(name: str, runtime: Runtime) -> dict[str, Any]:
+    """How such a round went."""
+    began = time.monotonic()
     with _waits(runtime) as waits:
-        record = run(profiles.apply("quick", fields), runtime=runtime)
+        record = run(small(name), runtime=runtime)
     name = headline(record.metrics) or "accuracy"
     found = {"seconds": time.monotonic() - began, name: record.metrics[name]}
     return found | ({"waits": len(waits)} if runtime.device.type == "cuda" else {})

@@ -55,6 +55,13 @@ def take_each(prefix: str, tensors: Named) -> dict[int, Tensors]:
     return {owner: take(f"{owner}/", below) for owner in owners}
 
 
+def in_a_row(tensors: Named) -> torch.Tensor:
+    """All tensors as one vector (D,), in the order of their names: what is done to it starts one
+    kernel, not one for each of them.
+    """
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
+
+
 def fingerprint(text: str, tensors: Named) -> str:
     """SHA-256 of a text and of named tensors, by their bits."""
     digest = hashlib.sha256(text.encode())

@@ -11,6 +11,7 @@ from torch import nn
 from core.errors import InputError
 from core.federation import Message
 from core.federation.tensors import (
+    in_a_row,
     pack,
     pack_optimiser,
     put,
@@ -52,6 +53,16 @@ def test_a_network_comes_back_from_below_its_prefix():
         assert torch.equal(value, other.state_dict()[name]), name
     with pytest.raises(InputError, match="missing"):
         unpack(other, state, "teacher/")
+
+
+def test_tensors_in_a_row_are_a_vector_whose_gradient_reaches_each():
+    first = torch.arange(24.0, requires_grad=True)
+    # laid out otherwise in memory, as weights of convolutions are
+    maps = first.view(1, 4, 2, 3).contiguous(memory_format=torch.channels_last)
+    row = in_a_row({"b": maps, "a": torch.tensor([[1.0], [2.0]])})
+    assert row.tolist() == [1, 2, *range(24)]
+    (gradient,) = torch.autograd.grad(row @ row, [first])
+    assert torch.equal(gradient, 2 * first.detach())
 
 
 def test_what_is_packed_is_a_copy():
