@@ -151,6 +151,6 @@ class _Norm(nn.Module):
             assert self._kept is not None
             rows = affine(rows, *self._kept, slope)
         else:
-            rows, *values = standardise(rows, self.weight, self.bias, self.eps, slope)
+            rows, *values, _, _ = standardise(rows, self.weight, self.bias, self.eps, slope)
             self._kept = (values[0], values[1]) if self._turn.by == "keep" else None
         return rows.permute(3, 0, 1, 2)

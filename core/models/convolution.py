@@ -20,8 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.models import kernels
+from core.models import images_last, kernels
 
+#: channels of a group's results up to which vectors of images are faster than vectors of channels
+NARROW = 16
 #: channels of images up to which the product is the faster way
 FEW = 4
 #: channels of a group from which minimal filtering is the faster way, and what they are a multiple of
@@ -38,6 +40,12 @@ def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
         return layer(images)
     padding = layer.padding[0]
     assert isinstance(padding, int)
+    if layer.out_channels <= NARROW * layer.groups and images_last.lie_last(images):
+        window = images_last.Window(layer.kernel_size[0], layer.stride[0], padding, layer.groups)
+        rows = images.permute(1, 2, 3, 0)
+        return images_last.convolve(rows, layer.weight, layer.bias, window).permute(3, 0, 1, 2)
+    if layer.stride != (1, 1):
+        return layer(images)
     few = layer.groups == 1 and layer.in_channels <= FEW
     if few and images.requires_grad and images.dtype == torch.float32:
         return _FewChannels.apply(images, layer.weight, layer.bias, padding, 1)
@@ -55,8 +63,8 @@ def _precision() -> torch.dtype:
 
 
 def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
-    """Whether a layer has square weights, stride 1, zeros around the maps and nobody who listens, and
-    it and the images fit each other, in a type that PyTorch takes here.
+    """Whether a layer has square weights and strides, zeros around the maps and nobody who listens,
+    and it and the images fit each other, in a type that PyTorch takes here.
     """
     if type(layer) is not nn.Conv2d or images.dtype not in (torch.float32, _precision()):
         return False
@@ -69,7 +77,8 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
     shape = layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size
     return (
         (images.dtype == layer.weight.dtype or torch.is_autocast_enabled("cpu"))
-        and layer.stride == layer.dilation == (1, 1)
+        and layer.stride[0] == layer.stride[1]
+        and layer.dilation == (1, 1)
         and layer.kernel_size[0] == layer.kernel_size[1]
         and layer.padding in ((0, 0), (1, 1), (2, 2), (3, 3))
         and layer.padding_mode == "zeros"

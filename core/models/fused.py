@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.models import kernels
+from core.models import images_last, kernels
 from core.models.tensors import at_least_float32
 
 Grads = tuple[torch.Tensor | None, ...]
@@ -120,13 +120,25 @@ def _batch_norm(
     """The layer as PyTorch has it: own statistics in training mode, which move the running ones, else
     those.
     """
+    last = shortcut is None and pool == 1 and images_last.lie_last(maps)
+    rows = maps.permute(1, 2, 3, 0)
     if not norm.training and norm.running_mean is not None and norm.running_var is not None:
         scale = (norm.running_var + norm.eps).rsqrt() * norm.weight
         shift = norm.bias - norm.running_mean * scale
+        if last:
+            return images_last.affine(rows, scale, shift, slope).permute(3, 0, 1, 2)
         return affine(maps, scale[None], shift[None], shortcut, slope, pool)
-    result, mean, variance = standardise(
-        maps, norm.weight, norm.bias, None, 1, norm.eps, shortcut, slope, pool
-    )
+    if last:
+        rows, _, _, m, r = images_last.standardise(rows, norm.weight, norm.bias, norm.eps, slope)
+        result, mean, variance = (
+            rows.permute(3, 0, 1, 2),
+            m[None],
+            (r**-2 - norm.eps).clamp(0)[None],
+        )
+    else:
+        result, mean, variance = standardise(
+            maps, norm.weight, norm.bias, None, 1, norm.eps, shortcut, slope, pool
+        )
     if norm.training and norm.running_mean is not None and norm.running_var is not None:
         assert norm.momentum is not None
         with torch.no_grad():

@@ -27,6 +27,9 @@ from torch.nn import functional as F
 
 from core.models import kernels
 
+#: images that fill a vector
+FEWEST = 8
+
 
 @attrs.frozen
 class Window:
@@ -42,6 +45,35 @@ class Window:
     def across(self, pixels: int) -> int:
         """Results in a row of so many pixels."""
         return (pixels + 2 * self.padding - self.side) // self.stride + 1
+
+
+def turned(images: torch.Tensor) -> torch.Tensor:
+    """Images (N, C, H, W) with the images last in memory, where the kernels take them; elsewhere as
+    they are. A network that begins with this (`images_last = True` says so) goes on with the images
+    last, as far as its layers know how (`core.models.convolution.convolve`,
+    `core.models.fused.activate`).
+    """
+    if len(images) < FEWEST or not _fits(images) or lie_last(images):
+        return images
+    if images.requires_grad:
+        return images.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
+    return images_last(images[None])[0]
+
+
+def wants_last(network: torch.nn.Module, images: torch.Tensor) -> bool:
+    """Whether such a network begins with `turned`, and nobody asks for a gradient of the images
+    (N, C, H, W), which `images_last` does not have.
+    """
+    wanted = getattr(network, "images_last", False) and len(images) >= FEWEST
+    return wanted and _fits(images) and not images.requires_grad
+
+
+def lie_last(maps: torch.Tensor) -> bool:
+    """Whether maps (N, C, H, W) in float32 lie last in memory, enough of them to fill a vector, and the
+    kernels take them.
+    """
+    enough = maps.ndim == 4 and len(maps) >= FEWEST
+    return enough and maps.permute(1, 2, 3, 0).is_contiguous() and _fits(maps)
 
 
 def images_last(images: torch.Tensor) -> torch.Tensor:
@@ -174,21 +206,22 @@ class _Weights(torch.autograd.Function):
 
 def standardise(
     maps: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, slope: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """f(scale x + shift) of maps (C, H, W, N) that are normalised by their own statistics, with the
-    scale and the shift (C,); f(z) is z above 0 and slope z below.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """f(scale x + shift) of maps (C, H, W, N) that are normalised by their own statistics; f(z) is z
+    above 0 and slope z below. Besides, (C,) each: the scale and the shift, and, for who keeps them
+    and without a derivative, the mean m and the rate (v + eps)^-1/2 of a channel with variance v.
 
-    With weight and bias (C,), m and v the mean and the variance of a channel: scale = weight
-    (v + eps)^-1/2 and shift = bias - m scale. A derivative that goes through these two cannot be
-    differentiated again.
+    With weight and bias (C,): scale = weight (v + eps)^-1/2 and shift = bias - m scale. A derivative
+    that goes through these two cannot be differentiated again.
     """
     maps = maps.contiguous()
     if _fits(maps):
         return _Standard.apply(maps, weight.contiguous(), bias.contiguous(), eps, slope)
     variance, mean = torch.var_mean(maps, (1, 2, 3), unbiased=False)
-    scale = (variance + eps).rsqrt() * weight
+    rate = (variance + eps).rsqrt()
+    scale = rate * weight
     shift = bias - mean * scale
-    return affine(maps, scale, shift, slope), scale, shift
+    return affine(maps, scale, shift, slope), scale, shift, mean.detach(), rate.detach()
 
 
 def affine(
@@ -203,7 +236,7 @@ def affine(
 
 
 class _Standard(torch.autograd.Function):
-    """y <- f(scale x + shift), scale and shift."""
+    """y <- f(scale x + shift), scale and shift, mean and rate."""
 
     @staticmethod
     def forward(
@@ -213,7 +246,7 @@ class _Standard(torch.autograd.Function):
         bias: torch.Tensor,
         eps: float,
         slope: float,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         found, values = torch.empty_like(maps), [torch.empty_like(weight) for _ in range(4)]
         size = len(maps), maps[0].numel()
         kernels.call(
@@ -222,7 +255,9 @@ class _Standard(torch.autograd.Function):
         ctx.save_for_backward(maps, weight, *values)
         ctx.slope = float(slope)
         ctx.set_materialize_grads(False)
-        return found, values[2], values[3]
+        mean, rate, scale, shift = values
+        ctx.mark_non_differentiable(mean, rate)
+        return found, scale, shift, mean, rate
 
     @staticmethod
     def backward(
@@ -230,6 +265,7 @@ class _Standard(torch.autograd.Function):
         given: torch.Tensor | None,
         d_scale: torch.Tensor | None,
         d_shift: torch.Tensor | None,
+        *_: None,
     ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         given = torch.zeros_like(ctx.saved_tensors[0]) if given is None else given
         aside = d_scale, d_shift

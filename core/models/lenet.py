@@ -7,7 +7,9 @@ from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least
+from core.models.convolution import NARROW, convolve
 from core.models.fused import activate
+from core.models.images_last import turned
 
 
 class LeNet(Classifier):
@@ -48,6 +50,7 @@ class LeNet(Classifier):
         for name, value in (("first", first), ("second", second), ("features", features)):
             at_least(name, value, 1)
         side = -(-size // 4)  # each convolution halves the side, rounded up
+        self.images_last = second <= NARROW
         self.conv1 = nn.Conv2d(channels, first, 3, stride=2, padding=1)
         self.norm1 = nn.BatchNorm2d(first)
         self.conv2 = nn.Conv2d(first, second, 3, stride=2, padding=1)
@@ -57,6 +60,7 @@ class LeNet(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, `features`)."""
-        maps = activate(self.conv1(images), self.norm1)
-        maps = activate(self.conv2(maps), self.norm2)
+        maps = turned(images) if self.images_last else images
+        maps = activate(convolve(self.conv1, maps), self.norm1)
+        maps = activate(convolve(self.conv2, maps), self.norm2)
         return self.hidden(maps.flatten(1))

@@ -13,6 +13,8 @@ import copy
 import torch
 from torch import nn
 
+from core.models.images_last import images_last
+
 Weights = dict[str, torch.Tensor]
 #: layers that see each channel by itself and keep what they know of it in tensors (C,)
 PER_CHANNEL = (nn.BatchNorm2d, nn.InstanceNorm2d)
@@ -54,9 +56,16 @@ def joined(weights: Weights) -> Weights:
     }
 
 
-def merged(images: torch.Tensor) -> torch.Tensor:
-    """Images (N, K * C, H, W) of all networks from those of each, (K, N, C, H, W)."""
-    return images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
+def merged(images: torch.Tensor, number: int, last: bool = False) -> torch.Tensor:
+    """Images (N, number * C, H, W) of all networks from those of each, (number, N, C, H, W), or from
+    those of all, (1, N, C, H, W): with the channels last in memory or, for networks that want it so,
+    with the images `last`.
+    """
+    if last:
+        rows = images_last(images).permute(0, 2, 3, 4, 1)
+        return rows.expand(number, *rows.shape[1:]).flatten(0, 1).permute(3, 0, 1, 2)
+    each = images.expand(number, *images.shape[1:])
+    return each.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
 
 
 def parted(outputs: torch.Tensor, number: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from core.errors import InputError
 from core.models.blocks import at_once
+from core.models.images_last import wants_last
 from core.models.side_by_side import joined, merged, parted, widened
 
 #: what two networks of one architecture have in common
@@ -96,9 +97,9 @@ class Stacked:
         skeleton, weights = self.networks[positions[0]], self.weights_of(positions)
         wide = self.side_by_side(positions)
         if wide is not None:
-            each = inputs.expand(len(positions), *inputs.shape) if shared else inputs
-            moved = joined(weights)
-            outputs = functional_call(wide, moved, merged(each))
+            each, moved = inputs[None] if shared else inputs, joined(weights)
+            images = merged(each, len(positions), wants_last(wide, each[0]))
+            outputs = functional_call(wide, moved, images)
             if skeleton.training:
                 self.keep_statistics(positions, moved)
             return parted(outputs, len(positions))
