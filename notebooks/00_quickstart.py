@@ -84,7 +84,8 @@ show(curves(record, title=f"FedAvg on {dataset}"))
 # test set to choose the round with.
 #
 # Your numbers may differ from those on the site, by some points at the end and by more on the way: other processors
-# round differently, and the training enlarges that from round to round. On one machine a seed gives the same numbers.
+# round differently, and the training enlarges that from round to round. On one machine's CPU a seed gives the same
+# numbers; a GPU adds some of them in another order each time.
 
 # %%
 f"accuracy after round {rounds}: {record.metrics['accuracy']:.1%}"

@@ -54,7 +54,8 @@ class Runtime:
     """A device and the precision of its convolutions.
 
     Parameters, statistics and losses stay in float32; `bfloat16` only changes what autocast
-    changes.
+    changes. What is float32 is so on a GPU, too: `choose` turns off its shorter numbers (TF32), which
+    PyTorch takes for convolutions by default.
     """
 
     device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
@@ -83,6 +84,8 @@ class Runtime:
             precision = "bfloat16" if fast else "float32"
         if precision not in PRECISIONS:
             raise unknown("precision", precision, ("auto", *PRECISIONS))
+        if device.startswith("cuda"):
+            torch.backends.cudnn.allow_tf32 = False
         return cls(torch.device(device), precision)
 
     def autocast(self) -> AbstractContextManager:

@@ -119,7 +119,8 @@ class Stacked:
             if first.ndim:
                 torch._foreach_copy_(each, list(moved[name].unflatten(0, (len(each), -1))))
             else:
-                torch._foreach_add_(each, moved[name] - first)
+                # a list: of a single tensor PyTorch would ask for the value, and wait for a GPU
+                torch._foreach_add_(each, [moved[name] - first] * len(each))
 
     def side_by_side(self, positions: Sequence[int]) -> nn.Module | None:
         """So many networks of one architecture side by side, None where they cannot."""

@@ -62,4 +62,9 @@ def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
     values = " there, ".join(
         formatted(measured(one, cell), None, cell.unit) for one in (book, yours)
     )
-    return f"{where} {values} here; not the same bits ({reason or 'data, code and machine are the same'})"
+    if not reason:
+        cuda = yours.environment.get("device") == "cuda"
+        reason = "data, code and machine are the same" + (
+            "; a GPU adds some numbers in another order each time" if cuda else ""
+        )
+    return f"{where} {values} here; not the same bits ({reason})"

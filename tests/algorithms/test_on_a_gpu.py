@@ -29,8 +29,8 @@ ALLOWED = {
 SUBJECTS = subjects()
 
 
-def waits(subject, turns):
-    """Where and how often the host waits in a round."""
+def waits(subject, turns, second=slice(12, 30)):
+    """Where and how often the host waits in a round of two clients, the first with 12 images."""
     settings = {name: turns for name in TURNS if getattr(subject.settings, name, None)}
     with elsewhere() as places:
         here = task(subject.learns)
@@ -43,7 +43,7 @@ def waits(subject, turns):
         train = here.dataset.train
         clients = [
             Client(k, there, train.images[rows].to("cuda"), train.targets[rows].to("cuda"))
-            for k, rows in enumerate((slice(0, 12), slice(12, 30)))
+            for k, rows in enumerate((slice(0, 12), second))
         ]
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **settings),
@@ -55,9 +55,19 @@ def waits(subject, turns):
 
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 def test_it_runs_and_its_loops_do_not_wait(subject):
-    few, more = waits(subject, 1), waits(subject, 2)
-    grew = {line: (few[line], more[line]) for line in more if more[line] > few[line]}
+    grew = grown(waits(subject, 1), waits(subject, 2))
     assert {line: times for line, times in grew.items() if line[0] not in ALLOWED} == {}
+
+
+def grown(few, more):
+    """Where the host waits more often when the loops go round once more."""
+    return {line: (few[line], more[line]) for line in more if more[line] > few[line]}
+
+
+def test_networks_with_statistics_that_train_side_by_side_do_not_wait():
+    subject = SUBJECTS["fedavg"]
+    alike = slice(12, 24)
+    assert grown(waits(subject, 1, alike), waits(subject, 2, alike)) == {}
 
 
 def rows(device):

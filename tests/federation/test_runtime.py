@@ -35,6 +35,16 @@ def test_parallel_runs_have_a_core_each_and_come_in_order(threads):
     assert torch.get_num_threads() == threads
 
 
+def test_float32_on_a_gpu_is_no_shorter_number(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    Runtime.choose("cpu")
+    assert torch.backends.cudnn.allow_tf32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    assert Runtime.choose("cuda").precision == "bfloat16"
+    assert not torch.backends.cudnn.allow_tf32
+
+
 def test_after_an_error_nothing_else_begins(threads):
     begun = itertools.count()
 

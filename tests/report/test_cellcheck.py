@@ -42,6 +42,12 @@ def test_one_round_of_other_bits_is_enough_to_differ(cell):
     assert len(rest) > 0 and "not the same bits (data, code and machine are the same)" in other
 
 
+def test_a_gpu_is_a_reason(cell):
+    book = of_seed(cell, 0)
+    there = attrs.evolve(book, environment=book.environment | {"device": "cuda"})
+    assert "another order each time)" in comparison(cell, [there], [shifted(there)])
+
+
 def test_other_kernels_are_named(cell):
     book = of_seed(cell, 0)
     elsewhere = book.environment | {"kernels": "eager"}
