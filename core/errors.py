@@ -36,11 +36,16 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def one_line(error: BaseException, most: int = 240) -> str:
-    """An error of any library as one line that can be printed, with its kind where it is no InputError."""
+    """An error of any library as one line that can be printed, with its kind where it is no InputError.
+    What is too long loses its middle: the end often says what to do.
+    """
     text = printable(" ".join(str(error).split()))
     if not isinstance(error, InputError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text if len(text) <= most else text[: most - 3] + "..."
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - 3 - end]}...{text[-end:]}"
 
 
 def printable(text: str) -> str:

@@ -107,7 +107,9 @@ def gallery(result):
         )
     pixels = torch.cat(list(rows.values()))
     beyond = ((pixels == 0) | (pixels == 255)).float().mean().item()
-    title = f"Round {result.round}, {result.metrics['accuracy']:.0%} correct"
+    title = f"Round {result.round}"
+    if result.metrics:  # some profiles test every second round only
+        title += f", {result.metrics['accuracy']:.0%} correct"
     show(
         image_rows(rows, title, inches=0.38),
         alt=f"{title}. Meta knowledge, one row for each of {len(rows)} active "

@@ -60,8 +60,16 @@ def pairs(given: list[str], what: str = "settings") -> dict[str, Any]:
     return pairs
 
 
+#: values as Python writes them
+PYTHONS = {"None": None, "True": True, "False": False}
+
+
 def value_of(key: str, text: str) -> Any:
-    """A number, a truth value or a list where the text is one in JSON; else the text itself."""
+    """A number, a truth value or a list where the text is one in JSON, or None, True or False as help
+    texts write them; else the text itself.
+    """
+    if text in PYTHONS:
+        return PYTHONS[text]
     try:
         return json.loads(text)
     except json.JSONDecodeError:

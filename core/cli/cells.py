@@ -90,7 +90,8 @@ def table(
         print(f"† {line}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
-    waiting = found[found.verdict == "pending"]
+    begun = (found.seeds > 0) & (found.seeds < found.wanted)
+    waiting = found[(found.verdict == "pending") | begun]
     if len(waiting):
         print(_first_of(waiting, spec, known))
         if not set(waiting.profile) <= set(spec.run_at):
@@ -129,8 +130,9 @@ def table_in_columns(found: Any) -> str:
         difference=found.difference.where(found.verdict != "not compared"),
     )
     for name in ("printed", "measured", "std", "difference"):
-        values = zip(shown[name], shown.unit, strict=True)
-        shown[name] = [formatted(value, None, unit) or "-" for value, unit in values]
+        spread = shown.printed_std if name == "printed" else [None] * len(shown)
+        values = zip(shown[name], spread, shown.unit, strict=True)
+        shown[name] = [formatted(value, std, unit) or "-" for value, std, unit in values]
     return shown[SHOWN].to_string(index=False)
 
 

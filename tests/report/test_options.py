@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from core import algorithms
-from core.errors import InputError
+from core.errors import InputError, one_line
 from core.report import options
 
 
@@ -63,3 +63,18 @@ def test_a_released_value_stands_beside_the_printed_one():
     assert "  iterations=1000 (10000)\n" in options.settings("fedvck")
     with pytest.raises(InputError, match="did you mean 'fedvck'"):
         options.settings("fedvk")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("None", None), ("null", None), ("True", True), ("false", False), ("none", "none")],
+)
+def test_values_may_be_written_as_help_texts_write_them(text, value):
+    from core.cli.app import value_of
+
+    assert value_of("x", text) is value or value_of("x", text) == value == "none"
+
+
+def test_a_long_error_keeps_its_end_which_says_what_to_do():
+    text = one_line(InputError("it is not there: " + "long/" * 99 + "; run: make it"), 100)
+    assert len(text) == 100 and text.startswith("it is not there") and text.endswith("make it")
