@@ -198,14 +198,15 @@ Markdown(
 start = "FedVCK as released, Adam"
 more = gains("fedvck", "ladder", "accuracy", start, "converged")
 more = more.set_index("row").filter(like=f"{start}, ", axis=0)
-more = more[~more.index.str.endswith(("quarter", "half"))]
+more = more[~more.index.str.endswith(("quarter", "half", "times", "twice"))]
 Markdown(
     f"To print {printed['FedVCK'] - beside['measured'][start]:.1f} points are "
     "missing to "
     f"*{start}*. What changes it, over the seeds that both have (in brackets "
     "how many): "
     + "; ".join(
-        f"*{row.removeprefix(start + ', ')}* {of.gain:+.1f} ({of.seeds:.0f})"
+        f"*{row.removeprefix(start + ', ')}* {round(of.gain, 1) + 0:+.1f} "
+        f"({of.seeds:.0f})"
         for row, of in more.iterrows()
     )
     + "."
@@ -214,23 +215,30 @@ Markdown(
 )
 
 # %% [markdown]
-# Has it converged? The same with parts of the iterations and of the server's batches, one seed where the table says no
-# more:
+# Has it converged? The same with other shares of the iterations and of the server's batches, one seed where the table
+# says no more:
 
 # %% tags=["hide-input"]
-parts = [f"{start}, a quarter", f"{start}, a half", start]
-at_parts = beside["measured"].reindex(parts).dropna()
-spread = beside["std"].get(start)
+shares = {
+    f"{start}, a quarter": "a quarter of the work",
+    f"{start}, a half": "a half",
+    start: "all of it",
+    f"{start}, twice": "twice as much",
+    f"{start}, four times": "four times as much",
+}
+ends = beside["measured"].rename(shares).reindex(shares.values()).dropna()
+*_, less, most = "", *ends.index
 Markdown(
-    "A quarter, a half and the whole of the work end at "
-    + ", ".join(f"{one:.1f}%" for one in at_parts)
+    "It ends at "
+    + ", ".join(f"{one:.1f}% with {said}" for said, one in ends.items())
+    + f". From {less} to {most} "
     + (
-        ". From the half to the whole it still gains more than the seeds "
-        "spread: this budget is not yet one at which nothing moves."
-        if at_parts.iloc[2] - at_parts.iloc[1] > spread
-        else ". From the half to the whole nothing moves beyond the seeds."
+        "it still gains more than the seeds spread: this budget is not yet "
+        "one at which nothing moves."
+        if ends.diff().iloc[-1] > beside["std"].get(start)
+        else "nothing moves beyond the seeds."
     )
-    if len(at_parts) == len(parts)
+    if len(ends) > 1
     else "Not all parts are measured yet."
 )
 
