@@ -1,4 +1,4 @@
-"""Two convolutions that a CPU does faster than PyTorch's kernels do them.
+"""Convolutions that a CPU does faster than PyTorch's kernels do them.
 
 The gradient of a network's first convolution for its images, which condensation and attacks ask for
 at every step, is a product with the weights, which gives what each output pixel has for each pixel
@@ -9,6 +9,8 @@ of the multiplications, forward and in both gradients. With float32 that is half
 results round by some 1e-6, a few times as much as sums of products. With bfloat16 maps it is three
 quarters of the time on processors that multiply such numbers in vectors (AVX-512 BF16); it
 multiplies in float32, so only the maps are rounded. AMX is faster than it.
+
+Maps of few channels whose images lie last in memory stay so; see `core.models.images_last`.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ class LeNet(Classifier):
         for name, value in (("first", first), ("second", second), ("features", features)):
             at_least(name, value, 1)
         side = -(-size // 4)  # each convolution halves the side, rounded up
+        #: whether `embed` begins with `turned`
         self.images_last = second <= NARROW
         self.conv1 = nn.Conv2d(channels, first, 3, stride=2, padding=1)
         self.norm1 = nn.BatchNorm2d(first)
