@@ -227,11 +227,10 @@ shares = {
     f"{start}, four times": "four times as much",
 }
 ends = beside["measured"].rename(shares).reindex(shares.values()).dropna()
-*_, less, most = "", *ends.index
 Markdown(
     "It ends at "
     + ", ".join(f"{one:.1f}% with {said}" for said, one in ends.items())
-    + f". From {less} to {most} "
+    + f". From {' to '.join(ends.index[-2:])} "
     + (
         "it still gains more than the seeds spread: this budget is not yet "
         "one at which nothing moves."

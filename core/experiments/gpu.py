@@ -153,7 +153,9 @@ def _algorithms(runtime: Runtime, limit: float) -> dict[str, Any]:
     said, wrong = _output(["-c", EACH, str(runtime.device), runtime.precision], limit)
     found: dict[str, Any] = {}
     for line in said.splitlines():
-        found |= json.loads(line)
+        # what a library prints, or half a line of a process that was ended, is no answer
+        with contextlib.suppress(ValueError, TypeError):
+            found |= json.loads(line)
     under_way = next((name for name in algorithms.names() if name not in found), None)
     return found | ({under_way or "the process": wrong} if wrong else {})
 

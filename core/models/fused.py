@@ -128,17 +128,13 @@ def _batch_norm(
         if last:
             return images_last.affine(rows, scale, shift, slope).permute(3, 0, 1, 2)
         return affine(maps, scale[None], shift[None], shortcut, slope, pool)
+    own = norm.weight, norm.bias
     if last:
-        rows, _, _, m, r = images_last.standardise(rows, norm.weight, norm.bias, norm.eps, slope)
-        result, mean, variance = (
-            rows.permute(3, 0, 1, 2),
-            m[None],
-            (r**-2 - norm.eps).clamp(0)[None],
-        )
+        rows, _, _, mean, rate = images_last.standardise(rows, *own, norm.eps, slope)
+        result, mean = rows.permute(3, 0, 1, 2), mean[None]
+        variance = (rate[None] ** -2 - norm.eps).clamp(0)  # rounding may take it below
     else:
-        result, mean, variance = standardise(
-            maps, norm.weight, norm.bias, None, 1, norm.eps, shortcut, slope, pool
-        )
+        result, mean, variance = standardise(maps, *own, None, 1, norm.eps, shortcut, slope, pool)
     if norm.training and norm.running_mean is not None and norm.running_var is not None:
         assert norm.momentum is not None
         with torch.no_grad():

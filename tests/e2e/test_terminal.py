@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from core.__main__ import main
-from core.experiments import TableSpec
+from core.experiments import TableSpec, records
 from tests.e2e.mistakes import QUICK
 
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -85,6 +85,31 @@ def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch)
     for run in first.experiments:
         del done[attrs.evolve(run, profile="paper").id]
     assert f"--cell {first.address} " in cli._first_of(waiting, spec, done)
+
+
+def test_a_cell_that_lacks_a_seed_has_a_command_too(monkeypatch, capsys):
+    some = next(iter(records().values()))
+    cells = TableSpec.find("fedvck", "estimators").cells("laptop")
+    known = {
+        run.id: attrs.evolve(some, experiment=run) for cell in cells for run in cell.experiments
+    }
+    monkeypatch.setattr("core.experiments.records", lambda: known)
+
+    def pending() -> list[str]:
+        assert main(["table", "fedvck/estimators", "--profile", "laptop"]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("pending")]
+
+    assert pending() == []
+    del known[cells[0].experiments[1].id]
+    (line,) = pending()
+    assert f"--cell {cells[0].address} " in line
+
+
+def test_a_table_shows_the_printed_deviation(capsys):
+    assert main(["table", "fedmk/1", "--profile", "paper"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    (line,) = (one for one in shown if one.split()[:2] == ["FedAvg", "mnist-0.5"])
+    assert "74.61 ± 2.79" in line
 
 
 def test_a_table_says_what_is_to_be_known_of_it(capsys):

@@ -94,7 +94,8 @@ def test_an_algorithm_that_never_ends_or_takes_its_process_along_is_named(
     ends, how, why, monkeypatch
 ):
     monkeypatch.setattr(gpu.algorithms, "names", lambda: ("fedavg", "moon", "scaffold"))
-    begun = """import os, time\nprint('{"fedavg": {"accuracy": 0.5}}', flush=True)\n"""
+    said = 'the word of a library\n{"fedavg": {"accuracy": 0.5}}\n1\n{"mo'
+    begun = f"import os, time\nprint({said!r}, end='', flush=True)\n"
     monkeypatch.setattr(gpu, "EACH", begun + ends)
     found = gpu._algorithms(HERE, 3)
     assert found.pop("fedavg") == {"accuracy": 0.5}

@@ -13,7 +13,8 @@ from core.models.images_last import lie_last, turned, wants_last
 from core.rng import Rng
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
-SHAPES = [(11, 1, 28, 28), (8, 3, 32, 32), (3, 3, 9, 9)]
+#: few values in a channel of the third: there the variance that is kept is not that of the batch
+SHAPES = [(11, 1, 28, 28), (8, 3, 32, 32), (8, 3, 8, 8), (3, 3, 9, 9)]
 
 
 def lenet(shape: tuple[int, ...], seed: int = 0, **options: int) -> torch.nn.Module:
@@ -46,7 +47,7 @@ def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
     for mine, theirs in zip(found, wanted, strict=True):
         # a bias before a normalisation has no gradient but for rounding
         apart = (mine - theirs).double().norm()
-        assert apart <= 1e-4 * theirs.double().norm() + 1e-3
+        assert apart <= 1e-4 * theirs.double().norm() + 3e-4
 
 
 @pytest.mark.parametrize("training", [True, False])
