@@ -5,7 +5,6 @@ place; `python -m core gpu-check` runs this file on a real one.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,8 +28,13 @@ Put = Callable[[Any], Any]
 def a_gpu() -> Iterator[None]:
     """The GPU of this machine, with convolutions in full precision, or what stands in for one."""
     if torch.cuda.is_available():
-        with patch.object(torch.backends.cudnn, "allow_tf32", False):
+        # not mock.patch, which wants to delete what it puts back, and PyTorch's settings cannot be
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
             yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
     else:
         with elsewhere():
             yield
@@ -62,11 +66,12 @@ def stacked(name: str, put: Put) -> Results:
     return [outputs, *torch.autograd.grad(outputs.square().sum(), weights)]
 
 
-def latent(put: Put) -> Results:
-    """Images of two groups, each normalised by its own statistics."""
+def latent(given: bool, put: Put) -> Results:
+    """Images of two groups, each normalised by its own statistics, or by those of other images."""
     encoder, images = put(LatentEncoder(network("convnet"))), put(drawn(7, 3, 16, 16))
     group = put(torch.tensor([0, 1, 1, 0, 1, 0, 1]))
-    features, found = encoder(images.requires_grad_(), group, groups=2)
+    others = encoder(put(drawn(7, 3, 16, 16, seed=1)), group, groups=2)[1] if given else None
+    features, found = encoder(images.requires_grad_(), group, others, groups=2)
     slope = torch.autograd.grad(features.square().sum(), images)
     return [features, *found.means, *found.variances, *slope]
 
@@ -115,7 +120,10 @@ CASES: dict[str, Callable[[Put], Results]] = {
         for kernel in ("linear", "gaussian")
     },
     **{f"augmentation {t}": lambda put, t=t: augmented(t, put) for t in TRANSFORMS},
-    "latent": latent,
+    **{
+        f"latent, {word}": lambda put, given=given: latent(given, put)
+        for word, given in (("own", False), ("given", True))
+    },
     "twice derived": twice_derived,
     "contrast": contrast,
 }

@@ -17,6 +17,7 @@ import torch
 from core.errors import InputError, unknown
 from core.models import kernels
 from core.models.convolution import has_tiles
+from core.models.kernels import on_gpu
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 #: runs in parallel, at most: each holds data and maps of its own
@@ -155,6 +156,6 @@ class Runtime:
             "cpu": vectors(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
-            "kernels": kernels.in_use() if self.device.type == "cpu" else "eager",
+            "kernels": (kernels if self.device.type == "cpu" else on_gpu).in_use(),
             "platform": platform.system(),
         }

@@ -3,9 +3,10 @@
 Between two convolutions PyTorch reads and writes the maps once for each of these; on a CPU that
 takes as long as the convolutions of a small network. Here the forward pass reads them once (twice
 where statistics are taken from them) and writes a pooled result, and the backward pass computes
-again what it needs, so that nothing but the convolution's output is kept. On a GPU, under
-`torch.func`, in float64 and without a C++ compiler the same functions are put together from
-PyTorch's own; so is a second derivative.
+again what it needs, so that nothing but the convolution's output is kept. Under `torch.func`, in
+float64, without a C++ compiler and on a GPU without Triton the same functions are put together from
+PyTorch's own; so is a second derivative. On a GPU a layer of PyTorch's runs by PyTorch's kernels,
+few and ready; the passes are for maps that images or groups share no statistics of.
 
 With z = a x + b + shortcut, a = w r, b = bias - m a, r = (v + eps)^-1/2, and dz the gradient before
 the rectifier, sums over the n values of a group and channel:
@@ -24,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.models import images_last, kernels
+from core.models.kernels import on_gpu
 from core.models.tensors import at_least_float32
 
 Grads = tuple[torch.Tensor | None, ...]
@@ -50,7 +52,7 @@ def activate(
     if hasattr(norm, "activate"):
         return norm.activate(maps, shortcut=shortcut, slope=slope, pool=pool)  # type: ignore[union-attr, operator]
     rest = (shortcut, slope, pool)
-    if _fits(maps, *rest):
+    if _fits(kernels, maps, shortcut, pool):
         if norm is None:
             one = torch.ones(1, maps.shape[1])
             return affine(maps, one, torch.zeros_like(one), *rest)
@@ -71,7 +73,7 @@ def affine(
     pool: int = 1,
 ) -> torch.Tensor:
     """pool(f(scale maps + shift + shortcut)) with scale and shift (N, C), or (1, C), in float32."""
-    if _fits(maps, shortcut, slope, pool):
+    if _fit(maps, shortcut, pool):
         return _Affine.apply(maps, scale, shift, shortcut, slope, pool)
     return _affine(maps, scale, shift, shortcut, slope, pool)
 
@@ -97,14 +99,24 @@ def standardise(
     Returns: the result, and m and v, (G, C) each in float32, through which gradients flow; a group
     without images has mean and variance 0.
     """
-    if _fits(maps, shortcut, slope, pool):
+    if _fit(maps, shortcut, pool):
         return _Standardise.apply(maps, weight, bias, shortcut, group, groups, eps, slope, pool)
     return _standardise(maps, weight, bias, shortcut, group, groups, eps, slope, pool)
 
 
-def _fits(maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int) -> bool:
+def _fit(maps: torch.Tensor, shortcut: torch.Tensor | None, pool: int) -> bool:
+    """Whether there are passes for these maps where they are."""
+    return _fits(_passes(maps), maps, shortcut, pool)
+
+
+def _fits(passes: Any, maps: torch.Tensor, shortcut: torch.Tensor | None, pool: int) -> bool:
     given = (maps,) if shortcut is None else (maps, shortcut)
-    return pool in (1, 2) and all(each.numel() for each in given) and kernels.fits(*given)
+    return pool in (1, 2) and all(each.numel() for each in given) and passes.fits(*given)
+
+
+def _passes(maps: torch.Tensor) -> Any:
+    """The module whose passes run where the maps are."""
+    return on_gpu if maps.is_cuda else kernels
 
 
 def _per_image(norm: nn.Module, maps: torch.Tensor) -> bool:
@@ -220,7 +232,7 @@ class _Affine(torch.autograd.Function):
         ctx.save_for_backward(x, scale, shift, shortcut)
         ctx.slope, ctx.pool = slope, pool
         x, shortcut = _last(x), _last(shortcut)
-        return kernels.forward(x, _plain(scale), _plain(shift), shortcut, slope, pool)
+        return _passes(x).forward(x, _plain(scale), _plain(shift), shortcut, slope, pool)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Grads:  # type: ignore[override]
@@ -229,11 +241,12 @@ class _Affine(torch.autograd.Function):
             return (*_again(_affine, ctx, (x, scale, shift, shortcut), (), (dy,)), None, None)
         rest = (_last(shortcut), ctx.slope, ctx.pool)
         x, dy, a, b = _last(x), _last(dy.to(x.dtype)), _plain(scale), _plain(shift)
-        dx, dz = kernels.backward(x, dy, a, b, None, *rest)
+        passes = _passes(x)
+        dx, dz = passes.backward(x, dy, a, b, None, *rest)
         d_scale = d_shift = None
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            zero = torch.zeros(1, x.shape[1])
-            d_shift, d_scale = kernels.sums(x, dy, a, b, zero, *rest)
+            zero = a.new_zeros(1, x.shape[1])
+            d_shift, d_scale = passes.sums(x, dy, a, b, zero, *rest)
             if len(scale) == 1:
                 d_shift, d_scale = (_summed(each, None, 1).float() for each in (d_shift, d_scale))
         return dx, d_scale, d_shift, dz, None, None
@@ -256,14 +269,14 @@ class _Standardise(torch.autograd.Function):
         given = x, weight, bias, shortcut
         x, shortcut = _last(x), _last(shortcut)
         pivot, own = x[0, :, 0, 0].float(), (_plain(weight), _plain(bias))
-        values = _values(x, group, groups)
-        mean, variance, rate, scale, shift = kernels.statistics(
-            *kernels.moments(x, pivot), pivot, *own, group, values, eps
+        values, passes = _values(x, group, groups), _passes(x)
+        mean, variance, rate, scale, shift = passes.statistics(
+            *passes.moments(x, pivot), pivot, *own, group, values, eps
         )
         ctx.save_for_backward(*given, group, mean, rate, scale, shift, values)
         ctx.rest = groups, eps, slope, pool
         ctx.set_materialize_grads(False)
-        result = kernels.forward(x, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
+        result = passes.forward(x, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)
         return result, mean, variance
 
     @staticmethod
@@ -282,17 +295,17 @@ class _Standardise(torch.autograd.Function):
             )
             return (*found, None, None, None, None, None)
         a, b = _rows(scale, group), _rows(shift, group)
-        x, rest = _last(x), (_last(shortcut), slope, pool)
+        x, rest, passes = _last(x), (_last(shortcut), slope, pool), _passes(x)
         if dy is None:
             dy = x.new_zeros(*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
         dy = _last(dy.to(x.dtype))
-        both = kernels.sums(x, dy, a, b, _rows(mean, group), *rest)
+        both = passes.sums(x, dy, a, b, _rows(mean, group), *rest)
         incoming = (None if each is None else _plain(each) for each in (d_mean, d_var))
-        slant, offset, d_weight, d_bias = kernels.slopes(
+        slant, offset, d_weight, d_bias = passes.slopes(
             *both, _plain(weight), group, values, mean, rate, *incoming
         )
         line = _rows(slant, group), _rows(offset, group)
-        dx, dz = kernels.backward(x, dy, a, b, line, *rest)
+        dx, dz = passes.backward(x, dy, a, b, line, *rest)
         return dx, d_weight, d_bias, dz, None, None, None, None, None
 
 

@@ -53,9 +53,14 @@ def eager() -> Iterator[None]:
         _off.reset(token)
 
 
+def off() -> bool:
+    """Whether `eager` has been asked for here."""
+    return _off.get()
+
+
 def in_use() -> str:
     """ "fused" or "eager": what networks on this machine's CPU run by."""
-    return "eager" if _off.get() or library() is None else "fused"
+    return "eager" if off() or library() is None else "fused"
 
 
 def fits(*maps: torch.Tensor) -> bool:

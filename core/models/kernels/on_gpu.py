@@ -1,0 +1,198 @@
+"""The passes of `core.models.kernels` on a GPU, in Triton, which comes with PyTorch for CUDA.
+
+A program of the GPU takes some positions of one image and all channels, which lie next to each other
+in memory (channels last). Sums are kept per image and channel, as on a CPU, and no two programs add
+to the same number, so that the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from typing import Any
+
+import torch
+
+from core.models import kernels
+
+#: positions that a program takes at once
+POSITIONS = 16
+_TYPES = (torch.float32, torch.bfloat16)
+
+
+def in_use() -> str:
+    """ "fused" where there is Triton and nobody asked to do without (`FEDCON_KERNELS=eager`), else
+    "eager": what condensation on a GPU runs by.
+    """
+    unwanted = kernels.off() or os.environ.get("FEDCON_KERNELS", "").lower() == "eager"
+    return "fused" if not unwanted and _there() else "eager"
+
+
+@functools.cache
+def _there() -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def fits(*maps: torch.Tensor) -> bool:
+    """Whether the passes take these maps: all of one type, plain tensors on a GPU."""
+    return (
+        all(
+            type(each) in (torch.Tensor, torch.nn.Parameter)
+            and each.device.type == "cuda"
+            and each.ndim == 4
+            and each.dtype == maps[0].dtype
+            for each in maps
+        )
+        and maps[0].dtype in _TYPES
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and in_use() == "fused"
+    )
+
+
+@functools.cache
+def _programs() -> Any:
+    """The compiled programs: Triton is imported where it is used."""
+    from core.models.kernels import triton_programs
+
+    return triton_programs
+
+
+def forward(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> torch.Tensor:
+    """See `core.models.kernels.forward`."""
+    n, c, h, w = x.shape
+    size = n, c, h // pool, w // pool
+    y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    grid, blocks = _parted(n, size[2] * size[3], c)
+    given = x, x if shortcut is None else shortcut, scale, shift, y
+    rest = (h, w, c, _stride(scale), slope, pool, shortcut is not None)
+    _programs().forward[grid](*given, *rest, **blocks)
+    return y
+
+
+def backward(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    line: tuple[torch.Tensor, torch.Tensor] | None,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """See `core.models.kernels.backward`."""
+    n, c, h, w = x.shape
+    dx, dz = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
+    a, b = (scale, scale) if line is None else line
+    grid, blocks = _parted(n, h * w, c)
+    other, out = (x, dx) if shortcut is None else (shortcut, dz)
+    rest = (h, w, c, _stride(scale), _stride(a), slope, pool, shortcut is not None)
+    given = x, other, dy, scale, shift, a, b, dx, out
+    _programs().backward[grid](*given, *rest, line is not None, **blocks)
+    return dx, dz
+
+
+def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `core.models.kernels.moments`."""
+    n, c, h, w = x.shape
+    plain, square = (torch.empty(n, c, device=x.device) for _ in range(2))
+    grid, blocks = _whole(n, c)
+    _programs().moments[grid](x, pivot, plain, square, h * w, c, **blocks)
+    return plain, square
+
+
+def sums(
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    mean: torch.Tensor,
+    shortcut: torch.Tensor | None,
+    slope: float,
+    pool: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `core.models.kernels.sums`."""
+    n, c, h, w = x.shape
+    plain, centred = (torch.empty(n, c, device=x.device) for _ in range(2))
+    given = x, x if shortcut is None else shortcut, dy, scale, shift, mean, plain, centred
+    rest = (h, w, c, _stride(scale), _stride(mean), slope, pool, shortcut is not None)
+    grid, blocks = _whole(n, c)
+    _programs().sums[grid](*given, *rest, **blocks)
+    return plain, centred
+
+
+def statistics(
+    plain: torch.Tensor,
+    square: torch.Tensor,
+    pivot: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    group: torch.Tensor | None,
+    values: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """See `core.models.kernels.statistics`."""
+    count = values[:, None].clamp_min(1)
+    off, square = (_summed(each, group, len(values)) / count for each in (plain, square))
+    full = values[:, None] > 0
+    mean = torch.where(full, off + pivot, 0.0).float()
+    variance = (square - off.square()).clamp_min(0).float()
+    rate = (variance + eps).rsqrt()
+    scale = rate * weight
+    return mean, variance, rate, scale, bias - mean * scale
+
+
+def slopes(
+    plain: torch.Tensor,
+    centred: torch.Tensor,
+    weight: torch.Tensor,
+    group: torch.Tensor | None,
+    values: torch.Tensor,
+    mean: torch.Tensor,
+    rate: torch.Tensor,
+    d_mean: torch.Tensor | None,
+    d_variance: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """See `core.models.kernels.slopes`; the formulas stand in `core.models.fused`."""
+    dz, dz_x = (_summed(each, group, len(values)) for each in (plain, centred))
+    r, count = rate.double(), values[:, None].clamp_min(1)
+    # dv = -1/2 w r^3 sum dz (x - m),  dm = -w r sum dz
+    dv = -0.5 * weight * r.pow(3) * dz_x + (0 if d_variance is None else d_variance)
+    dm = -weight * r * dz + (0 if d_mean is None else d_mean)
+    # 2 dv / n (x - m) + dm / n as a line in x
+    slant = 2 * dv / count
+    offset = dm / count - slant * mean
+    return slant.float(), offset.float(), (r * dz_x).sum(0).float(), dz.sum(0).float()
+
+
+def _summed(rows: torch.Tensor, group: torch.Tensor | None, groups: int) -> torch.Tensor:
+    """Sums of rows (N, C) over each group, (G, C), in float64."""
+    if group is None:
+        return rows.sum(0, keepdim=True, dtype=torch.float64)
+    empty = rows.new_zeros(groups, rows.shape[1], dtype=torch.float64)
+    return empty.index_add(0, group, rows.double())
+
+
+def _parted(n: int, positions: int, c: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """A program for every image and some of its positions."""
+    channels = 1 << (c - 1).bit_length()
+    some = max(POSITIONS, 2048 // channels)
+    return (n, -(-positions // some)), {"P": some, "C_ALL": channels}
+
+
+def _whole(n: int, c: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """A program for every image and some of its channels, which goes over all positions."""
+    channels = min(32, 1 << (c - 1).bit_length())
+    return (n, -(-c // channels)), {"P": 64, "C_SOME": channels}
+
+
+def _stride(values: torch.Tensor) -> int:
+    """How far the next image's values are: 0 where all images have the same."""
+    return values.shape[1] if len(values) > 1 else 0
