@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from core.replay import Steps
 from core.rng import Rng
 
 #: from a model, a batch of images (N, C, H, W) and their labels (N,) to the loss that is minimised
@@ -51,6 +52,11 @@ def adam(
 ) -> torch.optim.Adam:
     """Adam with this beta_1, and 0.999 as beta_2; weight decay is added to the gradient, not decoupled."""
     return torch.optim.Adam(parameters, lr=lr, betas=(beta, 0.999), weight_decay=weight_decay)
+
+
+def can_be_replayed(optimiser: torch.optim.Optimizer) -> bool:
+    """Whether a step of it computes all on the device: Adam counts its steps on the CPU, unless told."""
+    return all(group.get("capturable", True) for group in optimiser.param_groups)
 
 
 def scale_rates(optimisers: Iterable[torch.optim.Optimizer], factor: float) -> None:
@@ -96,8 +102,10 @@ def train(
     rng: Rng,
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
     halfway: Callable[[], None] | None = None,
+    steady: bool = True,
 ) -> None:
-    """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU.
+    """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU, which may
+    replay a step for others (`core.replay`).
 
     Args:
         images: (N, C, H, W) on the model's device, in the form that `objective` takes; labels: (N,)
@@ -107,12 +115,21 @@ def train(
             `settings` says.
         halfway: called once, when half of the steps (rounded down) are done; not called when there
             is one step only.
+        steady: whether calls of `objective` differ in their batch alone, and in what is drawn on the
+            GPU: where Python decides something anew at each step, none can be replayed.
     """
     optimisers = [sgd(model.parameters(), settings)] if optimisers is None else optimisers
     model.train()
-    for step, batch in enumerate(
+
+    def step(batch: torch.Tensor) -> None:
+        take_step(objective(model, images[batch], labels[batch]), *optimisers)
+
+    able = steady and all(map(can_be_replayed, optimisers))
+    taking = Steps(step, steps, settings.batch_size, labels.device, able)
+    for place, batch in enumerate(
         batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
     ):
-        if halfway is not None and step == max(steps // 2, 1):
+        if halfway is not None and place == max(steps // 2, 1):
             halfway()
-        take_step(objective(model, images[batch], labels[batch]), *optimisers)
+            taking.forget()
+        taking.take(batch)

@@ -5,18 +5,21 @@ place; `python -m core gpu-check` runs this file on a real one.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from core import models
+from core import models, replay
 from core.condensation import LatentEncoder, mmd
 from core.condensation.alongside import Alongside
 from core.condensation.augment import TRANSFORMS, Augmentation, augment
+from core.federation.local_training import LocalTraining
 from core.models import Stacked
 from core.rng import Rng
 from core.server import hard_negatives, relational_contrastive_loss
+from core.training import train
 from tests.elsewhere import elsewhere
 
 Results = list[torch.Tensor]
@@ -56,6 +59,19 @@ def training(name: str, put: Put) -> Results:
     F.cross_entropy(logits, put(torch.arange(6) % 4)).backward()
     gradients = [weight.grad for weight in model.parameters()]
     return [logits, images.grad, *gradients, *model.buffers()]
+
+
+def replayed(put: Put) -> Results:
+    """Weights and statistics after steps of training, which a GPU replays (see `core.replay`)."""
+    model, images = put(network("convnet")), put(drawn(14, 3, 16, 16))
+    settings = LocalTraining(lr=0.01, batch_size=4)
+
+    def objective(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(images), labels)
+
+    with patch.object(replay, "WORTH", 0):
+        train(model, images, put(torch.arange(14) % 4), settings, 9, objective, Rng(0))
+    return [*model.parameters(), *model.buffers()]
 
 
 def stacked(name: str, put: Put) -> Results:
@@ -111,6 +127,13 @@ def contrast(put: Put) -> Results:
     return [loss, *torch.autograd.grad(loss, z)]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_steps_are_replayed_and_not_started_one_by_one(capsys):
+    replay._tell.cache_clear()
+    replayed(lambda given: given.to("cuda"))
+    assert not capsys.readouterr().err
+
+
 SMALL = ("convnet", "lenet", "resnet8")
 CASES: dict[str, Callable[[Put], Results]] = {
     **{f"training {name}": lambda put, name=name: training(name, put) for name in models.names()},
@@ -124,6 +147,7 @@ CASES: dict[str, Callable[[Put], Results]] = {
         f"latent, {word}": lambda put, given=given: latent(given, put)
         for word, given in (("own", False), ("given", True))
     },
+    "replayed": replayed,
     "twice derived": twice_derived,
     "contrast": contrast,
 }

@@ -333,7 +333,9 @@ class FedMK(condensing.Condensing):
 
         optimisers, learn = [sgd(model.parameters(), training)], rng.at("learn")
         slower = partial(scale_rates, optimisers, training.decay)
-        train(model, images, labels, training, steps, objective, learn, optimisers, slower)
+        train(
+            model, images, labels, training, steps, objective, learn, optimisers, slower, not beta
+        )
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared

@@ -192,6 +192,7 @@ class FLMRCM(fedavg.FedAvg):
             s.steps(len(client)),
             self.aligned(client.task, identifier, optimiser, latents),
             rng,
+            steady=False,  # Adam counts the identifier's steps on the host
         )
         client.memory |= pack(identifier, "identifier/")
         client.memory |= pack_optimiser(optimiser, identifier, "identifier/adam/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,8 +127,7 @@ class Segmentation(Dense):
         """
         outputs, weights = outputs.float(), self.dataset.weights
         if weights:
-            weight = torch.tensor(weights).to(outputs.device, non_blocking=True)
-            return F.cross_entropy(outputs, labels.long(), weight)
+            return F.cross_entropy(outputs, labels.long(), _on(outputs.device, weights))
         from monai.losses import DiceCELoss
 
         return DiceCELoss(to_onehot_y=True, softmax=True)(outputs, labels[:, None].long())
@@ -200,6 +200,12 @@ class Reconstruction(Dense):
         assert data.masks is not None
         found, truth = self.predict(outputs)[0].cpu().numpy(), data.masks[number].numpy() / 255
         return _means([metrics.reconstruction(*pair) for pair in zip(truth, found, strict=True)])
+
+
+@functools.cache
+def _on(device: torch.device, values: tuple[float, ...]) -> torch.Tensor:
+    """Numbers on a device; kept, as a step that is replayed there takes nothing from the host."""
+    return torch.tensor(values).to(device, non_blocking=True)
 
 
 def _size(data: Split, number: int) -> tuple[int, int]:

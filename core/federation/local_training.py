@@ -83,6 +83,7 @@ def train(
     rng: Rng,
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
     halfway: Callable[[], None] | None = None,
+    steady: bool = True,
 ) -> None:
     """`core.training.train` of a client: its images are augmented as the settings say, each batch
     with draws of its own.
@@ -93,7 +94,9 @@ def train(
                 "local_augmentation crop_flip moves images and not their masks: set it to none"
             )
         objective = _cropped(objective, rng.at("crop_flip").generator(labels.device))
-    training.train(model, images, labels, settings, steps, objective, rng, optimisers, halfway)
+    training.train(
+        model, images, labels, settings, steps, objective, rng, optimisers, halfway, steady
+    )
 
 
 def _cropped(objective: Objective, draws: torch.Generator) -> Objective:

@@ -192,7 +192,8 @@ def projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.o
     if contrast.projector_training == "together":
         return sgd(parameters, settings)
     contrast.projector.zero_grad(set_to_none=True)
-    return _AccumulatingAdam(parameters, lr=0.01)
+    # on a GPU the count of steps, which changes the rate, must be there too: see `core.replay`
+    return _AccumulatingAdam(parameters, lr=0.01, capturable=parameters[0].is_cuda)
 
 
 def outputs_of(

@@ -1,0 +1,91 @@
+"""What stands in for a CUDA graph: operations that are noted and undone, and done again on request.
+
+As on a GPU, a recording changes nothing, holds the tensors and numbers that it saw, and refuses what
+waits for the device or takes something from the host. It draws on from a generator at each replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from tests.elsewhere import WAITS, Elsewhere, _storage, aten
+
+#: operations that tell PyTorch's profiler where it is, and nothing else
+SILENT = {"profiler"}
+
+
+class Refused(RuntimeError):
+    """What CUDA does not record."""
+
+
+class Tape(TorchDispatchMode):
+    """The operations of one piece of work on the device of `places`."""
+
+    def __init__(self, places: Elsewhere, work: Callable[[], None]) -> None:
+        super().__init__()
+        self.places = places
+        self.noted: list[tuple[Any, Any, Any, Any]] = []
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.states: dict[torch.Generator, torch.Tensor] = {}
+        waited = places.waits.copy()
+        try:
+            with self:
+                work()
+        finally:  # what CUDA records it does not do
+            for tensor, value in reversed(self.before.values()):  # one may be a view of another
+                tensor.data.copy_(value)
+            for generator, state in self.states.items():
+                generator.set_state(state)
+        if places.waits != waited:
+            raise Refused(f"it waits: {places.waits - waited}")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in SILENT:
+            return func(*args, **kwargs)
+        if func.overloadpacket in WAITS:
+            raise Refused(f"{func} needs a value")
+        if self.places.placing and func.overloadpacket is aten.clone:
+            raise Refused("a copy from the host or to it")
+        for tensor in [] if self.places.placing else tree_flatten((args, kwargs))[0]:
+            if isinstance(tensor, torch.Tensor) and tensor.dim() and not self._far(tensor):
+                raise Refused(f"{func} takes {tuple(tensor.shape)} from the host")
+        for tensor in _written(func, args, kwargs):
+            self.before.setdefault(id(tensor), (tensor, tensor.detach().clone()))
+        generator = kwargs.get("generator")
+        if generator is not None:
+            self.states.setdefault(generator, generator.get_state())
+        result = func(*args, **kwargs)
+        self.noted.append((func, args, kwargs, result))
+        return result
+
+    def _far(self, tensor: torch.Tensor) -> bool:
+        return self.places.holds(tensor) or _storage(tensor)._cdata in self.places.anywhere
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Do it all again, in the same places."""
+        for func, args, kwargs, result in self.noted:
+            with torch._C.DisableTorchFunction():  # nobody asks for a device here
+                found = func(*args, **kwargs)
+            for old, new in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.data.copy_(new)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operation changes in place."""
+    if func.overloadpacket is aten.native_batch_norm:  # its schema does not say so
+        return [each for each in args[3:5] if each is not None and args[5]]
+    named = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | kwargs
+    changed = [
+        named[one.name]
+        for one in func._schema.arguments
+        if one.alias_info is not None and one.alias_info.is_write and one.name in named
+    ]
+    return [each for each in tree_flatten(changed)[0] if isinstance(each, torch.Tensor)]

@@ -1,0 +1,144 @@
+"""A step of training that is recorded once and replayed does what steps from Python do."""
+
+import attrs
+import pytest
+import torch
+from torch import nn
+
+from core import replay
+from core.federation import Client, Runtime, Schedule, rounds
+from core.federation.local_training import LocalTraining
+from core.rng import Rng
+from core.training import train
+from tests.algorithms.subjects import subjects, task
+from tests.elsewhere import elsewhere
+from tests.tape import Refused, Tape
+
+#: how often loops of steps go round
+TURNS = ("local_steps", "initial_steps", "server_steps", "generator_steps")
+#: of these all steps are taken one by one: their objectives or optimisers ask the host
+HOST = {"fedmk", "flmrcm", "fedmd"}
+#: networks as small as here train abreast, in a loop of its own
+ABREAST = {"fedavg", "fedavgm", "feddf", "feddistill", "fedensemble", "fedgen", "fedprox"}
+#: has other loops only
+OTHER = {"asyndgan"}
+SUBJECTS = {
+    name: each for name, each in subjects().items() if each.name not in HOST | ABREAST | OTHER
+}
+
+
+def recorder(places, taped):
+    """What takes the place of `core.replay.record`; the recordings end in a list."""
+
+    def record(work, device):
+        taped.append(Tape(places, work))
+        return taped[-1]
+
+    return record
+
+
+def trained(subject, monkeypatch, worth):
+    """The state after two rounds of two clients on what stands in for a GPU, and the recordings."""
+    taped = []
+    with elsewhere() as places, monkeypatch.context() as patched:
+        patched.setattr(replay, "WORTH", worth)
+        patched.setattr(replay, "record", recorder(places, taped))
+        here = task(subject.learns)
+        few = here.dataset.test.rows(torch.arange(4 if subject.learns == "classification" else 1))
+        there = attrs.evolve(
+            here,
+            dataset=attrs.evolve(here.dataset, test=few),
+            runtime=Runtime(torch.device("cuda")),
+        )
+        data = here.dataset.train
+        clients = [
+            Client(k, there, data.images[rows].to("cuda"), data.targets[rows].to("cuda"))
+            for k, rows in enumerate((slice(0, 14), slice(14, 31)))
+        ]
+        steps = {name: 8 for name in TURNS if getattr(subject.settings, name, None)}
+        algorithm = subject.kind(
+            attrs.evolve(subject.settings, **steps), Schedule(clients=2, active=2, rounds=2)
+        )
+        state = list(rounds(algorithm, there, clients, 7))[-1].state
+        tensors = {name: value.detach().clone() for name, value in state.tensors.items()}
+    return tensors, taped
+
+
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
+def test_an_algorithm_learns_the_same(subject, monkeypatch, capsys):
+    usual, none = trained(subject, monkeypatch, 10**9)
+    replayed, taped = trained(subject, monkeypatch, 0)
+    assert not none
+    assert "one by one" not in capsys.readouterr().err
+    assert taped
+    assert usual.keys() == replayed.keys()
+    for name, value in usual.items():
+        torch.testing.assert_close(replayed[name], value, rtol=0, atol=0, msg=name, equal_nan=True)
+
+
+def fitted(monkeypatch, places, objective, steps=12, halfway=None, lr=0.5):
+    """The weights of a line after some steps down an objective, and the recordings."""
+    taped = []
+    with monkeypatch.context() as patched:
+        patched.setattr(replay, "WORTH", 0)
+        patched.setattr(replay, "record", recorder(places, taped))
+        x = torch.arange(10.0)[:, None].to("cuda")
+        model = nn.Linear(1, 1).to("cuda")
+        with torch.no_grad():
+            model.weight.fill_(0.0), model.bias.fill_(0.0)
+        settings = LocalTraining(lr=lr, batch_size=4, momentum=0.0, weight_decay=0.0)
+        labels = torch.zeros(10, dtype=torch.int64).to("cuda")
+        train(model, x, labels, settings, steps, objective, Rng(0), None, halfway)
+        return model.bias.item(), taped
+
+
+def test_a_recording_is_made_anew_half_way(monkeypatch):
+    slope = [1.0]
+
+    def objective(model, images, labels):
+        return -slope[0] * model.bias.sum()
+
+    def halfway():
+        slope[0] = 10.0
+
+    with elsewhere() as places:
+        # six steps of 0.5 and six of 5
+        found, taped = fitted(monkeypatch, places, objective, halfway=halfway)
+    assert found == pytest.approx(33.0) and len(taped) == 2
+
+
+def test_what_needs_the_host_is_done_step_by_step_and_told_once(monkeypatch, capsys):
+    replay._tell.cache_clear()
+    calls = []
+
+    def objective(model, images, labels):
+        calls.append(float(images.sum()))  # waits
+        return -model.bias.sum()
+
+    with elsewhere() as places:
+        found, taped = fitted(monkeypatch, places, objective)
+        fitted(monkeypatch, places, objective)
+    assert found == pytest.approx(6.0) and not taped
+    said = capsys.readouterr().err
+    assert said.count("one by one, slower") == 1 and "_local_scalar_dense" in said
+    assert len(calls) == 2 * 12
+
+
+def test_a_recording_does_nothing_yet_and_draws_on(monkeypatch):
+    with elsewhere() as places:
+        draws, total = Rng(3).generator("cuda"), torch.zeros(2).to("cuda")
+
+        def work():
+            total.add_(torch.rand(2, generator=draws, device="cuda"))
+
+        tape, same = Tape(places, work), Rng(3).generator("cuda")
+        assert total.tolist() == [0.0, 0.0]
+        wanted = torch.zeros(2)
+        for _ in range(2):
+            tape.replay()
+            wanted += torch.rand(2, generator=same, device="cuda").cpu()
+        assert total.tolist() == wanted.tolist()
+        assert draws in replay.on_device(torch.device("cuda", 0))
+        host = torch.ones(2)
+        with pytest.raises(Refused):
+            Tape(places, lambda: total.add_(host.to("cuda", non_blocking=True)))
