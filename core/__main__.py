@@ -6,9 +6,17 @@ import os
 import signal
 import sys
 
-from core.cli import cells, run, tools  # noqa: F401  (their verbs enter the application)
-from core.cli.app import app
-from core.errors import InputError, one_line
+try:
+    from core.cli import cells, run, tools  # noqa: F401  (their verbs enter the application)
+    from core.cli.app import app
+    from core.errors import InputError, one_line
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.split(".")[0] == "core":
+        raise
+    sys.exit(
+        f"error: the package {missing.name} is not installed for {sys.executable}; "
+        "run `make install` once, then `. .venv/bin/activate` in every shell"
+    )
 
 
 def _joined(arguments: list[str]) -> list[str]:

@@ -22,9 +22,10 @@ CORE = ROOT / "core"
 #: the floor of each part of the package; parts of one floor do not know each other
 FLOORS = {
     "errors": -2,
-    "rng": -1,
+    "rng": -2,
     "checks": -1,
     "files": -1,
+    "replay": -1,
     "training": 0,
     "data": 0,
     "models": 0,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from core.cli.app import Device, Precision, app, fail_where, pairs
-from core.errors import InputError, listed
+from core.errors import InputError, listed, printable
 
 
 @app.command()
@@ -90,6 +90,8 @@ def data_(
     for info in data.available():
         there = _own(info.name) if data.is_own(info.name) else _sizes(info)
         print(f"{info.name:20}  {there if info.present else 'missing: ' + info.how_to_get}")
+    for name, wrong in data.no_data().items():
+        print(f"{printable(name):20}  not a data set: {printable(wrong)}")
 
 
 def _sizes(info: Any) -> str:

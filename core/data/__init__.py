@@ -7,7 +7,7 @@
 
 from core.data.conversion import convert
 from core.data.dataset import Dataset, Split, with_validation
-from core.data.loading import available, get, is_own, load, present_names
+from core.data.loading import available, get, is_own, load, no_data, present_names
 
 __all__ = [
     "Dataset",
@@ -17,6 +17,7 @@ __all__ = [
     "get",
     "is_own",
     "load",
+    "no_data",
     "present_names",
     "with_validation",
 ]

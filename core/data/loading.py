@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -184,13 +185,26 @@ def available(root: str | Path | None = None) -> list[DatasetInfo]:
                 source.name, source.sizes, source.origin, source.licence, bool(there), how, there
             )
         )
-    for path in sorted(folder.glob("*.npz")):
-        try:
-            mine = _resolve(path.stem, None) is None and in_layout(path)
-        except InputError:
-            continue
-        if mine:
+    for path, wrong in _yours(folder):
+        if not wrong:
             rows.append(
                 DatasetInfo(path.stem, (), "your own file", "yours", True, f"is {path.name}", ())
             )
     return rows
+
+
+def no_data(root: str | Path | None = None) -> dict[str, str]:
+    """The user's own npz files in the data folder that are no data set, by name, and why."""
+    return {path.name: wrong for path, wrong in _yours(data_root(root)) if wrong}
+
+
+def _yours(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The npz files that are not of a known data set, and what keeps one from being a data set."""
+    for path in sorted(folder.glob("*.npz")):
+        try:
+            if _resolve(path.stem, None) is not None:
+                continue
+        except InputError as error:
+            yield path, str(error)
+        else:
+            yield path, "" if in_layout(path) else "is no npz file with an array train_images"

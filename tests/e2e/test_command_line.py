@@ -1,6 +1,9 @@
 """What the command line says where a user tries things of their own."""
 
 import json
+import os
+import subprocess
+import sys
 
 import attrs
 import numpy as np
@@ -68,6 +71,9 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
         arrays |= {f"{part}_labels": told for part in ("train", "test")}
         np.savez(tmp_path / f"{name}.npz", **arrays)
     np.savez(tmp_path / "halved.npz", train_images=images, train_labels=labels)
+    np.savez(tmp_path / "weights.npz", w=images)
+    np.savez(tmp_path / "my+data.npz", **arrays)
+    (tmp_path / "broken.npz").write_bytes(b"PK")
     assert main(["data"]) == 0
     said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert said["sound"].endswith("here, your own file")
@@ -75,6 +81,27 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
     assert "all images are of one class" in said["alike"]
     assert said["gaps"].endswith("your own file, but no training image is of class 1")
     assert "test_images" in said["halved"]
+    for name in ("weights.npz", "broken.npz"):
+        assert said[name].endswith("not a data set: is no npz file with an array train_images")
+    assert "not a data set" in said["my+data.npz"]
+
+
+def test_a_python_without_the_packages_gets_one_line(tmp_path):
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no', name='typer')")
+    done = subprocess.run(
+        [sys.executable, "-m", "core"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "the package typer is not installed" in done.stderr and "make install" in done.stderr
+
+
+def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
+    monkeypatch.setenv("FEDCON_KERNELS", "eagre")
+    assert main(["run", "--algorithm", "fedavg", "--profile", "quick"]) == 2
+    assert "did you mean 'eager'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

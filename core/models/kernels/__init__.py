@@ -25,6 +25,8 @@ from pathlib import Path
 
 import torch
 
+from core.errors import unknown
+
 NAMES = ("fused.cpp", "winograd.cpp", "images_last.cpp", "rows.cpp")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
 HEADER = Path(__file__).with_name("vectors.h")
@@ -54,8 +56,16 @@ def eager() -> Iterator[None]:
 
 
 def off() -> bool:
-    """Whether `eager` has been asked for here."""
-    return _off.get()
+    """Whether somebody asked to do without, by `eager` or for the whole process."""
+    return _off.get() or _unwanted()
+
+
+def _unwanted() -> bool:
+    """Whether `FEDCON_KERNELS` is "eager". Raises InputError where it is anything else."""
+    asked = os.environ.get("FEDCON_KERNELS", "")
+    if asked.lower() not in ("", "eager"):
+        raise unknown("value of FEDCON_KERNELS", asked, ("eager",))
+    return bool(asked)
 
 
 def in_use() -> str:
@@ -95,7 +105,7 @@ def keep_memory() -> None:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled passes; None, which is said once, where they cannot be had."""
-    if os.environ.get("FEDCON_KERNELS", "").lower() == "eager":
+    if _unwanted():
         return None
     keep_memory()
     compiler = next(

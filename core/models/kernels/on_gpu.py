@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 from typing import Any
 
 import torch
@@ -25,8 +24,7 @@ def in_use() -> str:
     """ "fused" where there is Triton and nobody asked to do without (`FEDCON_KERNELS=eager`), else
     "eager": what condensation on a GPU runs by.
     """
-    unwanted = kernels.off() or os.environ.get("FEDCON_KERNELS", "").lower() == "eager"
-    return "fused" if not unwanted and _there() else "eager"
+    return "fused" if _there() and not kernels.off() else "eager"
 
 
 @functools.cache
