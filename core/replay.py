@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import Protocol
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
-
-from core.rng import on_device
+from torch.overrides import TorchFunctionMode
 
 #: steps taken one by one before a recording: optimisers make their state in the first
 WARM = 3
 #: steps from which a recording pays: it takes as long as some twenty-five
 WORTH = 100
+#: devices on which a recording failed in a way that leaves PyTorch's graphs unusable
+_spoilt: set[torch.device] = set()
 
 
 class Replayable(Protocol):
@@ -31,19 +33,54 @@ class Replayable(Protocol):
         """Do it again."""
 
 
-def record(work: Callable[[], None], device: torch.device) -> Replayable:
-    """What `work` starts on a GPU, recorded and not done. Raises RuntimeError where it waits for the
-    GPU or takes something from the host.
+def record(
+    work: Callable[[], None], device: torch.device, draws: Sequence[torch.Generator]
+) -> Replayable:
+    """What `work` starts on a GPU, recorded and not done; `draws` are the generators there that it
+    draws from. Raises RuntimeError where it waits for the GPU or takes something from the host.
     """
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    for generator in on_device(device):
-        graph.register_generator_state(generator)
-    try:
-        with torch.cuda.device(device), torch.cuda.graph(graph):
-            work()
-    finally:
-        torch.cuda.set_stream(stream)  # an error leaves the stream of the recording behind
+    with torch.cuda.device(device):
+        stream, mode = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
+        graph = torch.cuda.CUDAGraph()
+        for generator in draws:
+            graph.register_generator_state(generator)
+        try:
+            with torch.cuda.graph(graph, stream=_aside(device)):
+                # who waits is told so by PyTorch: CUDA would end the recording, and leave half of it
+                _when_waiting("error")
+                try:
+                    work()
+                finally:
+                    _when_waiting(mode)
+        finally:
+            torch.cuda.set_stream(stream)  # an error leaves the stream of the recording behind
     return graph
+
+
+@functools.cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Where recordings are made: PyTorch's own stream for them belongs to one device."""
+    return torch.cuda.Stream(device)
+
+
+def _when_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that this is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+class _Draws(TorchFunctionMode):
+    """Notes the generators of a device that are drawn from."""
+
+    def __init__(self, device: torch.device, found: list[torch.Generator]) -> None:
+        super().__init__()
+        self.device, self.found = device, found
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = (kwargs or {}).get("generator")
+        if isinstance(made, torch.Generator) and made.device == self.device:
+            self.found += [] if any(made is one for one in self.found) else [made]
+        return func(*args, **(kwargs or {}))
 
 
 class Steps:
@@ -66,31 +103,51 @@ class Steps:
         able: bool = True,
     ) -> None:
         self.step, self.size, self.device = step, size, device
-        self.worth = able and device.type == "cuda" and total >= WORTH
-        self.taken = 0
+        self.worth = able and device.type == "cuda" and total >= WORTH and device not in _spoilt
+        self.warm = 0
         self.batch = torch.zeros(size, dtype=torch.int64, device=device)
+        self.draws: list[torch.Generator] = []
         self.recorded: Replayable | None = None
 
     def take(self, batch: torch.Tensor) -> None:
         """A step on a batch."""
-        if not self.worth or self.taken < WARM or len(batch) != self.size:
-            self.taken += 1
+        if not self.worth or len(batch) != self.size:
             self.step(batch)
-            return
-        self.batch.copy_(batch)
-        if self.recorded is None:
-            try:
-                self.recorded = record(lambda: self.step(self.batch), self.device)
-            except RuntimeError as error:
-                self.worth = False
-                _tell(str(error).strip().splitlines()[0])
+        elif self.warm < WARM:
+            self.warm += 1
+            with _Draws(self.device, self.draws):
                 self.step(batch)
-                return
-        self.recorded.replay()
+        else:
+            self._replay(batch)
 
     def forget(self) -> None:
-        """Record anew: a rate or a weight has changed, which a recording holds as a number."""
-        self.recorded = None
+        """Record anew, after one more step from Python: a rate or a weight has changed, which a
+        recording holds as a number.
+        """
+        self.recorded, self.warm = None, min(self.warm, WARM - 1)
+
+    def _replay(self, batch: torch.Tensor) -> None:
+        self.batch.copy_(batch)
+        if self.recorded is None and (why := self._record()):
+            self.worth = False
+            _tell(why)
+            self.step(batch)
+            return
+        assert self.recorded is not None
+        self.recorded.replay()
+
+    def _record(self) -> str:
+        """Record a step; why that cannot be, or nothing."""
+        try:
+            self.recorded = record(lambda: self.step(self.batch), self.device, self.draws)
+        except RuntimeError as error:
+            if isinstance(error, torch.AcceleratorError):
+                _spoilt.add(self.device)
+            first: BaseException = error
+            while first.__context__ is not None:
+                first = first.__context__
+            return str(first).strip().partition("\n")[0] or type(first).__name__
+        return ""
 
 
 @functools.cache

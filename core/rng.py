@@ -5,19 +5,10 @@ of the draw.
 from __future__ import annotations
 
 import hashlib
-import weakref
 
 import attrs
 import numpy as np
 import torch
-
-#: generators that are elsewhere than on the CPU and in use
-_elsewhere: weakref.WeakSet[torch.Generator] = weakref.WeakSet()
-
-
-def on_device(device: torch.device) -> list[torch.Generator]:
-    """The generators on a GPU that somebody draws from."""
-    return [each for each in _elsewhere if each.device == device]
 
 
 @attrs.frozen
@@ -45,10 +36,7 @@ class Rng:
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh torch generator at the start of this node's stream."""
-        made = torch.Generator(device=device).manual_seed(self.key)
-        if torch.device(device).type != "cpu":
-            _elsewhere.add(made)
-        return made
+        return torch.Generator(device=device).manual_seed(self.key)
 
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at the start of this node's stream."""

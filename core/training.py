@@ -55,8 +55,13 @@ def adam(
 
 
 def can_be_replayed(optimiser: torch.optim.Optimizer) -> bool:
-    """Whether a step of it computes all on the device: Adam counts its steps on the CPU, unless told."""
-    return all(group.get("capturable", True) for group in optimiser.param_groups)
+    """Whether a step of it computes all on the device: Adam counts its steps on the CPU, unless told;
+    a hook may change a rate.
+    """
+    if optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks:
+        return False
+    told = all(group.get("capturable", False) for group in optimiser.param_groups)
+    return told or isinstance(optimiser, torch.optim.SGD)
 
 
 def scale_rates(optimisers: Iterable[torch.optim.Optimizer], factor: float) -> None:
@@ -104,8 +109,8 @@ def train(
     halfway: Callable[[], None] | None = None,
     steady: bool = True,
 ) -> None:
-    """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU, which may
-    replay a step for others (`core.replay`).
+    """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU but the
+    recording of a step, which then replays it for the others (`core.replay`).
 
     Args:
         images: (N, C, H, W) on the model's device, in the form that `objective` takes; labels: (N,)
@@ -125,7 +130,8 @@ def train(
         take_step(objective(model, images[batch], labels[batch]), *optimisers)
 
     able = steady and all(map(can_be_replayed, optimisers))
-    taking = Steps(step, steps, settings.batch_size, labels.device, able)
+    size = min(settings.batch_size, len(labels))
+    taking = Steps(step, steps, size, labels.device, able)
     for place, batch in enumerate(
         batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
     ):

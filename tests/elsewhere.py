@@ -25,6 +25,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from core.models.kernels import on_gpu
+
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 CORE = str(Path(__file__).parents[1] / "core") + "/"
 
@@ -242,5 +244,9 @@ def elsewhere() -> Iterator[Elsewhere]:
             return CUDA if self._cdata in places.generators else CPU
 
     waiting = patch.object(torch.cuda, "synchronize", lambda device=None: None)
-    with patch.object(torch, "Generator", Generator), waiting, places.operations, places:
+    programs = patch.object(
+        on_gpu, "_there", lambda: False
+    )  # a real GPU could not read these tensors
+    made = patch.object(torch, "Generator", Generator)
+    with made, waiting, programs, places.operations, places:
         yield places

@@ -61,12 +61,14 @@ def training(name: str, put: Put) -> Results:
     return [logits, images.grad, *gradients, *model.buffers()]
 
 
-def replayed(put: Put) -> Results:
+def replayed(put: Put, draws: torch.Generator | None = None) -> Results:
     """Weights and statistics after steps of training, which a GPU replays (see `core.replay`)."""
     model, images = put(network("convnet")), put(drawn(14, 3, 16, 16))
     settings = LocalTraining(lr=0.01, batch_size=4)
 
     def objective(model: Any, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if draws is not None:
+            images = images + torch.randn(images.shape, generator=draws, device=images.device)
         return F.cross_entropy(model(images), labels)
 
     with patch.object(replay, "WORTH", 0):
@@ -128,10 +130,24 @@ def contrast(put: Put) -> Results:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_steps_are_replayed_and_not_started_one_by_one(capsys):
-    replay._tell.cache_clear()
-    replayed(lambda given: given.to("cuda"))
-    assert not capsys.readouterr().err
+def test_a_gpu_replays_steps_with_fresh_draws(monkeypatch):
+    taken = []
+
+    def record(*given):
+        taken.append(recording := made(*given))
+        return recording
+
+    made = replay.record
+    monkeypatch.setattr(replay, "record", record)
+    usual, again = Rng(1).generator("cuda"), Rng(1).generator("cuda")
+    with a_gpu():
+        found = replayed(lambda given: given.to("cuda"), again)
+        assert len(taken) == 1
+        monkeypatch.setattr(replay, "WARM", 99)
+        wanted = replayed(lambda given: given.to("cuda"), usual)
+    assert len(taken) == 1 and torch.equal(usual.get_state(), again.get_state())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 SMALL = ("convnet", "lenet", "resnet8")

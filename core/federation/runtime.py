@@ -87,6 +87,8 @@ class Runtime:
             raise unknown("precision", precision, ("auto", *PRECISIONS))
         if device.startswith("cuda"):
             torch.backends.cudnn.allow_tf32 = False
+        if ":" in device:
+            torch.cuda.set_device(device)  # what is started without a tensor goes there, too
         return cls(torch.device(device), precision)
 
     def autocast(self) -> AbstractContextManager:

@@ -8,11 +8,12 @@ to the same number, so that the same call gives the same bits.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import sys
 from typing import Any
 
 import torch
 
+from core.errors import one_line
 from core.models import kernels
 
 #: positions that a program takes at once
@@ -29,7 +30,18 @@ def in_use() -> str:
 
 @functools.cache
 def _there() -> bool:
-    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    """Whether Triton is there and can build a program, for which it needs a C compiler; said once."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        one = torch.ones(1, 1, device="cuda")
+        forward(torch.ones(1, 1, 2, 2, device="cuda"), one, one, None, 0.0, 1)
+    except Exception as error:  # of many kinds: no Triton, no compiler, an old card
+        print(
+            f"condensation runs without fused kernels, slower: {one_line(error)}", file=sys.stderr
+        )
+        return False
+    return True
 
 
 def fits(*maps: torch.Tensor) -> bool:
@@ -48,12 +60,12 @@ def fits(*maps: torch.Tensor) -> bool:
     )
 
 
-@functools.cache
-def _programs() -> Any:
-    """The compiled programs: Triton is imported where it is used."""
+def _start(name: str, grid: tuple[int, int], *given: Any, **blocks: int) -> None:
+    """Start a program where its first tensor is. Triton is imported where it is used."""
     from core.models.kernels import triton_programs
 
-    return triton_programs
+    with torch.cuda.device_of(given[0]):
+        getattr(triton_programs, name)[grid](*given, **blocks, enable_fp_fusion=True)
 
 
 def forward(
@@ -71,7 +83,7 @@ def forward(
     grid, blocks = _parted(n, size[2] * size[3], c)
     given = x, x if shortcut is None else shortcut, scale, shift, y
     rest = (h, w, c, _stride(scale), slope, pool, shortcut is not None)
-    _programs().forward[grid](*given, *rest, **blocks)
+    _start("forward", grid, *given, *rest, **blocks)
     return y
 
 
@@ -93,7 +105,7 @@ def backward(
     other, out = (x, dx) if shortcut is None else (shortcut, dz)
     rest = (h, w, c, _stride(scale), _stride(a), slope, pool, shortcut is not None)
     given = x, other, dy, scale, shift, a, b, dx, out
-    _programs().backward[grid](*given, *rest, line is not None, **blocks)
+    _start("backward", grid, *given, *rest, line is not None, **blocks)
     return dx, dz
 
 
@@ -102,7 +114,7 @@ def moments(x: torch.Tensor, pivot: torch.Tensor) -> tuple[torch.Tensor, torch.T
     n, c, h, w = x.shape
     plain, square = (torch.empty(n, c, device=x.device) for _ in range(2))
     grid, blocks = _whole(n, c)
-    _programs().moments[grid](x, pivot, plain, square, h * w, c, **blocks)
+    _start("moments", grid, x, pivot, plain, square, h * w, c, **blocks)
     return plain, square
 
 
@@ -122,7 +134,7 @@ def sums(
     given = x, x if shortcut is None else shortcut, dy, scale, shift, mean, plain, centred
     rest = (h, w, c, _stride(scale), _stride(mean), slope, pool, shortcut is not None)
     grid, blocks = _whole(n, c)
-    _programs().sums[grid](*given, *rest, **blocks)
+    _start("sums", grid, *given, *rest, **blocks)
     return plain, centred
 
 
@@ -174,8 +186,9 @@ def _summed(rows: torch.Tensor, group: torch.Tensor | None, groups: int) -> torc
     """Sums of rows (N, C) over each group, (G, C), in float64."""
     if group is None:
         return rows.sum(0, keepdim=True, dtype=torch.float64)
-    empty = rows.new_zeros(groups, rows.shape[1], dtype=torch.float64)
-    return empty.index_add(0, group, rows.double())
+    # a product, not index_add, which adds in whatever order its threads come
+    of_group = group == torch.arange(groups, device=group.device)[:, None]
+    return of_group.double() @ rows.double()
 
 
 def _parted(n: int, positions: int, c: int) -> tuple[tuple[int, int], dict[str, int]]:
