@@ -33,13 +33,13 @@ def recorder(places, taped):
     return record
 
 
-def trained(subject, monkeypatch, worth):
+def trained(subject, monkeypatch, worth, small=0):
     """The state after two rounds of two clients on what stands in for a GPU, and the recordings."""
     taped = []
     with elsewhere() as places, monkeypatch.context() as patched:
         patched.setattr(replay, "WORTH", worth)
         patched.setattr(replay, "record", recorder(places, taped))
-        patched.setattr(abreast, "SMALL", 0)  # small networks would train in a loop of their own
+        patched.setattr(abreast, "SMALL", small)  # what is smaller has a loop of its own
         here = task(subject.learns)
         few = here.dataset.test.rows(torch.arange(4 if subject.learns == "classification" else 1))
         there = attrs.evolve(
@@ -71,6 +71,15 @@ def test_an_algorithm_learns_the_same(subject, monkeypatch, capsys):
     assert usual.keys() == replayed.keys()
     for name, value in usual.items():
         torch.testing.assert_close(replayed[name], value, rtol=0, atol=0, msg=name, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "feddistill tracking=run", "fedgen"])
+def test_clients_abreast_learn_the_same(name, monkeypatch, capsys):
+    usual, _ = trained(SUBJECTS[name], monkeypatch, 10**9, small=10**9)
+    replayed, taped = trained(SUBJECTS[name], monkeypatch, 0, small=10**9)
+    assert taped and "one by one" not in capsys.readouterr().err
+    for key, value in usual.items():
+        torch.testing.assert_close(replayed[key], value, rtol=0, atol=0, msg=key)
 
 
 def fitted(monkeypatch, places, objective, steps=12, halfway=None, batch_size=4):

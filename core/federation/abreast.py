@@ -13,6 +13,7 @@ from core.federation.task import Task
 from core.models.blocks import at_once
 from core.models.side_by_side import widened
 from core.models.stacked import Stacked
+from core.replay import Steps
 from core.rng import Rng
 from core.training import batches, sgd, take_step
 
@@ -52,7 +53,7 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
 
     The networks run side by side (`core.models.stacked`), so each goes on with weights, statistics and
     momentum of its own. Where a pass ends, a batch holds what is left over: clients whose batches are
-    equally large go together. Nothing in the loop waits for a GPU.
+    equally large go together. A GPU replays the steps in which all batches are full (`core.replay`).
     """
     networks = Stacked([learner.model.train() for learner in learners])
     optimiser = sgd((w for learner in learners for w in learner.model.parameters()), settings)
@@ -66,7 +67,10 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
         )
         for learner in learners
     )
-    for rows in zip(*drawn, strict=True):
+    sizes: list[int] = []
+
+    def step(batch: torch.Tensor) -> None:
+        rows = batch.split(sizes)
         # none has a part in another's loss, so that the sum has each one's gradient
         losses = [
             learners[k].loss(learners[k].model, outputs, learners[k].labels[rows[k]])
@@ -76,6 +80,13 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
             )
         ]
         take_step(torch.stack(losses).sum(), optimiser)
+
+    whole = sum(min(settings.batch_size, len(learner.labels)) for learner in learners)
+    first = learners[0].labels
+    taking = Steps(step, settings.steps(len(first)), whole, first.device)
+    for rows in zip(*drawn, strict=True):
+        sizes[:] = map(len, rows)
+        taking.take(torch.cat(rows))
 
 
 def _equally_large(rows: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
