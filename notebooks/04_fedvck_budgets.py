@@ -216,7 +216,7 @@ Markdown(
 
 # %% [markdown]
 # Has it converged? The same with other shares of the iterations and of the server's batches, one seed where the table
-# says no more:
+# says no more; [the beginning of runs with more than all of it](54_fedvck_moves) is on a page of its own:
 
 # %% tags=["hide-input"]
 shares = {
