@@ -333,9 +333,8 @@ class FedMK(condensing.Condensing):
 
         optimisers, learn = [sgd(model.parameters(), training)], rng.at("learn")
         slower = partial(scale_rates, optimisers, training.decay)
-        train(
-            model, images, labels, training, steps, objective, learn, optimisers, slower, not beta
-        )
+        given = (model, images, labels, training, steps, objective, learn, optimisers, slower)
+        train(*given, steady=not beta)  # the order of pseudo knowledge goes on in Python
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared
