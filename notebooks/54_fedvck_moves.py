@@ -214,7 +214,7 @@ Markdown(
     "After two rounds, with the number of seeds in brackets: "
     + ", ".join(f"{label} {of.mean():.1f}% ({len(of)})" for label, of in second)
     + f"; the authors {goal[2]:.1f}%. Four times the work differs from them by "
-    f"{top.mean() - goal[2]:+.1f} points, its own seeds by {top.std():.1f} "
+    f"{abs(top.mean() - goal[2]):.1f} points, its own seeds by {top.std():.1f} "
     f"(standard deviation). After four rounds twice the work has "
     f"{fourth.mean():.1f}%, the authors {goal[4]:.1f}%. So in these rounds the "
     "nearest reading lacks nothing but work, on both sides; whether that holds "
