@@ -78,8 +78,9 @@ class _Draws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = (kwargs or {}).get("generator")
-        if isinstance(made, torch.Generator) and made.device == self.device:
-            self.found += [] if any(made is one for one in self.found) else [made]
+        here = isinstance(made, torch.Generator) and made.device == self.device
+        if here and not any(made is one for one in self.found):
+            self.found.append(made)  # type: ignore[arg-type]
         return func(*args, **(kwargs or {}))
 
 

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from core import replay
-from core.federation import Client, Runtime, Schedule, abreast, rounds
+from core.federation import Schedule, abreast, rounds
 from core.federation.local_training import LocalTraining
 from core.rng import Rng
 from core.training import train
-from tests.algorithms.subjects import subjects, task
+from tests.algorithms.subjects import on_a_gpu, subjects
 from tests.elsewhere import elsewhere
 from tests.tape import Refused, Tape
 
@@ -40,18 +40,7 @@ def trained(subject, monkeypatch, worth, small=0):
         patched.setattr(replay, "WORTH", worth)
         patched.setattr(replay, "record", recorder(places, taped))
         patched.setattr(abreast, "SMALL", small)  # what is smaller has a loop of its own
-        here = task(subject.learns)
-        few = here.dataset.test.rows(torch.arange(4 if subject.learns == "classification" else 1))
-        there = attrs.evolve(
-            here,
-            dataset=attrs.evolve(here.dataset, test=few),
-            runtime=Runtime(torch.device("cuda")),
-        )
-        data = here.dataset.train
-        clients = [
-            Client(k, there, data.images[rows].to("cuda"), data.targets[rows].to("cuda"))
-            for k, rows in enumerate((slice(0, 14), slice(14, 31)))
-        ]
+        there, clients = on_a_gpu(subject.learns, slice(0, 14), slice(14, 31))
         steps = {name: 8 for name in TURNS if getattr(subject.settings, name, None)}
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **steps), Schedule(clients=2, active=2, rounds=2)
@@ -114,9 +103,11 @@ def test_a_recording_is_made_anew_half_way(monkeypatch):
 
 
 def test_a_batch_that_holds_all_images_is_replayed_too(monkeypatch):
+    def objective(model, images, labels):
+        return -images.sum() * model.bias.sum() / 45
+
     with elsewhere() as places:
-        slope = lambda model, images, labels: -images.sum() * model.bias.sum() / 45  # noqa: E731
-        found, taped = fitted(monkeypatch, places, slope, batch_size=64)
+        found, taped = fitted(monkeypatch, places, objective, batch_size=64)
     assert found == pytest.approx(6.0) and len(taped) == 1
 
 

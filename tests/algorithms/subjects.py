@@ -149,6 +149,22 @@ def task(learns: str = "classification") -> Task:
     return task_of(data.load(DRAWN[learns]), "unet", {"width": 4})
 
 
+def on_a_gpu(learns: str, *parts: slice) -> tuple[Task, list[Client]]:
+    """The task with a few images to test on and a client for each part of the training images, on what
+    `tests.elsewhere` makes of `cuda`.
+    """
+    here = task(learns)
+    few = here.dataset.test.rows(torch.arange(8 if learns == "classification" else 1))
+    there = attrs.evolve(
+        here, dataset=attrs.evolve(here.dataset, test=few), runtime=Runtime(torch.device("cuda"))
+    )
+    train = here.dataset.train
+    return there, [
+        Client(k, there, train.images[rows].to("cuda"), train.targets[rows].to("cuda"))
+        for k, rows in enumerate(parts)
+    ]
+
+
 DRAWN = {"segmentation": "nuclei_drawn", "reconstruction": "mri_drawn"}
 
 

@@ -4,8 +4,8 @@ import attrs
 import pytest
 import torch
 
-from core.federation import Client, Runtime, Schedule, rounds
-from tests.algorithms.subjects import subjects, task
+from core.federation import Schedule, rounds
+from tests.algorithms.subjects import on_a_gpu, subjects
 from tests.elsewhere import WrongPlace, elsewhere
 
 #: settings that say how often a loop goes round
@@ -33,18 +33,7 @@ def waits(subject, turns, second=slice(12, 30)):
     """Where and how often the host waits in a round of two clients, the first with 12 images."""
     settings = {name: turns for name in TURNS if getattr(subject.settings, name, None)}
     with elsewhere() as places:
-        here = task(subject.learns)
-        few = here.dataset.test.rows(torch.arange(8 if subject.learns == "classification" else 1))
-        there = attrs.evolve(
-            here,
-            dataset=attrs.evolve(here.dataset, test=few),
-            runtime=Runtime(torch.device("cuda")),
-        )
-        train = here.dataset.train
-        clients = [
-            Client(k, there, train.images[rows].to("cuda"), train.targets[rows].to("cuda"))
-            for k, rows in enumerate((slice(0, 12), second))
-        ]
+        there, clients = on_a_gpu(subject.learns, slice(0, 12), second)
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **settings),
             Schedule(clients=2, active=2, rounds=getattr(subject.settings, "local_rounds", 1) or 1),

@@ -1,5 +1,6 @@
 """Runs that were cut before their last round, which one page shows the beginning of."""
 
+import pandas as pd
 import pytest
 
 from core.experiments import TableSpec, records
@@ -27,3 +28,14 @@ def test_a_cut_run_is_the_beginning_of_a_run_that_is_still_missing(record):
         if one.experiment.dataset == record.experiment.dataset
     }
     assert record.fingerprint == alike
+
+
+def test_four_times_the_work_begins_as_the_authors_run_does():
+    """The sentence on the first page."""
+    log = pd.read_csv(TABLES / "fedvck" / "authors_log.csv")
+    log = log[(log["dataset"] == "cifar10") & (log["epoch"] == 1000)].set_index("round")
+    top = [one for one in CUT if one.experiment.settings["iterations"] == 640]
+    assert len(top) == 3
+    for number in (1, 2):
+        ours = pd.Series([100 * one.rounds[number - 1]["metrics"]["accuracy"] for one in top])
+        assert abs(ours.mean() - log.loc[number, "accuracy"]) < ours.std()

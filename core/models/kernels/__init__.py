@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -75,17 +75,21 @@ def in_use() -> str:
 
 def fits(*maps: torch.Tensor) -> bool:
     """Whether the compiled passes take these maps: all of one type, plain tensors on a CPU."""
+    return plain_on("cpu", maps) and in_use() == "fused"
+
+
+def plain_on(device: str, maps: Sequence[torch.Tensor]) -> bool:
+    """Whether these are plain maps on such a device, all of one type that the passes know."""
     return (
         all(
             type(each) in (torch.Tensor, torch.nn.Parameter)
-            and each.device.type == "cpu"
+            and each.device.type == device
             and each.ndim == 4
             and each.dtype == maps[0].dtype
             for each in maps
         )
         and maps[0].dtype in _TYPES
         and torch._C._functorch.peek_interpreter_stack() is None
-        and in_use() == "fused"
     )
 
 

@@ -18,7 +18,6 @@ from core.models import kernels
 
 #: positions that a program takes at once
 POSITIONS = 16
-_TYPES = (torch.float32, torch.bfloat16)
 
 
 def in_use() -> str:
@@ -46,18 +45,7 @@ def _there() -> bool:
 
 def fits(*maps: torch.Tensor) -> bool:
     """Whether the passes take these maps: all of one type, plain tensors on a GPU."""
-    return (
-        all(
-            type(each) in (torch.Tensor, torch.nn.Parameter)
-            and each.device.type == "cuda"
-            and each.ndim == 4
-            and each.dtype == maps[0].dtype
-            for each in maps
-        )
-        and maps[0].dtype in _TYPES
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and in_use() == "fused"
-    )
+    return kernels.plain_on("cuda", maps) and in_use() == "fused"
 
 
 def _start(name: str, grid: tuple[int, int], *given: Any, **blocks: int) -> None:
