@@ -48,6 +48,11 @@ class WrongPlace(RuntimeError):
     """What CUDA would have refused."""
 
 
+def has_no_numbers(tensors: list[torch.Tensor]) -> bool:
+    """Whether an operation is on PyTorch's device "meta": forward differentiation asks there for shapes."""
+    return any(tensor.device.type == "meta" for tensor in tensors)
+
+
 class _Operations(TorchDispatchMode):
     def __init__(self, places: Elsewhere) -> None:
         super().__init__()
@@ -57,7 +62,7 @@ class _Operations(TorchDispatchMode):
         kwargs, places, op = kwargs or {}, self.places, func.overloadpacket
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
         there = [places.holds(t) for t in tensors]
-        if places.placing:
+        if places.placing or has_no_numbers(tensors):
             return func(*args, **kwargs)
         if not tensors:  # made by PyTorch itself for a tensor that it does not show
             return places.mark(func(*args, **kwargs), places.anywhere)

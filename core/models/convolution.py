@@ -38,7 +38,8 @@ WASTE = {torch.float32: 1.5, torch.bfloat16: 1.2}
 
 def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     """The layer's output for images or maps (N, C, H, W), in the faster way where there is one."""
-    if not _plain(layer, images) or not (kernels.fits(images) and kernels.fits(layer.weight)):
+    values = kernels.without_slope(images)
+    if not _plain(layer, images) or not (kernels.fits(values) and kernels.fits(layer.weight)):
         return layer(images)
     padding = layer.padding[0]
     assert isinstance(padding, int)
@@ -159,11 +160,22 @@ class _Convolution(torch.autograd.Function):
         groups: int,
     ) -> torch.Tensor:
         ctx.save_for_backward(images, weight, bias)
+        ctx.save_for_forward(images, weight, bias)
+        ctx.set_materialize_grads(False)
         ctx.rest = padding, groups
         return cls.results(images, weight, bias, padding, groups)
 
     @classmethod
-    def backward(cls, ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def jvp(cls, ctx: Any, t: torch.Tensor, *of_weights: torch.Tensor | None) -> torch.Tensor:  # type: ignore[override]
+        if any(each is not None for each in of_weights):
+            raise NotImplementedError("slopes of a convolution along its images only")
+        _, weight, _ = ctx.saved_tensors
+        return cls.apply(t, weight, None, *ctx.rest)
+
+    @classmethod
+    def backward(cls, ctx: Any, dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        if dy is None:
+            return (None,) * 5
         images, weight, bias = ctx.saved_tensors
         padding, groups = ctx.rest
         needs = list(ctx.needs_input_grad[:3])

@@ -321,6 +321,8 @@ def _values(maps: torch.Tensor, group: torch.Tensor | None, groups: int) -> torc
 def _again(function: Any, ctx: Any, inputs: Any, between: Any, gradients: Any) -> Grads:
     """The gradients of `inputs` by PyTorch's own operations, so that they can be differentiated in turn."""
     rest = ctx.rest[2:] if hasattr(ctx, "rest") else (ctx.slope, ctx.pool)
+    # maps come from the shortcut as well: under names of their own each has its direct part only
+    inputs = tuple(None if each is None else each.view_as(each) for each in inputs)
     wanted = [
         each
         for each, needed in zip(inputs, ctx.needs_input_grad, strict=False)

@@ -66,6 +66,10 @@ class _Thinned(torch.autograd.Function):
         return maps.view_as(maps), maps[..., ::stride, ::stride]
 
     @staticmethod
+    def jvp(ctx: Any, t: torch.Tensor, _: None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        return t.view_as(t), t[..., :: ctx.stride, :: ctx.stride]
+
+    @staticmethod
     def backward(
         ctx: Any, d_maps: torch.Tensor, d_thinned: torch.Tensor
     ) -> tuple[torch.Tensor, None]:  # type: ignore[override]

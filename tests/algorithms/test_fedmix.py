@@ -12,7 +12,8 @@ from core import algorithms
 from core.algorithms.fedmix import averages, kept, mixup_loss
 from core.experiments import rounds
 from core.federation import Client
-from core.models import initialise
+from core.models import build, initialise
+from core.models.batchnorm import quicken
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -26,7 +27,7 @@ def smooth():
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Softplus(), nn.Flatten(), nn.Linear(16, 3)
     )
-    initialise(model, Rng(0))
+    initialise(quicken(model), Rng(0))
     x, x_g = torch.randn(6, 1, 4, 4, generator=draws).double().split((5, 1))
     return (
         model.double(),
@@ -77,11 +78,52 @@ def test_the_gradient_of_the_weights_by_finite_differences(smooth):
     )
 
 
+def by_gradients(model, x, y, x_g, y_g, share):
+    """The loss as Algorithm 2 writes it, with d l_1 / dx itself."""
+    x = ((1 - share) * x).requires_grad_()
+    outputs = model(x)
+    own, other = F.cross_entropy(outputs, y), F.cross_entropy(outputs, y_g.expand(len(y), -1))
+    (gradient,) = torch.autograd.grad((1 - share) * own, x, create_graph=True)
+    return (1 - share) * own + share * other + share * (gradient * x_g).sum()
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("convnet", {"width": 64}),
+        ("convnet", {"norm": "instance", "width": 32}),
+        ("convnet", {"norm": "none", "width": 32}),
+        ("lenet", {}),
+        ("resnet8", {"width": 32}),
+    ],
+)
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+def test_loss_and_gradient_are_those_with_a_gradient_of_a_gradient(name, options, kind):
+    """In float64, by PyTorch's own layers; rounding moves some values over the kinks of ReLU."""
+    draws, found = torch.Generator().manual_seed(1), []
+    x, x_g = torch.randn(17, 3, 16, 16, generator=draws).split((16, 1))
+    y, y_g = torch.randint(4, (16,), generator=draws), torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    for way, there in ((mixup_loss, kind), (by_gradients, torch.float64)):
+        wide = torch.float32 if there == torch.bfloat16 else there
+        model = build(name, 3, 16, 4, Rng(0), **options).to(wide).train()
+        given = x.to(wide), y, x_g.to(wide), y_g.to(wide), 0.2
+        if way == mixup_loss:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=there == torch.bfloat16):
+                loss = way(quicken(model), F.cross_entropy, *given)
+        else:
+            loss = way(model, *given)
+        loss.backward()
+        slopes = [w.grad for w in model.parameters() if w.ndim > 1]
+        found.append(torch.cat([loss.detach().view(1), *(w.flatten() for w in slopes)]).double())
+    apart = float((found[0] - found[1]).norm() / found[1].norm())
+    assert apart < {torch.float64: 1e-10, torch.float32: 0.02, torch.bfloat16: 0.3}[kind]
+
+
 def test_the_terms_of_a_linear_model_in_closed_form():
     """l = sum(w x) y for one image: l_1 = (1 - a)^2 w.x y, l_2 = a (1 - a) w.x y_g, l_3 = a (1 - a)
     w.x_g y.
     """
-    w = torch.tensor([2.0, -1.0, 0.5]).double().view(1, 3, 1, 1)
+    w = torch.tensor([2.0, -1.0, 0.5]).double().view(1, 3, 1, 1).requires_grad_()
     x, x_g = (
         torch.tensor([1.0, 3.0, -2.0]).double().view(1, 3, 1, 1),
         torch.ones(1, 3, 1, 1).double(),

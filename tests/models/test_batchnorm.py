@@ -1,13 +1,15 @@
-"""Batch normalisation with a quick second derivative: the numbers of PyTorch's own."""
+"""Batch normalisation with a quick second derivative and slope: the numbers of PyTorch's own."""
 
 import copy
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from core.models import build, kernels
 from core.models.batchnorm import QuickBatchNorm2d, quicken
+from core.models.slopes import along
 from core.rng import Rng
 
 
@@ -58,6 +60,32 @@ def test_first_and_second_derivatives_by_finite_differences(layout):
 
     assert torch.autograd.gradcheck(normalised, (x, weight, bias))
     assert torch.autograd.gradgradcheck(normalised, (x, weight, bias))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_slope_and_its_gradient_by_finite_differences(layout):
+    quick = layers()[1].double().train()
+    x, direction = 3 * torch.randn(2, 3, 3, 2, 4, generator=draws()).double()
+    x, direction = (each.contiguous(memory_format=layout) for each in (x, direction))
+    scale = quick.weight.detach().clone().requires_grad_()
+
+    def values(maps, scale):
+        return torch.func.functional_call(quick, {"weight": scale}, (maps,))
+
+    def slope(maps, scale):
+        return along(lambda maps: values(maps, scale), maps, direction)[1]
+
+    step = 1e-6 * direction
+    wanted = (values(x + step, scale) - values(x - step, scale)) / 2e-6
+    torch.testing.assert_close(slope(x, scale), wanted, rtol=1e-5, atol=1e-7)
+    assert torch.autograd.gradcheck(slope, (x.requires_grad_(), scale))
+
+
+def test_a_slope_along_the_scale_is_refused():
+    quick, maps = layers()[1].train(), torch.randn(3, 3, 2, 2, generator=draws())
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="along its maps"):
+        scale = forward_ad.make_dual(quick.weight.detach(), torch.ones(3))
+        torch.func.functional_call(quick, {"weight": scale}, (maps,))
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])

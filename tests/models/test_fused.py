@@ -161,6 +161,22 @@ def test_a_second_derivative_is_that_of_pytorch():
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-3)
 
 
+@fused
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_shortcut_from_which_the_maps_come_counts_once(twice):
+    """As in a residual block; a gradient that is to be differentiated again takes a way of its own."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        norm, leaf = layer("batch").to(dtype), normal(4, 5, 4, 4).to(dtype).requires_grad_()
+        y = activate(3 * leaf.sin(), norm, shortcut=leaf)
+        slopes = torch.autograd.grad(y.pow(3).sum(), leaf, create_graph=twice)
+        if twice:
+            slopes += torch.autograd.grad(slopes[0].square().sum(), [leaf, norm.weight])
+        found.append(slopes)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-3, atol=1e-3)
+
+
 def everything(network: nn.Module, inputs: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
     inputs = inputs.clone().requires_grad_()
     with torch.autocast("cpu", dtype=precision, enabled=precision == torch.bfloat16):

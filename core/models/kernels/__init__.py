@@ -24,6 +24,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import torch
+from torch.autograd import forward_ad
 
 from core.errors import unknown
 
@@ -79,7 +80,9 @@ def fits(*maps: torch.Tensor) -> bool:
 
 
 def plain_on(device: str, maps: Sequence[torch.Tensor]) -> bool:
-    """Whether these are plain maps on such a device, all of one type that the passes know."""
+    """Whether these are plain maps on such a device, all of one type that the passes know. Maps that
+    carry a slope are left to PyTorch's operations.
+    """
     return (
         all(
             type(each) in (torch.Tensor, torch.nn.Parameter)
@@ -90,7 +93,16 @@ def plain_on(device: str, maps: Sequence[torch.Tensor]) -> bool:
         )
         and maps[0].dtype in _TYPES
         and torch._C._functorch.peek_interpreter_stack() is None
+        and all(without_slope(each) is each for each in maps)
     )
+
+
+def without_slope(maps: torch.Tensor) -> torch.Tensor:
+    """The values of maps that carry a slope beside them (`torch.autograd.forward_ad`), of others they
+    themselves.
+    """
+    values, slope = forward_ad.unpack_dual(maps)
+    return maps if slope is None else values
 
 
 @functools.cache
