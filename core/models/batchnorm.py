@@ -1,7 +1,7 @@
 """Batch normalisation with a quick second derivative and a quick, differentiable slope.
 
 PyTorch takes the derivative apart into some thirty passes over the maps, which then cost more than
-all convolutions of a small network together, and the slope (2.11, 2.15) with mean and variance as
+all convolutions of a small network together, and the slope (in 2.15) with mean and variance as
 constants, so that its gradient is wrong. Here both are one formula. Values and first derivatives come
 from PyTorch's own kernels, so on a CPU they are the same numbers.
 
