@@ -61,8 +61,8 @@ Markdown(
 )
 
 # %% [markdown]
-# And the other rivals? With three of the ten local epochs a method that sends models takes half an hour of a core for a
-# seed. What is measured so far at this size beside print, and by how many points that reading of FedVCK leads (over the
+# And the other rivals? With three of the ten local epochs a method that sends models takes half an hour of a core or more
+# for a seed. What is measured so far at this size beside print, and by how many points that reading of FedVCK leads (over the
 # seeds that both have, with a 90% interval). FedDM as released [starts from real images](03_fedvck_starts):
 
 # %% tags=["hide-input"]
@@ -70,16 +70,11 @@ reading = "FedVCK as released, Adam"
 size = readings_beside("fedvck", "rivals", "converged", in_print)
 behind = gains("fedvck", "rivals", "accuracy", reading, "converged")
 behind = behind.set_index("row")
-size = (
-    size.drop(columns="verdict")
-    .sort_values("measured")
-    .assign(
-        lead=-behind["gain"],
-        low=-behind["high"],
-        high=-behind["low"],
-        lead_printed=size.loc[reading, "printed"] - size["printed"],
-    )
-)
+ends = behind[["low", "high"]].where(behind["seeds"] > 1)
+size = size.drop(columns="verdict").sort_values("measured")
+size["lead in print"] = size.loc[reading, "printed"] - size["printed"]
+size["lead"] = -behind["gain"]
+size["low"], size["high"] = -ends["high"], -ends["low"]
 size.round(1)
 
 # %% tags=["hide-input"]
@@ -97,7 +92,7 @@ show(
 
 # %% tags=["hide-input"]
 others = size.drop(reading)
-sure = others[(others["low"] > 0) & (others["seeds"] > 1)]
+sure = others[others["low"] > 0]
 waiting = sorted(
     {cell.row for cell in TableSpec.find("fedvck", "rivals").cells("converged")}
     - set(size.index)
