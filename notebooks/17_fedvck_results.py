@@ -104,7 +104,14 @@ Markdown(
         f"*{one.Index}* is {-one.lead:.1f} points ahead of it. "
         for one in others[others["lead"] < 0].itertuples()
     )
-    + (f"Not measured yet: {', '.join(waiting)}." if waiting else "")
+    + "".join(
+        f"{said}: {', '.join(names)}. "
+        for said, names in (
+            ("One seed only", others.index[others["seeds"] < 2]),
+            ("Not measured yet", waiting),
+        )
+        if len(names)
+    )
 )
 
 # %% [markdown]
