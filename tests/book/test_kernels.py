@@ -120,4 +120,9 @@ def test_kernels_share_no_socket_and_clients_are_closed():
             client = found.client()
             client.start_channels()
             assert client.channels_running
+            # its thread makes the socket; where the client is closed before that, the thread fails
+            deadline = time.monotonic() + 20
+            while client.hb_channel.socket is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert client.hb_channel.socket is not None
         assert not client.channels_running
