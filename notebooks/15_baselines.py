@@ -278,7 +278,7 @@ Markdown(
 # $$ (eq:base-fedmix)
 #
 # The last term is that of the paper's Algorithm 2; its Eq. 3 leaves out the factor $1 - \lambda$ within the bracket, a
-# difference of order $\lambda^2$. It is a slope along $\bar x$, which forward differentiation gives. Averages are sent once.
+# difference of order $\lambda^2$. Forward differentiation gives the slope along $\bar x$. Averages are sent once.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
 source(fedmix.mixup_loss)

@@ -14,11 +14,13 @@ mean(v) - x^ mean(v x^). Backward gives dx = w r P(dy), dw = sum dy x^, db = sum
     dG/dx = -w r (b r P(g) + a r P(dy) + s r x^) + g_w r P(dy)
 
 P equals its transpose, so along a direction t of the maps the slope is w r P(t): what Backward makes of
-t in place of dy, and these formulas differentiate it in turn.
+t in place of dy, and these formulas differentiate it in turn. Along t_w of the scale and t_b of the
+shift it is t_w x^ + t_b, the same layer with these two.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -40,7 +42,9 @@ def quicken(model: nn.Module) -> nn.Module:
 
 
 class WideGroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm` in float32: of bfloat16 maps PyTorch's slope has another type than its values."""
+    """`nn.GroupNorm` in its weights' precision: of bfloat16 maps PyTorch's slope has another type than
+    its values.
+    """
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Normalised maps (N, C, ...), of the type of `maps`."""
@@ -78,17 +82,26 @@ class _Forward(torch.autograd.Function):
         )
         ctx.save_for_backward(x, weight, mean, rate)
         ctx.save_for_forward(x, weight, mean, rate)
+        ctx.eps = eps
         ctx.set_materialize_grads(False)
         return y
 
     @staticmethod
     def jvp(
-        ctx: Any, t: torch.Tensor, t_w: torch.Tensor | None, t_b: torch.Tensor | None, *_: None
+        ctx: Any,
+        t: torch.Tensor | None,
+        t_w: torch.Tensor | None,
+        t_b: torch.Tensor | None,
+        *_: None,
     ) -> torch.Tensor:  # type: ignore[override]
-        if t_w is not None or t_b is not None:
-            raise NotImplementedError("slopes of batch normalisation along its maps only")
         x, weight, mean, rate = ctx.saved_tensors
-        return _Backward.apply(t, x, weight, mean, rate)[0]
+        # w r P(t) + t_w x^ + t_b
+        parts = [] if t is None else [_Backward.apply(t, x, weight, mean, rate)[0]]
+        if t_w is not None or t_b is not None:
+            none = torch.zeros_like(weight)
+            affine = (none if each is None else each for each in (t_w, t_b))
+            parts.append(_Forward.apply(x, *affine, None, None, 0.0, ctx.eps))
+        return functools.reduce(torch.add, parts)
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]

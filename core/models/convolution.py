@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.models import images_last, kernels
+from core.models.slopes import without_slope
 
 #: channels of a group's results up to which vectors of images are faster than vectors of channels
 NARROW = 16
@@ -38,7 +39,7 @@ WASTE = {torch.float32: 1.5, torch.bfloat16: 1.2}
 
 def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     """The layer's output for images or maps (N, C, H, W), in the faster way where there is one."""
-    values = kernels.without_slope(images)
+    values = without_slope(images)
     if not _plain(layer, images) or not (kernels.fits(values) and kernels.fits(layer.weight)):
         return layer(images)
     padding = layer.padding[0]
@@ -166,11 +167,21 @@ class _Convolution(torch.autograd.Function):
         return cls.results(images, weight, bias, padding, groups)
 
     @classmethod
-    def jvp(cls, ctx: Any, t: torch.Tensor, *of_weights: torch.Tensor | None) -> torch.Tensor:  # type: ignore[override]
-        if any(each is not None for each in of_weights):
-            raise NotImplementedError("slopes of a convolution along its images only")
-        _, weight, _ = ctx.saved_tensors
-        return cls.apply(t, weight, None, *ctx.rest)
+    def jvp(
+        cls,
+        ctx: Any,
+        t: torch.Tensor | None,
+        t_w: torch.Tensor | None,
+        t_b: torch.Tensor | None,
+        *_: None,
+    ) -> torch.Tensor:  # type: ignore[override]
+        images, weight, _bias = ctx.saved_tensors
+        # conv(t, w) + conv(x, t_w) + t_b
+        parts = [] if t is None else [cls.apply(t, weight, None, *ctx.rest)]
+        if t_w is not None or t_b is not None:
+            t_w = torch.zeros_like(weight) if t_w is None else t_w
+            parts.append(cls.apply(images, t_w, t_b, *ctx.rest))
+        return functools.reduce(torch.add, parts)
 
     @classmethod
     def backward(cls, ctx: Any, dy: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]

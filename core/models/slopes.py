@@ -1,7 +1,8 @@
-"""The slope of a network along a direction, which can be differentiated."""
+"""The slope of a network along a direction, which can be differentiated (forward differentiation)."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 
@@ -20,12 +21,22 @@ def along(
             of PyTorch's own batch normalisation is wrong.
         images: x; direction: t, of a shape that can be expanded to that of x.
     """
+    _load()
     with forward_ad.dual_level():
-        with warnings.catch_warnings():
-            # at its first use PyTorch loads rules by a function that it has itself deprecated
-            warnings.simplefilter("ignore", FutureWarning)
-            there = forward_ad.make_dual(images, direction.expand_as(images).contiguous())
+        there = forward_ad.make_dual(images, direction.expand_as(images).contiguous())
         values, slope = forward_ad.unpack_dual(network(there))
-    if slope is None:
-        slope = torch.zeros_like(values)
     return values, slope
+
+
+@functools.cache
+def _load() -> None:
+    """Have PyTorch load the rules of forward differentiation, by a function that it has deprecated."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", FutureWarning)
+        forward_ad.make_dual(torch.zeros(1), torch.zeros(1))
+
+
+def without_slope(maps: torch.Tensor) -> torch.Tensor:
+    """The values of maps that carry a slope beside them, of others they themselves."""
+    values, slope = forward_ad.unpack_dual(maps)
+    return maps if slope is None else values

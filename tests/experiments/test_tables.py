@@ -192,3 +192,21 @@ def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch
     monkeypatch.setattr("core.data.present_names", lambda: {"cifar10"})
     missing = [one.missing for one in queue.pending("converged", tmp_path) if one.missing]
     assert any("splits/CIFAR10_clients10_alpha0.05.json is not here" in said for said in missing)
+
+
+@pytest.mark.parametrize(
+    "row, step",
+    [
+        ("FedAvg", "FedAvg, three epochs"),
+        ("FedDM as released, Adam", "FedDM as released, Adam"),
+        ("FedVCK as released, Adam", "FedVCK as released, Adam"),
+    ],
+)
+def test_rows_that_the_rivals_share_with_the_ladder_are_the_same_runs(row, step):
+    runs = [
+        [one.id for one in cell.experiments]
+        for table, name in (("rivals", row), ("ladder", step))
+        for cell in TableSpec.find("fedvck", table).cells("converged")
+        if cell.row == name
+    ]
+    assert len(runs) == 2 and runs[0] == runs[1]

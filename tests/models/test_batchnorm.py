@@ -81,11 +81,29 @@ def test_a_slope_and_its_gradient_by_finite_differences(layout):
     assert torch.autograd.gradcheck(slope, (x.requires_grad_(), scale))
 
 
-def test_a_slope_along_the_scale_is_refused():
-    quick, maps = layers()[1].train(), torch.randn(3, 3, 2, 2, generator=draws())
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="along its maps"):
-        scale = forward_ad.make_dual(quick.weight.detach(), torch.ones(3))
-        torch.func.functional_call(quick, {"weight": scale}, (maps,))
+@pytest.mark.parametrize("moved", [(0, 1, 2), (1,), (2,), (0, 2)])
+def test_a_slope_along_scale_and_shift_by_finite_differences(moved):
+    quick = layers()[1].double().train()
+    shapes = (4, 3, 2, 3), (3,), (3,)
+    points = [torch.randn(shape, generator=draws(k)).double() for k, shape in enumerate(shapes)]
+    ways = [torch.randn(shape, generator=draws(9 + k)).double() for k, shape in enumerate(shapes)]
+
+    def values(maps, scale, shift):
+        return torch.func.functional_call(quick, {"weight": scale, "bias": shift}, (maps,))
+
+    def slope(*points):
+        with forward_ad.dual_level():
+            there = [
+                forward_ad.make_dual(point, way) if k in moved else point
+                for k, (point, way) in enumerate(zip(points, ways, strict=True))
+            ]
+            return forward_ad.unpack_dual(values(*there)).tangent
+
+    steps = [1e-6 * way * (k in moved) for k, way in enumerate(ways)]
+    ends = [values(*(p + sign * s for p, s in zip(points, steps, strict=True))) for sign in (1, -1)]
+    torch.testing.assert_close(slope(*points), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
+    if 0 in moved or 1 in moved:  # along the shift alone it depends on nothing
+        assert torch.autograd.gradcheck(slope, [point.requires_grad_() for point in points])
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])

@@ -7,7 +7,9 @@ import contextlib
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from core.models import build, convolution, kernels
 from core.models.convolution import convolve
@@ -164,6 +166,42 @@ def test_minimal_filtering_does_not_depend_on_the_number_of_threads(precision, m
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
+
+
+@pytest.mark.parametrize("channels, side", [(3, 5), (64, 16)])
+@pytest.mark.parametrize("moved", [(0, 1, 2), (0,), (2,)])
+def test_a_slope_and_its_gradient_are_those_of_float64(channels, side, moved):
+    """conv(t, w) + conv(x, t_w) + t_b, with t, t_w and t_b along images, weights and biases."""
+    shapes = (16, channels, side, side), (64, channels, 3, 3), (64,)
+    draws = torch.Generator().manual_seed(0)
+    points, ways = ([torch.randn(s, generator=draws) for s in shapes] for _ in range(2))
+    leaves = [point.requires_grad_() for point in points]
+    with forward_ad.dual_level():
+        there = [
+            forward_ad.make_dual(leaf, way) if k in moved else leaf
+            for k, (leaf, way) in enumerate(zip(leaves, ways, strict=True))
+        ]
+        function = convolution._MinimalFilter if channels > 3 else convolution._FewChannels
+        slope = forward_ad.unpack_dual(function.apply(*there, 1, 1)).tangent
+    x, w, _ = (p.detach().double().requires_grad_() for p in points)
+    t, t_w, t_b = (way.double() if k in moved else None for k, way in enumerate(ways))
+    wanted = torch.zeros_like(slope, dtype=torch.float64)
+    if t is not None:
+        wanted = wanted + F.conv2d(t, w, padding=1)
+    if t_w is not None:
+        wanted = wanted + F.conv2d(x, t_w, padding=1)
+    if t_b is not None:
+        wanted = wanted + t_b[:, None, None]
+    torch.testing.assert_close(slope.double(), wanted, rtol=1e-4, atol=1e-3)
+    if moved != (2,):
+        pair = [(slope, leaves[:2]), (wanted, [x, w])]
+        ours, theirs = (
+            torch.autograd.grad(s.pow(2).sum(), at, allow_unused=True) for s, at in pair
+        )
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert float((one - other).norm() / other.norm()) < 1e-5
 
 
 def test_small_odd_or_listened_to_layers_take_pytorchs_way():

@@ -24,9 +24,9 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import torch
-from torch.autograd import forward_ad
 
 from core.errors import unknown
+from core.models.slopes import without_slope
 
 NAMES = ("fused.cpp", "winograd.cpp", "images_last.cpp", "rows.cpp")
 SOURCES = tuple(Path(__file__).with_name(name) for name in NAMES)
@@ -95,14 +95,6 @@ def plain_on(device: str, maps: Sequence[torch.Tensor]) -> bool:
         and torch._C._functorch.peek_interpreter_stack() is None
         and all(without_slope(each) is each for each in maps)
     )
-
-
-def without_slope(maps: torch.Tensor) -> torch.Tensor:
-    """The values of maps that carry a slope beside them (`torch.autograd.forward_ad`), of others they
-    themselves.
-    """
-    values, slope = forward_ad.unpack_dual(maps)
-    return maps if slope is None else values
 
 
 @functools.cache
