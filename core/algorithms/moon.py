@@ -20,7 +20,7 @@ batches that are not whole are dropped, and all methods that it compares have th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
@@ -30,12 +30,17 @@ from torch.nn import functional as F
 from core import models
 from core.algorithms import fedavg
 from core.checks import number, whole
-from core.federation import Client, Message, State, Task, pack
+from core.federation import Client, Message, State, Task, learn, pack
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take, unpack
-from core.models import Classifier
+from core.models import Classifier, at_once
 from core.models.tensors import at_least_float32
 from core.rng import Rng
+
+#: from a batch's images (N, C, H, W) and their places at the client (N,) to z_glob and z_prev (N, D)
+Frozen = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
+#: bytes of features that a client keeps at most
+KEPT = 2**30
 
 
 @attrs.frozen(kw_only=True)
@@ -111,45 +116,66 @@ class MOON(fedavg.FedAvg):
     def _projected(self, task: Task, rng: Rng) -> Projected:
         return Projected(task.new_model(rng), self.settings.projection, task.runtime.device)
 
-    def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """The loss of the data and mu times the contrastive term, from a client's second round
-        on.
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """Local training; the client remembers its model as w_i^{t-1} of its next round."""
+        model = self.start(client, message)
+        # in place of labels the loop hands on which images a batch has
+        places = torch.arange(len(client), device=client.labels.device)
+        objective = self.contrastive(client, message)
+        learn(model, client.images, places, self.settings, objective, rng)
+        answer = self.answer(client, model)
+        client.memory = put("previous/", answer.tensors)
+        return answer
+
+    def contrastive(self, client: Client, received: Message) -> Objective:
+        """l of a batch, by its images and their places at the client: the loss of the data and, from a
+        client's second round on, mu times the contrastive term.
         """
-        supervised, task, settings = (
-            super().objective(client, received, rng),
-            client.task,
-            self.settings,
-        )
+        task, settings = client.task, self.settings
         previous = take("previous/", client.memory)
-        if not previous:
-            return supervised
-        frozen = [
-            self.network(task, tensors).eval().requires_grad_(False)
-            for tensors in (received.tensors, previous)
-        ]
+        frozen = self._frozen(client, [received.tensors, previous]) if previous else None
 
         def objective(
-            model: Classifier, images: torch.Tensor, labels: torch.Tensor
+            model: Classifier, images: torch.Tensor, places: torch.Tensor
         ) -> torch.Tensor:
-            inputs = task.inputs(images)
             with task.runtime.autocast():
-                # z = R_{w_i^t}(x), z_glob = R_{w^t}(x), z_prev = R_{w_i^{t-1}}(x)
-                z = model.embed(inputs)
+                # z = R_{w_i^t}(x)
+                z = model.embed(task.inputs(images))
                 outputs = model.classifier(z)
-                with torch.no_grad():
-                    z_glob, z_prev = (network.embed(inputs) for network in frozen)  # type: ignore[operator]
+            # l_sup(w_i^t; (x, y))
+            loss = task.loss(outputs, client.labels[places])
+            if frozen is None:
+                return loss
+            z_glob, z_prev = frozen(images, places)
             # l = l_sup(w_i^t; (x, y)) + mu l_con(w_i^t; w_i^{t-1}; w^t; x)
-            return task.loss(outputs, labels) + settings.mu * contrast(
-                z, z_glob, z_prev, settings.temperature
-            )
+            return loss + settings.mu * contrast(z, z_glob, z_prev, settings.temperature)
 
         return objective  # type: ignore[return-value]
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Local training; the client remembers its model as w_i^{t-1} of its next round."""
-        answer = super().client_update(client, message, rng)
-        client.memory = put("previous/", answer.tensors)
-        return answer
+    def _frozen(self, client: Client, weights: Sequence[Mapping[str, torch.Tensor]]) -> Frozen:
+        """z_glob = R_{w^t}(x) and z_prev = R_{w_i^{t-1}}(x), in evaluation mode.
+
+        They depend on the image alone. Where an image comes again as it is, and all fit into memory,
+        each is computed once in a round.
+        """
+        task, settings = client.task, self.settings
+        networks = [self.network(task, w).eval().requires_grad_(False) for w in weights]
+
+        @torch.no_grad()
+        def features(images: torch.Tensor) -> list[torch.Tensor]:
+            inputs = task.inputs(images)
+            with task.runtime.autocast():
+                return [network.embed(inputs) for network in networks]  # type: ignore[operator]
+
+        first = features(client.some(torch.zeros(1, dtype=torch.int64)))
+        room = len(client) * sum(each.nbytes for each in first)
+        again = settings.views(len(client)) > len(client)
+        if not again or settings.local_augmentation != "none" or room > KEPT:
+            return lambda images, places: features(images)
+        images = client.images
+        parts = [features(batch) for batch in images.split(at_once(images))]
+        kept = [torch.cat(each) for each in zip(*parts, strict=True)]
+        return lambda images, places: [each[places] for each in kept]
 
 
 def contrast(

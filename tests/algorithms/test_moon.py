@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import algorithms
+from core.algorithms import moon as moon_module
 from core.algorithms.moon import Projected, contrast
 from core.experiments import rounds
 from core.models import build, count_parameters
+from core.models.convnet import ConvNet
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -46,8 +48,9 @@ def test_the_objective_is_the_loss_and_mu_times_the_contrast(task, clients, proj
     previous = moon.initialise(task, Rng(2)).tensors
     clients[0].memory = {f"previous/{name}": value for name, value in previous.items()}
     model = moon.network(task, other.tensors).train()
-    images, labels = clients[0].images[:9], clients[0].labels[:9]
-    total = moon.objective(clients[0], moon.broadcast(state, 0), Rng(0))(model, images, labels)
+    places = torch.tensor([3, 0, 8, 5])
+    images, labels = clients[0].some(places), clients[0].labels[places]
+    total = moon.contrastive(clients[0], moon.broadcast(state, 0))(model, images, places)
     inputs = task.inputs(images)
     with torch.no_grad():
         z = moon.network(task, other.tensors).train().embed(inputs).double().numpy()
@@ -59,6 +62,48 @@ def test_the_objective_is_the_loss_and_mu_times_the_contrast(task, clients, proj
     assert float(total.detach() - plain) == pytest.approx(
         -3 * np.log(near / (near + far)).mean(), rel=1e-4
     )
+
+
+def seen(task, clients, monkeypatch, **more):
+    """The largest client's answer in its second round, and how many images the frozen networks saw."""
+    count, embed = [0], ConvNet.embed
+
+    def counted(self, images):
+        count[0] += 0 if self.training else len(images)
+        return embed(self, images)
+
+    monkeypatch.setattr(ConvNet, "embed", counted)
+    moon = algorithms.create("moon", {"batch_size": 16, "projection": 0, "mu": 5.0} | more)
+    client = max(clients, key=len).copy()
+    first, second = (moon.broadcast(moon.initialise(task, Rng(seed)), 0) for seed in (0, 1))
+    moon.client_update(client, first, Rng(0))
+    assert count[0] == 0
+    answer = moon.client_update(client, second, Rng(1)).tensors
+    return answer, count[0] / len(client)
+
+
+def test_frozen_networks_see_an_image_once_in_a_round(task, clients, monkeypatch):
+    kept, passes = seen(task, clients, monkeypatch, local_epochs=3)
+    assert 2 <= passes < 2.1  # a single image tells how much room the features take
+    monkeypatch.setattr(moon_module, "KEPT", 0)
+    anew, passes = seen(task, clients, monkeypatch, local_epochs=3)
+    assert 6 <= passes < 6.1
+    assert kept.keys() == anew.keys()
+    for name, value in kept.items():
+        torch.testing.assert_close(value, anew[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "views"),
+    [({"local_steps": 2}, 32), ({"local_epochs": 2, "local_augmentation": "crop_flip"}, None)],
+)
+def test_they_see_it_anew_where_it_changes_or_comes_once(
+    task, clients, monkeypatch, settings, views
+):
+    length = len(max(clients, key=len))
+    _, passes = seen(task, clients, monkeypatch, **settings)
+    # by both networks, and the single image
+    assert round(passes * length) == 2 * (views or 2 * length) + 2
 
 
 def test_in_its_first_round_a_client_has_nothing_to_contrast_with(task):
