@@ -69,8 +69,11 @@ for number in (3, 11):
     }
 pd.DataFrame(summary).T
 
-
 # %% [markdown]
+# Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at `laptop` the
+# methods that condense, which are printed first, have a small part of their work, and the others a larger part of
+# theirs. So a count below a half says something about the budget, not about the paper's order.
+#
 # ## Accuracy against MB
 #
 # All methods in one picture, both directions counted, on a logarithmic axis, for every column of Tables 3 and 11 where

@@ -7,9 +7,8 @@
 # How the method works stands in two chapters: [questions](41_fediod) and [answers](35_fediod_student). Here are the
 # paper's main claims, its Table 1, and what came of the runs behind it. Table 6 stands among the
 # [ablations](42_fediod_ablations), Table 7 beside the [images](48_fediod_images), Table 5 beside the [price of
-# privacy](37_fediod_budgets), Tables 2 to 4, 8 and 9 at [masks and images](45_fediod_dense), and each switch of [the
-# released code](44_fediod_paper_vs_released) on a page of its own. [Communication](49_fediod_communication) has one,
-# too.
+# privacy](37_fediod_budgets), Tables 2 to 4, 8 and 9 at [masks and images](45_fediod_dense). Pages of their own have each
+# switch of [the released code](44_fediod_paper_vs_released), and [communication](49_fediod_communication).
 #
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
 # measured.
@@ -24,7 +23,8 @@ from core.algorithms import find
 from core.experiments import TableSpec
 from core.report import metrics_frame, progress, table, table_frame
 from core.report.claim_views import claims_table
-from core.report.frames import table_runs, verdict_counts
+from core.report.findings import bottom_line
+from core.report.frames import table_runs
 from core.report.results import cost_in_words, filled, leads
 from core.report.texts import Markdown
 from core.report.tuning import tuning_table
@@ -33,7 +33,11 @@ best = None if shown == "best" else shown
 
 # %% [markdown]
 # ## In short
-#
+
+# %% tags=["hide-input"]
+Markdown(bottom_line("fediod"))
+
+# %% [markdown]
 # What the paper rests on, judged by paired differences over seeds:
 
 # %% tags=["hide-input"]
@@ -85,9 +89,6 @@ ranks = ranks.fillna({"printed": "not printed", "measured": "pending"})
 ranks["seeds of a method"] = span.reindex(ranks.index).fillna("")
 in_print = frame.loc[frame["printed"].notna(), "column"]
 ranks[ranks.index.isin(in_print) | (ranks["measured"] != "pending")]
-
-# %% tags=["hide-input"]
-Markdown(f"The {len(frame)} cells of Table 1: {verdict_counts(frame)}.")
 
 # %% [markdown]
 # The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the rows of
@@ -305,8 +306,8 @@ released = released[
 filled(released, "{:.1f}")
 
 # %% [markdown]
-# And which of the printed terms costs most? Arms of Table 6 at the same concentration and number of steps, seed by seed
-# in percent. The first has the printed adversarial loss alone:
+# And where do the printed losses lose most? Arms of Table 6 at the same concentration and number of steps, seed by seed
+# in percent (a guess has 10). The first has the adversarial loss alone, *tau* is the temperature of $L_\text{mimic}$:
 
 # %% tags=["hide-input"]
 arms = ["GAN, Eq. 2", "+ mimic tau 1, Eq. 8", "+ mimic tau infinity", "FedIOD"]
@@ -319,9 +320,9 @@ filled(by_arm.rename(columns="seed {}".format), "{:.1f}")
 # %% tags=["hide-input"]
 steps = by_arm.diff().iloc[1:]
 Markdown(
-    f"The step to *{(costly := steps.mean(axis=1).idxmin())}* costs most: "
+    f"The step to *{(costly := steps.mean(axis=1).idxmin())}* loses most: "
     + ", ".join(f"{one:+.1f}" for one in steps.loc[costly])
-    + " points, seed by seed."
+    + f" points, seed by seed ({steps.shape[1]} seeds)."
     if steps.size
     else "Not measured at this profile."
 )

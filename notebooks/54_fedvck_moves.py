@@ -216,9 +216,9 @@ Markdown(
     + f"; the authors {goal[2]:.1f}%. Four times the work differs from them by "
     f"{abs(top.mean() - goal[2]):.1f} points, its own seeds by {top.std():.1f} "
     f"(standard deviation). After four rounds twice the work has "
-    f"{fourth.mean():.1f}%, the authors {goal[4]:.1f}%. So in these rounds the "
-    "nearest reading lacks nothing but work, on both sides; whether that holds "
-    "to the tenth round is not measured."
+    f"{fourth.mean():.1f}%, the authors {goal[4]:.1f}%. So with more work on "
+    "both sides the nearest reading begins as this one run of theirs does; "
+    "whether that holds to the tenth round is not measured."
     if abs(top.mean() - goal[2]) < 2 * top.std()
     else "Four times the work does not begin as the authors' run does."
 )
@@ -226,9 +226,12 @@ Markdown(
 # %% [markdown]
 # ## Take away
 #
-# - Change one part and keep the other, or you will not know which of them did it. Then change both: together they
-#   reached the authors' first two rounds.
-# - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, not in the end.
+# - Both parts fall short, as far as one seed each can say: after two rounds more work on the images and more work of the
+#   server each bring something, and both together come to the authors' first two rounds. Theirs is a single run, so
+#   something else may be missing, too.
+# - Change one part and keep the other, or you will not know which of them did it.
+# - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, and after ten
+#   rounds two seeds show no gain.
 #
 # ```{exercise} The same walk
 # :label: ex-vckm-walk

@@ -10,15 +10,17 @@ from typing import Any
 
 import attrs
 
-from core.errors import InputError
+from core.errors import InputError, unknown
 from core.experiments import Record, TableSpec, records
 from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, check_keys, read_yaml
 from core.report import style
+from core.report.claims import PAPERS
 from core.report.intervals import interval
 from core.report.verdict import differences, in_printed_unit, mean_and_std, values
 
 FINDINGS = TABLES.parent / "findings.yaml"
+BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
 _KEYS = ("page", "text", "profile", "cells", "falling")
 
 
@@ -66,27 +68,42 @@ class Difference:
 
 
 def findings() -> str:
-    """All findings as a Markdown list. Raises InputError where a cell has no record, or where the
+    """All findings, each with its page, as a Markdown list. Raises InputError where a cell has no record, or where the
     records no longer give the order that a sentence states.
     """
     known = records()
     return "".join(
-        f"* {stated(name, entry, known)}\n" for name, entry in read_yaml(FINDINGS).items()
+        f"* **{name}** {stated(name, entry, known)} [More](../notebooks/{entry['page']})\n"
+        for name, entry in read_yaml(FINDINGS).items()
     )
 
 
+def bottom_line(paper: str) -> str:
+    """What came out for a paper, in some sentences. Raises InputError for a paper without one, and as
+    `findings` does.
+    """
+    lines = read_yaml(BOTTOM_LINES)
+    if paper not in lines:
+        raise unknown("paper", paper, lines)
+    return stated(paper, lines[paper], records())
+
+
+def bottom_lines() -> str:
+    """Those of all papers, a paragraph for each."""
+    return "\n\n".join(f"**{name}.** {bottom_line(paper)}" for paper, name in PAPERS.items()) + "\n"
+
+
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
-    """One finding with its numbers."""
+    """The sentences of an entry with their numbers."""
     check_keys(entry, _KEYS, name)
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
     for above, below in itertools.pairwise(entry["falling"]):
         if found[above].mean <= found[below].mean:
             raise InputError(
-                f"book/findings.yaml, {name!r}: {above} is {found[above]} and {below} is "
-                f"{found[below]}; the sentence has to be written anew"
+                f"{name!r}: {above} is {found[above]} and {below} is {found[below]}; the sentence "
+                "has to be written anew"
             )
-    text = entry["text"].format_map(found)
-    return f"**{name}** {text} [More](../notebooks/{entry['page']})"
+    return str(entry["text"]).format_map(found)
 
 
 def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Measured | Difference:
@@ -116,5 +133,5 @@ def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell,
             run.experiment.seed: in_printed_unit(run.metrics[metric], cell.unit) for run in runs
         }
     if not found:
-        raise InputError(f"book/findings.yaml: no record of {name} at the profile {own or profile}")
+        raise InputError(f"no record of {name} at the profile {own or profile}")
     return cell, found

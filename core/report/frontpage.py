@@ -17,7 +17,7 @@ from core.report.tallies import directions, numbers
 from core.report.verdict import FULL, REDUCED
 
 #: what no other line of the table counts
-REST = "pending, not testable, repeats and settings"
+REST = "not measured, repeats and settings"
 
 
 def printed(paper: str) -> int:
@@ -64,6 +64,8 @@ def _results(rows: pd.DataFrame) -> str:
     apart = rows[rows["verdict"] == "different"]
     others = apart[~apart["own"].astype(bool)]
     text = f"{count:,} accuracies and scores are compared: {parts}"
+    if len(whose := rows[rows["verdict"].isin(OUTCOMES)]["paper"].unique()) == 1:
+        text += f". All are of {PAPERS[whose[0]]}'s tables"
     if len(apart):
         own = apart[apart["own"].astype(bool)]
         text += (

@@ -9,7 +9,16 @@ from scipy import stats
 from core.errors import InputError
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES, read_yaml
-from core.report.findings import FINDINGS, Measured, findings, stated
+from core.report.claims import PAPERS
+from core.report.findings import (
+    BOTTOM_LINES,
+    FINDINGS,
+    Measured,
+    bottom_line,
+    bottom_lines,
+    findings,
+    stated,
+)
 
 ENTRIES = read_yaml(FINDINGS)
 
@@ -20,8 +29,22 @@ def test_a_finding_is_true_and_its_page_exists(name):
     assert set(entry["falling"]) <= set(entry["cells"])
     assert all("{" + cell in entry["text"] for cell in entry["cells"])
     assert (TABLES.parent.parent / "notebooks" / f"{entry['page']}.py").exists()
-    text = stated(name, entry, records())
-    assert name in text and "{" not in text
+    assert "{" not in stated(name, entry, records())
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_each_paper_has_its_bottom_line(paper):
+    entry = read_yaml(BOTTOM_LINES)[paper]
+    assert set(entry["falling"]) <= set(entry["cells"])
+    assert all("{" + cell in entry["text"] for cell in entry["cells"])
+    text = bottom_line(paper)
+    assert "{" not in text
+    assert f"**{PAPERS[paper]}.** {text}\n" in bottom_lines()
+
+
+def test_a_paper_without_a_bottom_line():
+    with pytest.raises(InputError, match="no paper named 'fedavg'"):
+        bottom_line("fedavg")
 
 
 def test_numbers_are_those_of_the_files():
@@ -51,7 +74,7 @@ def test_a_difference_is_that_of_the_files_and_its_interval_scipys():
     printed = ["fedvck/11/FedVCK/cifar10-0.05", "fedvck/11/FedAvg/cifar10-0.05"]
     entry |= {"text": "{lead.printed}", "profile": "laptop"}
     text = stated("x", entry | {"cells": {"lead": printed}}, records())
-    assert text.startswith(f"**x** {61.89 - 38.68:.1f} ")
+    assert text == f"{61.89 - 38.68:.1f}"
 
 
 def test_another_metric_of_a_cell_is_that_of_its_files():
@@ -79,7 +102,7 @@ def test_fewer_than_three_seeds_are_said(seeds, said):
     runs = TableSpec.find_cell(name, "laptop").experiments
     known = {run.id: records()[run.id] for run in runs[:seeds]}
     entry = {"page": "x", "text": "{avg}.", "falling": [], "profile": "laptop"}
-    assert f"{said}. [More]" in stated("x", entry | {"cells": {"avg": name}}, known)
+    assert stated("x", entry | {"cells": {"avg": name}}, known).endswith(f"{said}.")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "headline.md": frontpage.headline(counted) + "\n",
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
         "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
+        "bottom_lines.md": findings.bottom_lines(),
         "findings.md": frontpage.folded(findings.findings()),
         "main_claims.md": markdown_table(main),
         "exercises.md": markdown_table(
