@@ -68,8 +68,8 @@ class Difference:
 
 
 def findings() -> str:
-    """All findings, each with its page, as a Markdown list. Raises InputError where a cell has no record, or where the
-    records no longer give the order that a sentence states.
+    """All findings, each with its page, as a Markdown list. Raises InputError where a cell has no
+    record, or where the records no longer give the order that a sentence states.
     """
     known = records()
     return "".join(
