@@ -120,8 +120,9 @@ def train(
             `settings` says.
         halfway: called once, when half of the steps (rounded down) are done; not called when there
             is one step only.
-        steady: whether calls of `objective` differ in their batch alone, and in what is drawn on the
-            GPU: where Python decides something anew at each step, none can be replayed.
+        steady: whether calls of `objective` differ in their batch alone, and in what is drawn or
+            counted on the GPU: where Python decides something anew at each step, none can be
+            replayed.
     """
     optimisers = [sgd(model.parameters(), settings)] if optimisers is None else optimisers
     model.train()

@@ -58,8 +58,10 @@ class Settings(public.PublicData, fedavg.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code bounds the gradient; its commands take batches of 64."""
-        return cls(clip_norm=5.0, distill_batch=64)
+        """The authors' code bounds the gradient, and its loader of CIFAR crops and flips; its
+        commands take batches of 64.
+        """
+        return cls(clip_norm=5.0, distill_batch=64, local_augmentation="crop_flip")
 
 
 class FedDF(fedavg.FedAvg):

@@ -17,7 +17,9 @@ default, because a client without a class has nothing to say on it: `ensemble_we
 Eq. 4 to the letter. As in the code the first round has no generated features, and alpha, beta and
 the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser
 from round to round. Its labels are distributed as those of the round's clients; the code counts
-those of their batches.
+those of their batches. The code has generated features in the first 20 "epochs" of a round only,
+each of one batch. Its commands take no more than these, but other papers train for much longer:
+`generated_steps` is that bound, and by default, as printed, all batches have both terms.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ class Settings(fedavg.Settings):
     beta: float = attrs.field(default=10.0, validator=number(0))
     #: eta, weight of the generator's diversity
     eta: float = attrs.field(default=1.0, validator=number(0))
+    #: batches of a client's round, its first, that have the two terms on generated features: 20 in
+    #: the code; None: all
+    generated_steps: int | None = attrs.field(default=None, validator=whole(0, optional=True))
     #: what alpha, beta and the generator's learning rate are multiplied by after every round
     decay: float = attrs.field(default=0.98, validator=number(0, 1, above=True))
     generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
@@ -92,6 +97,7 @@ class Settings(fedavg.Settings):
         """
         return cls(
             **fedgen_code.LOCAL,
+            generated_steps=20,
             generator_batch=32,
             noise="uniform",
             ensemble="losses",
@@ -157,7 +163,8 @@ class FedGen(fedavg.FedAvg):
         generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
         draws = rng.generator(distribution.device)
-        shrink = settings.decay ** received.whole("round")
+        shrink, first = settings.decay ** received.whole("round"), settings.generated_steps
+        taken = torch.zeros((), dtype=torch.int64, device=distribution.device)
 
         def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             samples = len(labels)
@@ -171,9 +178,12 @@ class FedGen(fedavg.FedAvg):
             divergence = kl_divergence(outputs.float(), on_generated[:samples].detach().float())
             # E_{y ~ p(y), z ~ G(y, e)} l(h(z; theta^p), y)
             generated = task.loss(on_generated[samples:], wanted[samples:])
-            return task.loss(outputs, labels) + shrink * (
-                settings.alpha * generated + settings.beta * divergence
-            )
+            terms = shrink * (settings.alpha * generated + settings.beta * divergence)
+            if first is not None:
+                # a GPU counts by itself, so that all steps are the same work
+                taken.add_(1)
+                terms = terms * (taken <= first)
+            return task.loss(outputs, labels) + terms
 
         return loss
 

@@ -254,7 +254,7 @@ REFUSED = [
     ("feddm", {"rho": "far"}, {"server_epochs": 0}, {"server_decay": 0.0}, {"image_lr": 0}),
     ("fedgan", {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}),
     ("fedgen", {"decay": 0.0}, {"generator_batch": 1}, {"noise": "gauss"}, {"labels": "all"}),
-    ("fedgen", {"ensemble": "logit"}, {"ensemble_weights": "none"}),
+    ("fedgen", {"ensemble": "logit"}, {"ensemble_weights": "none"}, {"generated_steps": -1}),
     ("fediod", {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"private": True}),
     ("fediod", {"gan": 0, "pretrain_steps": 5}, {"tau": 0}, {"importance": "eq8"}, {"epsilon": 0}),
     ("fediod", {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"delta": 1.5}),

@@ -171,7 +171,8 @@ def test_the_rate_falls_along_a_cosine_and_the_gradient_can_be_bounded(task):
         optimiser.step()
     assert np.allclose(rates, [0.25 * (1 + np.cos(np.pi * step / 10)) for step in range(10)])
     assert np.allclose(norms, 2.0, rtol=1e-4)
-    assert algorithms.create("feddf", variant="released").settings.clip_norm == 5.0
+    released = algorithms.create("feddf", variant="released").settings
+    assert (released.clip_norm, released.local_augmentation) == (5.0, "crop_flip")
 
 
 def test_batched_teachers_answer_as_one_by_one(task, round_one):

@@ -104,6 +104,45 @@ def test_clients_ask_for_features_of_their_own_labels_and_of_drawn_ones(
     assert seen == [(False, labels.tolist() + 6 * [7])]
 
 
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_after_so_many_batches_a_client_has_its_images_only(
+    task, clients, after_two, monkeypatch, side_by_side
+):
+    """As far as the bound it is FedGen bit for bit, and from there on it goes FedAvg's way."""
+    monkeypatch.setattr("core.algorithms.fedavg.abreast", lambda *given: 2 if side_by_side else 1)
+    pair = clients[:2]
+
+    def trained(steps, bound, start=after_two, **more):
+        method = fedgen(
+            local_steps=steps, generated_steps=bound, batch_size=10**6, momentum=0.0, **more
+        )
+        messages = {client.id: method.broadcast(start, client.id) for client in pair}
+        return method.clients_update(pair, messages, Rng(1))
+
+    def alike(ours, theirs):
+        return all(
+            torch.equal(value, theirs[k].tensors[name])
+            for k, upload in ours.items()
+            for name, value in upload.tensors.items()
+        )
+
+    assert alike(trained(5, 5), trained(5, None)) and alike(trained(5, 9), trained(5, None))
+    assert not alike(trained(5, 3), trained(5, None))
+    # whole batches without momentum: each step goes on from the weights alone
+    started = trained(3, None)
+    for client, upload in trained(5, 3).items():
+        halfway = attrs.evolve(after_two, tensors=after_two.tensors | started[client].tensors)
+        wanted = trained(2, None, halfway, alpha=0.0, beta=0.0)[client].tensors
+        for name, value in upload.tensors.items():
+            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_twenty_batches_are_bounded_in_the_code_and_as_many_are_all_of_its_own():
+    released = algorithms.create("fedgen", variant="released").settings
+    assert released.generated_steps == released.steps(10**6) == 20
+    assert fedgen().settings.generated_steps is None
+
+
 def test_the_generators_adam_goes_on_from_round_to_round(after_two):
     assert after_two.tensors["adam/step/out.weight"] == 2 * 3  # rounds, steps
 

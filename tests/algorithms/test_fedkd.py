@@ -121,7 +121,8 @@ def test_noise_is_added_once_to_the_ensemble_or_left_to_every_batch():
         )
         == 0
     )
-    assert algorithms.create("fedkd", variant="released").settings.fresh_noise
+    released = algorithms.create("fedkd", variant="released").settings
+    assert released.fresh_noise and released.local_augmentation == "crop_flip"
 
 
 def test_fresh_noise_changes_the_student_and_no_noise_does_not(task):

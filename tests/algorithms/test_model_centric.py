@@ -122,6 +122,7 @@ OFF = [
     ("moon", {"mu": 0.0, "projection": 0}),
     ("fedmix", {"mixup": 0.0}),
     ("fedgen", {"alpha": 0.0, "beta": 0.0, "generator_steps": 2}),
+    ("fedgen", {"generated_steps": 0, "generator_steps": 2}),
     ("feddistill", {"weight": 0.0}),
     ("fedensemble", {}),
 ]

@@ -128,3 +128,9 @@ def test_what_crosses_the_network_is_twice_the_parameters(task):
 def test_momentum_would_make_a_control_variate_of_another_size():
     with pytest.raises(InputError, match="momentum must be 0"):
         algorithms.create("scaffold", {"momentum": 0.9})
+
+
+def test_without_momentum_the_rate_goes_as_far_as_fedavgs():
+    """A constant gradient moves the weights by lr / (1 - momentum) of itself in the long run."""
+    ours, theirs = (algorithms.create(name).settings for name in ("scaffold", "fedavg"))
+    assert ours.lr == pytest.approx(theirs.lr / (1 - theirs.momentum))
