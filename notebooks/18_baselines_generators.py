@@ -213,8 +213,8 @@ show(
 #
 # $\pi_i^y$ is the share of client $i$ in the samples of class $y$ (the paper writes $\tau_{i,y}$, and $\alpha$ for
 # $\beta_{old}$), and $\tilde s$ comes from a moving average of the generator, so that old lessons are not forgotten.
-# $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in the code of the authors' next paper, DFDG
-# (DFRD's own could not be had): the student learns from the ensemble.
+# $\mathrm{KL}(a, b)$ is $\sum b \log(b / a)$ here, as in a public copy of the authors' code (`variant: released` has
+# its values, such as a temperature of 10): the student learns from the ensemble.
 # $L_{tran}$ is minus the divergence of $f(s)$ from the ensemble's answer on the images that the ensemble names rightly
 # and $f$ does not, and 0 on all others; $L_{div}$ follows below.
 
@@ -269,7 +269,7 @@ show(
 
 # %% [markdown]
 # The norm grows with the number of pixels. A loss that is zero everywhere has no gradient, so the default is the mean
-# of squared differences, as in the code of the authors' next paper; `distance: norm` is the printed form.
+# of squared differences, as in that copy; `distance: norm` is the printed form.
 
 # %% [markdown]
 # ## FedDM: send images, not models

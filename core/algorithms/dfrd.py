@@ -3,29 +3,37 @@ generate.
 
 Luo, Wang, Fu, Li, Lan, Gao. DFRD: Data-Free Robustness Distillation for Heterogeneous Federated
 Learning. NeurIPS 2023, Section 3; here with one architecture for all, so the average is that of
-FedAvg. The authors' repository is anonymous and its code could not be had; the defaults are those
-of its README, and where the paper is silent, the code of their later DFDG (2024) was read. The
-README also names a bound on the length of the label's embedding, which the paper does not have; it
-is left out.
+FedAvg. The authors' repository is anonymous and could not be had, but for its README. A copy of
+their code stands in HaowenGuan/DFFKE (baselines/DFRD, commit b89363d), which uses it as a rival; its
+options are those of the README. `released()` has its values. The other defaults are those of the
+README, and where the paper is silent, of the code of their later DFDG (2024).
 
 Chosen where the paper is silent or cannot be followed:
-- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in DFDG's
-  code; so the student learns from KL(ensemble || student), as is usual. The temperature is 1. The
-  gradient of the generator passes through both arguments.
+- KL(a, b) of both equations is `kl_div(log a, b)` of PyTorch, the sum of b log(b / a), as in both
+  codes; so the student learns from KL(ensemble || student), as is usual. By default the temperature
+  is 1, and the gradient of the generator passes through both arguments.
 - The 2-norms of the diversity loss: of images with hundreds of pixels their product is in the
   hundreds, and exp(-600) is 0 with gradient 0. The default is the mean of squared differences,
-  which DFDG's code names "l2"; `distance: norm` is the equation as printed.
+  which both codes name "l2"; `distance: norm` is the equation as printed.
 - The student and the clients' models are in evaluation mode: their running statistics are those of
   real images, and batches of synthetic ones must not replace them. Generators normalise by their
-  own batch.
-- The moving average starts from the first generator. Adam's moments are kept from round to round;
-  the student's SGD starts anew.
-- Network of the generator: `ImageGenerator`, with label and noise multiplied as printed.
+  own batch. In the copy it is the other way round: the authors' networks keep no running
+  statistics, and generators make the student's images with theirs.
+- By default the moving average starts from the first generator, and Adam's moments are kept from
+  round to round; the student's SGD starts anew.
+- Network of the generator: `ImageGenerator`, with label and noise multiplied as printed. The copy's
+  has four transposed convolutions.
+
+The copy averages the models only if told to (`weight_agg_plus`); here they always are. Its counts of
+labels go on from round to round; here they are those of the round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import count, repeat
+from typing import TypeVar
 
 import attrs
 import torch
@@ -42,7 +50,15 @@ from core.models import ImageGenerator
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server import ServerTraining, draw_labels, label_shares
+from core.server.game import (
+    FORMS,
+    diversity_loss,
+    embedding_excess,
+    transferability_loss,
+)
 from core.training import adam, sgd, take_step
+
+Drawn = TypeVar("Drawn")
 
 
 @attrs.frozen(kw_only=True)
@@ -71,13 +87,51 @@ class Settings(fedavg.Settings):
     distance: str = attrs.field(
         default="mean_square", validator=one_of("distance", "mean_square", "norm")
     )
+    #: L_tran "printed": the mean over all images, with a gradient through both models; "released":
+    #: the mean over images between the boundaries, the global model's answer held fixed
+    transferability_form: str = attrs.field(
+        default="printed", validator=one_of("form of the transferability", *FORMS)
+    )
+    #: of the answers that L_tran and L_md compare; its square is not multiplied in
+    temperature: float = attrs.field(default=1.0, validator=number(0, above=True))
+    #: weight of the bound on embeddings, which the README names and the paper does not
+    embedding_bound: float = attrs.field(default=0.0, validator=number(0))
+    #: what a generator makes: "pixels" in [0, 1], which are standardised, or the "inputs" of a
+    #: network themselves, in [-1, 1]; the same where mean and deviation of a data set are 0.5
+    output: str = attrs.field(default="pixels", validator=one_of("output", "pixels", "inputs"))
+    #: noise and labels of new images: "once" in an iteration, or at "each_step" in it
+    draws: str = attrs.field(default="once", validator=one_of("draws", "once", "each_step"))
+    #: of the generator's Adam: "kept" from round to round, or "anew" in each iteration
+    moments: str = attrs.field(default="kept", validator=one_of("moments", "kept", "anew"))
     #: alpha, beta_old in the book: weight of images of the averaged generator
     alpha: float = attrs.field(default=0.5, validator=number(0))
     #: lambda: what the averaged generator keeps of itself in a round
     ema: float = attrs.field(default=0.5, validator=number(0, 1))
+    #: the averaged generator at first: the "generator" itself, or "zero", which makes no images
+    #: until a round has been added to it
+    ema_start: str = attrs.field(
+        default="generator", validator=one_of("ema_start", "generator", "zero")
+    )
     #: z, length of a noise vector
     noise: int = attrs.field(default=64, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))
+
+    @classmethod
+    def released(cls) -> Settings:
+        """The public copy of the code, local training included."""
+        return cls(
+            local_steps=20,
+            momentum=0.0,
+            weight_decay=0.0,
+            server_momentum=0.0,
+            transferability_form="released",
+            temperature=10.0,
+            embedding_bound=0.25,
+            output="inputs",
+            draws="each_step",
+            moments="anew",
+            ema_start="zero",
+        )
 
 
 class Generator(nn.Module):
@@ -129,10 +183,11 @@ class DFRD(fedavg.FedAvg):
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model, and a generator with w~ = w."""
+        """A fresh model, and a generator; w~ = w, or w~ is not there yet."""
         tensors = super().initialise(task, rng).tensors
         generator = self._generator(task, rng.at("generator"))
-        return State(task, tensors | pack(generator, "generator/") | pack(generator, "ema/"))
+        average = pack(generator, "ema/") if self.settings.ema_start == "generator" else {}
+        return State(task, tensors | pack(generator, "generator/") | average)
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and n_{i,y}: how often it trained on each
@@ -188,35 +243,47 @@ class DFRD(fedavg.FedAvg):
         """
         settings = self.settings
         student = self.network(task, tensors).eval()
-        generator, average = (
-            unpack(self._generator(task, Rng(0)), tensors, prefix)
-            for prefix in ("generator/", "ema/")
-        )
+        generator = unpack(self._generator(task, Rng(0)), tensors, "generator/")
+        average = self._average(task, tensors)
         of_generator, of_student = self._optimisers(generator, student)
         unpack_optimiser(of_generator, generator, tensors, "adam/")
-        draws = rng.at("draws").generator(task.runtime.device)
+        sample = partial(self._sample, distribution, rng.at("draws").generator(task.runtime.device))
+        lesson = partial(self._lesson, task, ensemble)
         for _ in range(settings.iterations):
-            noise, labels = self._sample(distribution, draws)
+            if settings.moments == "anew":
+                of_generator.state.clear()
+            samples = drawn(sample, settings.draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
-                wrong = self.generator_loss(task, generator, student, ensemble, noise, labels)
+                wrong = self.generator_loss(task, generator, student, ensemble, *next(samples))
                 take_step(wrong, of_generator)
             student.requires_grad_(True)
-            new = self._lesson(task, generator, ensemble, noise, labels)
+            lessons = drawn(partial(next, map(partial(lesson, generator), samples)), settings.draws)
             for _ in range(settings.student_steps):
-                sample = self._sample(distribution, draws)
-                old = self._lesson(task, average, ensemble, *sample)
+                new = next(lessons)
+                old = None if average is None else lesson(average, sample())
                 take_step(self.student_loss(task, student, new, old), of_student)
-        with torch.no_grad():
-            # w~^t = lambda w~^{t-1} + (1 - lambda) w^t
-            for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
-                kept.lerp_(latest, 1 - settings.ema)
-        return (
-            pack(student)
-            | pack(generator, "generator/")
-            | pack(average, "ema/")
-            | pack_optimiser(of_generator, generator, "adam/")
-        )
+        learnt = pack(student) | pack(generator, "generator/")
+        if settings.moments == "kept":
+            learnt |= pack_optimiser(of_generator, generator, "adam/")
+        return learnt | pack(self._averaged(task, average, generator), "ema/")
+
+    def _average(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> Generator | None:
+        """The averaged generator, or None before the first round of one that starts from zero."""
+        if not any(name.startswith("ema/") for name in tensors):
+            return None
+        return unpack(self._generator(task, Rng(0)), tensors, "ema/")
+
+    @torch.no_grad()
+    def _averaged(self, task: Task, average: Generator | None, generator: Generator) -> Generator:
+        """w~^t = lambda w~^{t-1} + (1 - lambda) w^t, with w~^0 = 0 where there is no average."""
+        if average is None:
+            average = self._generator(task, Rng(0))
+            for weight in average.parameters():
+                weight.zero_()
+        for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
+            kept.lerp_(latest, 1 - self.settings.ema)
+        return average
 
     def _optimisers(
         self, generator: nn.Module, student: nn.Module
@@ -246,29 +313,42 @@ class DFRD(fedavg.FedAvg):
         noise: torch.Tensor,
         labels: torch.Tensor,
     ) -> torch.Tensor:
-        """L_gen = L_fid + beta_tran L_tran + beta_div L_div."""
+        """L_gen = L_fid + beta_tran L_tran + beta_div L_div, and the bound on embeddings."""
         settings = self.settings
         with task.runtime.autocast():
             merged = generator.merge(noise, labels)
-            inputs = task.dataset.standardise(generator(merged))
+            inputs = self.inputs(task, generator(merged))
             heard, own = ensemble(inputs, labels), student(inputs).float()
         # L_fid = CE(sum_i tau_{i,y} f_i(s), y)
         loss = F.cross_entropy(heard, labels)
-        loss = loss + settings.transferability * transferability_loss(heard, own, labels)
+        loss = loss + settings.transferability * transferability_loss(
+            heard, own, labels, settings.temperature, settings.transferability_form
+        )
+        if settings.embedding_bound:
+            excess = embedding_excess(generator.embedding[labels])
+            loss = loss + settings.embedding_bound * excess
         return loss + settings.diversity * diversity_loss(inputs, merged, settings.distance)
+
+    def inputs(self, task: Task, images: torch.Tensor) -> torch.Tensor:
+        """Network inputs (N, C, S, S) of what a generator made, in [0, 1]."""
+        if self.settings.output == "inputs":
+            return 2 * images - 1
+        return task.dataset.standardise(images)
 
     @torch.no_grad()
     def _lesson(
         self,
         task: Task,
-        generator: Generator,
         ensemble: Ensemble,
-        noise: torch.Tensor,
-        labels: torch.Tensor,
+        generator: Generator,
+        sample: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Network inputs that a generator makes for labels, and what the ensemble says of them."""
+        """Network inputs that a generator makes of noise and labels, and what the ensemble says of
+        them.
+        """
+        noise, labels = sample
         with task.runtime.autocast():
-            inputs = task.dataset.standardise(generator(generator.merge(noise, labels)))
+            inputs = self.inputs(task, generator(generator.merge(noise, labels)))
             return inputs, ensemble(inputs, labels)
 
     def student_loss(
@@ -276,14 +356,19 @@ class DFRD(fedavg.FedAvg):
         task: Task,
         student: nn.Module,
         new: tuple[torch.Tensor, torch.Tensor],
-        old: tuple[torch.Tensor, torch.Tensor],
+        old: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> torch.Tensor:
-        """L_md = KL(f(s), sum_i tau_{i,y} f_i(s)) + alpha KL(f(s~), sum_i tau_{i,y~} f_i(s~))."""
+        """L_md = KL(f(s), sum_i tau_{i,y} f_i(s)) + alpha KL(f(s~), sum_i tau_{i,y~} f_i(s~)); the
+        first alone where there are no old images.
+        """
+        lessons = [new] if old is None else [new, old]
         with task.runtime.autocast():
-            answers = student(torch.cat([new[0], old[0]])).float().chunk(2)
-        return kl_divergence(answers[0], new[1]) + self.settings.alpha * kl_divergence(
-            answers[1], old[1]
-        )
+            seen = student(torch.cat([inputs for inputs, _ in lessons]))
+        losses = [
+            kl_divergence(own, heard, self.settings.temperature)
+            for own, (_, heard) in zip(seen.float().chunk(len(lessons)), lessons, strict=True)
+        ]
+        return losses[0] + self.settings.alpha * sum(losses[1:])
 
     def _generator(self, task: Task, rng: Rng) -> Generator:
         settings, data = self.settings, task.dataset
@@ -296,41 +381,6 @@ class DFRD(fedavg.FedAvg):
         return Generator(network, embedding.to(task.runtime.device)).train()
 
 
-def transferability_loss(
-    heard: torch.Tensor, own: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
-    """L_tran = -eps KL(sum_i tau_{i,y} f_i(s), f(s)), the mean over images.
-
-    eps is 1 where the ensemble sees the label and the global model does not: such images lie
-    between the two decision boundaries. `heard` and `own` are logits (N, C) of the ensemble and of
-    the global model.
-    """
-    between = (heard.argmax(1) == labels) & (own.argmax(1) != labels)
-    apart = F.kl_div(
-        heard.log_softmax(1), own.log_softmax(1), log_target=True, reduction="none"
-    ).sum(1)
-    return -(between * apart).mean()
-
-
-def diversity_loss(images: torch.Tensor, merged: torch.Tensor, distance: str) -> torch.Tensor:
-    """L_div = exp(-1/Q^2 sum_{i,j} |s_i - s_j| |h_i - h_j|), in (0, 1]: 1 when all images are
-    equal.
-
-    Args:
-        images: s, (Q, ...); merged: h, (Q, z).
-        distance: "norm", |a| the 2-norm as printed; or "mean_square", the mean of the squares of a.
-    """
-    apart = [_distances(each.flatten(1).float(), distance) for each in (images, merged)]
-    return torch.exp(-(apart[0] * apart[1]).mean())
-
-
-def _distances(rows: torch.Tensor, distance: str) -> torch.Tensor:
-    """Distances of all pairs of rows, (Q, Q) of (Q, D)."""
-    rows = rows - rows.mean(0)
-    squares = rows.square().sum(1)
-    itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
-    # the distance to itself is 0, and a square root must not see it
-    apart = (squares[:, None] + squares - 2 * rows @ rows.T).clamp_min(0)
-    if distance == "mean_square":
-        return apart.masked_fill(itself, 0.0) / rows.shape[1]
-    return apart.masked_fill(itself, 1.0).sqrt().masked_fill(itself, 0.0)
+def drawn(make: Callable[[], Drawn], draws: str) -> Iterator[Drawn]:
+    """What `make` gives, for one step after another: made "once", or at "each_step"."""
+    return repeat(make()) if draws == "once" else (make() for _ in count())

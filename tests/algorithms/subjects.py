@@ -62,6 +62,7 @@ def needs(library: str, **settings: Any) -> list[dict[str, Any]]:
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dc": [{"init": "real"}],
     "desa": [{}, {"estimator": "expectation"}],
+    "dfrd": [{}, {"variant": "released"}],
     "dm": [{}, {"init": "real_average"}],
     "feddf": [{"check_every": 1}],
     "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],

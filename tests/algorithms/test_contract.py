@@ -243,6 +243,8 @@ REFUSED = [
     ("dc", {"matches": None, "images_per_class": 7}, {"matches": 0}),
     ("desa", {"ipc": 0}, {"learn_anchors": 1}, {"estimator": "all"}, {"kd_temperature": 0}),
     ("dfrd", {"ema": 1.5}, {"distance": "l3"}, {"server_batch": 1}),
+    ("dfrd", {"draws": "twice"}, {"moments": "new"}, {"output": "tanh"}, {"temperature": 0}),
+    ("dfrd", {"transferability_form": "eq4"}, {"ema_start": "ones"}, {"embedding_bound": -1}),
     ("dm", {"images_per_class": 0}, {"init": "noisy"}, {"augmentation": "colour"}),
     ("dsa", {"network_lr": 0}),
     ("fedavg", {"learning_rate": 0.1}, {"lr": "fast"}),
