@@ -308,8 +308,9 @@ Markdown(
 #   above. So no lead over them at this profile is a lead over tuned rivals. The [ladder](04_fedvck_budgets) has FedAvg
 #   at both rates. In the ladder at half of the width, a table of the laptop profile, all keep what was chosen, but for
 #   the rows with Adam.
-# - Momentum, weight decay and temperatures are those of the papers or their code. Generators and discriminators of
-#   FedGAN, DFRD and FedIOD are narrower, to save time.
+# - Momentum, weight decay and temperatures are those of the papers or their code, but for DFRD: the momentum of its server
+#   is that of a later method of its authors, and its temperature of 1 is ours (a public copy of its code has none and 10:
+#   `variant: released`). Generators and discriminators of FedGAN, DFRD and FedIOD are narrower, to save time.
 # - Other data sets than the two here use the same values, but for the tables of FedMK, whose rates are their own, and
 #   those of FedIOD: its methods were tuned once more [on MNIST](46_fediod_results), and the rates for masks and images
 #   were [set by hand](45_fediod_dense).
