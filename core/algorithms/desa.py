@@ -22,6 +22,9 @@ comparison has a global model, and its Tables 9 and 10 count a model as the uplo
 - A class is averaged over the clients that have it. The code averages over all, and so adds noise
   images of clients without the class.
 - All clients match at the same random networks, so that they condense in one batch.
+- These are of the kind that clients train. The code takes a ConvNet of width 128 and depth 3 with
+  instance normalisation, whatever clients train (iterative_desa.py calls `distribution_matching` of
+  condensation.py without a network; `get_default_convnet_setting` of utils.py): `encoder: convnet`.
 - The anchors of L_REG and L_KD are the same, and pass the network together with the batch of L_CE,
   so that batch normalisation, which the code's networks do not have, takes its statistics from
   both.
@@ -35,6 +38,7 @@ L_KD weighs 36 in the code and 400 here at the same `kd`, so `kd: 0.09` is the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import attrs
 import torch
@@ -59,6 +63,7 @@ from core.federation import (
 )
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take
+from core.models import Classifier
 from core.rng import Rng
 
 
@@ -82,6 +87,11 @@ class Settings(fedavg.Settings):
         default="color_crop_cutout_flip_scale_rotate", validator=strategy
     )
     pool: int = attrs.field(default=8, validator=whole(1))
+    #: what anchors are matched at: random networks like the "task"'s own, whose batch normalisation
+    #: takes the statistics of each batch, or the "convnet" of the code; its width and depth
+    encoder: str = attrs.field(default="task", validator=one_of("encoder", "task", "convnet"))
+    encoder_width: int = attrs.field(default=128, validator=whole(1))
+    encoder_depth: int = attrs.field(default=3, validator=whole(1))
 
     #: whether L_CE sees the anchors beside the client's images
     learn_anchors: bool = attrs.field(default=True, validator=on_or_off)
@@ -94,10 +104,23 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Local training of the authors' code, one pass in a round by plain SGD, real batches without
-        replacement, and its weight of L_KD with ten classes.
+        """Local training of the authors' code, one pass in a round by plain SGD, its ConvNet for
+        anchors, real batches without replacement, and its weight of L_KD with ten classes.
         """
-        return cls(local_epochs=1, momentum=0.0, weight_decay=0.0, kd=0.09, replacement=False)
+        return cls(
+            local_epochs=1,
+            momentum=0.0,
+            weight_decay=0.0,
+            kd=0.09,
+            replacement=False,
+            encoder="convnet",
+        )
+
+    def network(self, task: Task, rng: Rng) -> Classifier:
+        """A random network that anchors are matched at."""
+        if self.encoder == "task":
+            return task.new_model(rng)
+        return condensing.instance_convnet(task, rng, self.encoder_width, self.encoder_depth)
 
     @property
     def matching(self) -> Condensation:
@@ -251,7 +274,8 @@ class DESA(fedavg.FedAvg):
     def _condensed(self, clients: Sequence[Client], rng: Rng) -> dict[int, Message]:
         """The anchors of some clients, condensed from noise."""
         task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
-        encoder = LatentEncoder(task.new_model(rng.at("encoder")))
+        network = partial(self.settings.network, task)
+        encoder = LatentEncoder(network(rng.at("encoder")))
         real, _ = condensing.gather(clients, rngs, self.settings.candidates)
         group = torch.arange(real.groups, device=real.group.device).repeat_interleave(
             self.settings.ipc
@@ -265,7 +289,7 @@ class DESA(fedavg.FedAvg):
             task.inputs,
             task.runtime.autocast,
             free=True,
-            disturb=lambda step: redraw(encoder, task, rng.at("network", step)),
+            disturb=lambda step: redraw(encoder, network(rng.at("network", step))),
         )
         images, _ = condense(problem, condensing.starts("noise", real, group, task, rngs), group)
         images = condensing.encode(images, task.dataset, "uint8").unflatten(
@@ -341,8 +365,8 @@ def anchors(state: State) -> dict[str, torch.Tensor]:
     }
 
 
-def redraw(encoder: LatentEncoder, task: Task, rng: Rng) -> None:
+def redraw(encoder: LatentEncoder, network: nn.Module) -> None:
     """Give an encoder the weights of a fresh network, in place."""
-    fresh = task.new_model(rng).state_dict()
+    fresh = network.state_dict()
     for name, value in encoder.model.state_dict().items():
         value.copy_(fresh[name])

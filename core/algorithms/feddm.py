@@ -8,6 +8,14 @@ the partition, the seed and a function that disturbs weights with the code of Fe
 calls it. It starts from real images. How many images stand for a class (10 there), how real batches are
 drawn (without replacement there) and what is sent (bytes; there float32) follow FedVCK's comparison in
 both.
+
+`statistics` says whose statistics batch normalisation takes while images are matched. By default
+each side has its "own". Then scale and offset of condensed images may drift. And as a client's real
+batch has equally many images of each class, its condensed one not, even perfect images have a loss.
+The program embeds in evaluation mode (`sample_model.eval()` in src/client.py): with "running" both
+sides take the running statistics of the received model, which no disturbance moves; those of a
+model that has not trained yet are 0 and 1. The program's networks have instance normalisation
+(src/models.py), for which the two are the same, so `released()` leaves it at the default.
 """
 
 from __future__ import annotations
@@ -17,10 +25,10 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import torch
 
-from core.checks import number, whole
-from core.condensation import LatentEncoder
+from core.checks import number, one_of, whole
+from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.engine import condense, condensed_counts
-from core.condensation.problem import Condensation, Draws, Problem
+from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Field, Message, State, Task, pack
@@ -34,6 +42,11 @@ class Settings(condensing.ServerSide, Condensation):
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
     #: rho: radius of the ball around the global model that weights are drawn from
     rho: float = attrs.field(default=5.0, validator=number(0))
+    #: what normalises real and condensed images: each batch's "own" statistics, or the "running" ones
+    #: of the received model
+    statistics: str = attrs.field(
+        default="own", validator=one_of("kind of statistics", "own", "running")
+    )
     server_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     server_weight_decay: float = attrs.field(default=0.0, validator=number(0))
     server_epochs: int = attrs.field(default=500, validator=whole(1))
@@ -41,7 +54,9 @@ class Settings(condensing.ServerSide, Condensation):
 
     @classmethod
     def released(cls) -> Settings:
-        """The public program; its ConvNet has instance normalisation."""
+        """The public program; its ConvNet has instance normalisation. With batch normalisation its
+        evaluation mode is to be stated: `statistics: running`.
+        """
         return cls(init="real", server_weight_decay=5e-4)
 
 
@@ -49,8 +64,8 @@ class FedDM(Condensing):
     """Clients condense images whose features and logits match those of their data, at weights
     around the global model.
 
-    Every class is matched by its own mean; condensed images are normalised by their own batch. The
-    server trains the global model on the condensed images of the round.
+    Every class is matched by its own mean. The server trains the global model on the condensed
+    images of the round.
     """
 
     Settings = Settings
@@ -74,24 +89,29 @@ class FedDM(Condensing):
     ) -> dict[int, Message]:
         """What clients upload, condensed as one batch at the same disturbed weights."""
         task, settings, message = clients[0].task, self.settings, messages[clients[0].id]
-        encoder = LatentEncoder(task.model_from(message.tensors))
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
+        start = condensing.starts(settings.init, real, group, task, rngs)
+        images, _ = condense(self.problem(task, message, real, rngs), start, group)
+        return condensing.uploads(clients, real, images, group)
+
+    def problem(self, task: Task, message: Message, real: RealData, rngs: Sequence[Rng]) -> Problem:
+        """What is matched: features and logits at disturbed weights, for the clients of `rngs`."""
+        settings, model = self.settings, task.model_from(message.tensors)
+        encoder, own = LatentEncoder(model), settings.statistics == "own"
         shared = Rng(message.whole("seed")).at("round", message.whole("round"))
-        problem = Problem(
+        return Problem(
             encoder,
             real,
             settings,
             Draws(rngs, real.owner),
             task.inputs,
             task.runtime.autocast,
-            free=True,
+            free=own,
             head=True,
             disturb=disturbance(encoder, settings.rho, shared),
+            fixed=None if own else LatentStatistics.running(model, len(rngs)),
         )
-        start = condensing.starts(settings.init, real, group, task, rngs)
-        images, _ = condense(problem, start, group)
-        return condensing.uploads(clients, real, images, group)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train on the condensed images of this round."""

@@ -46,13 +46,14 @@ def embed_all(
     """Features (N, D) of all real images under one augmentation per group.
 
     The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed
-    for all images; a network without batch normalisation needs no such batch.
+    for all images; a network without batch normalisation needs no such batch, nor does one whose
+    statistics are given.
     """
     if problem.disturb:
         problem.disturb(entry)
     real, augmentation = problem.real, problem.augmented(entry)
-    statistics = LatentStatistics((), ())
-    if problem.encoder.normalisations:
+    statistics = problem.fixed or LatentStatistics((), ())
+    if problem.encoder.normalisations and problem.fixed is None:
         _, statistics = problem.batch("statistics", entry, augmentation)
     parts = []
     most = at_once(real.images)

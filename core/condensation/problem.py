@@ -181,10 +181,11 @@ class Problem:
 
     `prepare` turns uint8 images into network inputs. Condensed images are normalised by the
     statistics of the current real batch; with `free` by those of their own batch; with `moving`,
-    which starts the average, by a running average that takes a tenth of every real batch. `sliding`
-    lets consecutive batches share all images but one. `head` appends logits to the features (FedDM
-    matches both). `disturb` moves the encoder's weights to draw number so-and-so. `constant` is one
-    augmentation per group that takes the place of all draws.
+    which starts the average, by a running average that takes a tenth of every real batch; with
+    `fixed` by these statistics, and the real images too. `sliding` lets consecutive batches share
+    all images but one. `head` appends logits to the features (FedDM matches both). `disturb` moves
+    the encoder's weights to draw number so-and-so. `constant` is one augmentation per group that
+    takes the place of all draws.
     """
 
     encoder: LatentEncoder
@@ -199,6 +200,7 @@ class Problem:
     head: bool = False
     disturb: Callable[[int], None] | None = None
     constant: Augmentation | None = None
+    fixed: LatentStatistics | None = None
 
     @property
     def clients(self) -> int:
@@ -271,7 +273,8 @@ class Problem:
         real, some = self.real, rows.flatten()
         inputs = augmented(self.prepare(real.images[some]), augmentation, real.group[some])
         owner = real.owner[real.group[some]] - clients.start
-        return self.embed(inputs, owner, None, clients.stop - clients.start)
+        given = None if self.fixed is None else self.fixed[clients]
+        return self.embed(inputs, owner, given, clients.stop - clients.start)
 
     def loss(
         self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor

@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import nn
 
-from core import server
+from core import models, server
 from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, initial_images, to_wire
 from core.condensation.problem import Condensation, RealData
@@ -147,6 +147,24 @@ def starts(
             )
         )
     return torch.cat(parts)
+
+
+def instance_convnet(task: Task, rng: Rng, width: int, depth: int) -> Classifier:
+    """A ConvNet with instance normalisation for the task's images, on its device, whatever the task's
+    own network is; not channels last, which slows the gradient of its normalisation.
+    """
+    data = task.dataset
+    network = models.build(
+        "convnet",
+        data.channels,
+        data.size,
+        data.num_classes,
+        rng,
+        width=width,
+        depth=depth,
+        norm="instance",
+    )
+    return network.to(task.runtime.device)
 
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:

@@ -22,7 +22,7 @@ import attrs
 import torch
 from torch import nn
 
-from core import metrics, models, server
+from core import metrics, server
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation.initial import KINDS
 from core.condensation.problem import RealData, strategy
@@ -81,21 +81,8 @@ class CondensingSettings(OneShotSettings):
     encoder_depth: int = attrs.field(default=3, validator=whole(1))
 
     def encoder(self, task: Task, rng: Rng) -> Classifier:
-        """The ConvNet, on the task's device; not channels last, which slows the gradient of its
-        normalisation.
-        """
-        data = task.dataset
-        network = models.build(
-            "convnet",
-            data.channels,
-            data.size,
-            data.num_classes,
-            rng,
-            width=self.encoder_width,
-            depth=self.encoder_depth,
-            norm="instance",
-        )
-        return network.to(task.runtime.device)
+        """The ConvNet, on the task's device."""
+        return condensing.instance_convnet(task, rng, self.encoder_width, self.encoder_depth)
 
 
 class OneShot(Condensing):

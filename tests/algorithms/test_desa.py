@@ -6,11 +6,14 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from core import algorithms
 from core.algorithms.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
-from core.condensation import LatentEncoder
-from core.experiments import rounds
+from core.condensation import LatentEncoder, draw
+from core.condensation.problem import Draws
+from core.experiments import make_clients, make_task, rounds
+from core.families import condensing
 from core.federation import Ledger, Message, UploadError, admit, pack
 from core.rng import Rng
 from tests.algorithms.on_digits import accuracy_after, on_digits
@@ -73,12 +76,65 @@ def test_every_number_stands_for_another_random_network(task):
     images = torch.rand(4, 1, 8, 8)
     seen = []
     for number in (0, 1, 0):
-        redraw(encoder, task, Rng(7).at(number))
+        redraw(encoder, task.new_model(Rng(7).at(number)))
         seen.append(encoder(images, torch.zeros(4, dtype=torch.int64))[0])
     torch.testing.assert_close(seen[0], seen[2], rtol=0, atol=0)
     assert not torch.allclose(seen[0], seen[1])
     drawn = task.new_model(Rng(7).at(1))
     torch.testing.assert_close(seen[1], drawn.train().embed(images), rtol=1e-4, atol=1e-5)
+
+
+def test_the_codes_encoder_has_instance_normalisation(task, clients):
+    """One step of 20 by autograd at a ConvNet that is written out."""
+    width = {"encoder": "convnet", "encoder_width": 6, "encoder_depth": 2}
+    algorithm = desa(
+        iterations=1, image_lr=20.0, estimator="minibatch", augmentation="none", **width
+    )
+    found = algorithm.anchors(clients[:1], {}, Rng(3))[0].tensors["anchors/images"].int()
+    real, _ = condensing.gather(clients[:1], [Rng(3).at(0)])
+    group = torch.arange(real.groups).repeat_interleave(2)
+    start = condensing.starts("noise", real, group, task, [Rng(3).at(0)]).requires_grad_()
+    rows = Draws([Rng(3).at(0)], real.owner).uniform(8, "batch", 0)
+    rows = draw(real.probabilities, real.group, real.groups, rows)
+    network = condensing.instance_convnet(task, Rng(3).at("network", 0), 6, 2)
+
+    def psi(maps):
+        for block in network.blocks:
+            maps = F.conv2d(maps, block.conv.weight, block.conv.bias, padding=1)
+            maps = F.avg_pool2d(F.instance_norm(maps, eps=1e-5).relu(), 2)
+        return maps.flatten(1)
+
+    wanted = psi(task.inputs(real.images[rows.flatten()])).unflatten(0, rows.shape).mean(1)
+    loss = (psi(start).unflatten(0, (-1, 2)).mean(1) - wanted.detach()).square().sum()
+    (slope,) = torch.autograd.grad(loss, start)
+    moved = condensing.encode((start - 20 * slope).detach(), task.dataset, "uint8").int()
+    assert (found.flatten(0, 1) - moved).abs().max() <= 1
+    before = condensing.encode(start.detach(), task.dataset, "uint8").int()
+    assert (moved - before).abs().max() > 9
+
+
+def test_the_codes_encoder_is_the_same_for_every_network():
+    made = {"task": [], "convnet": []}
+    for options in ({"width": 8}, {"width": 8, "norm": "instance"}):
+        own = attrs.evolve(TINY, model_options=options)
+        task = make_task(own)
+        for encoder, found in made.items():
+            algorithm = desa(encoder=encoder, encoder_width=8)
+            answers = algorithm.anchors(make_clients(own, task), {}, Rng(3))
+            found.append(answers[0].tensors["anchors/images"])
+    assert torch.equal(*made["convnet"])
+    assert torch.equal(made["task"][1], made["convnet"][0])
+    assert not torch.equal(*made["task"])
+
+
+def test_the_code_takes_its_own_encoder(task):
+    settings = algorithms.create("desa", variant="released").settings
+    encoder = settings.network(task, Rng(0))
+    assert [(type(b.norm), b.norm.num_groups) for b in encoder.blocks] == 3 * [
+        (torch.nn.GroupNorm, 128)
+    ]
+    usual = algorithms.create("desa").settings.network(task, Rng(0))
+    assert all(isinstance(block.norm, torch.nn.BatchNorm2d) for block in usual.blocks)
 
 
 def given(classes, value, shape=(2, 1, 8, 8)):

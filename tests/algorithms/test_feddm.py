@@ -2,16 +2,18 @@
 
 import math
 
+import attrs
 import pytest
 import torch
 
 from core import algorithms
 from core.algorithms.feddm import disturbance
 from core.condensation import LatentEncoder, draw
-from core.condensation.engine import condensed_counts
-from core.condensation.problem import Condensation, Draws
-from core.experiments import rounds
+from core.condensation.engine import condense, condensed_counts
+from core.condensation.problem import Condensation, Draws, RealData
+from core.experiments import make_task, rounds
 from core.families import condensing
+from core.federation import pack
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -79,17 +81,30 @@ def uploaded(task, client, **settings):
     return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
 
 
-def test_features_and_logits_are_matched_class_by_class(task, clients):
-    """One step of 20 by autograd, at the model itself; each side is normalised by its own batch."""
-    algorithm, client, rngs = feddm(rho=0.0, iterations=1, image_lr=20.0), clients[0], [Rng(3)]
-    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+def received(task, algorithm):
+    """What the server sends in round 1, with a model that has seen some images."""
+    state = algorithm.initialise(task, Rng(0))
+    model = task.model_from(state.tensors).train()
+    for part in task.dataset.train.images[:120].split(40):
+        model.embed(task.inputs(part) * 2 + 1)
+    tensors = state.tensors | pack(model)
+    return algorithm.broadcast(attrs.evolve(state, tensors=tensors), 0)
+
+
+@pytest.mark.parametrize(("statistics", "rate"), [("own", 20.0), ("running", 50_000.0)])
+def test_features_and_logits_are_matched_class_by_class(task, clients, statistics, rate):
+    """One long step by autograd, at the model itself; each side is normalised by its own batch, or
+    both by the model in evaluation mode.
+    """
+    algorithm = feddm(rho=0.0, iterations=1, image_lr=rate, statistics=statistics)
+    client, rngs, message = clients[0], [Rng(3)], received(task, algorithm)
     found = algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
     real, sizes = condensing.gather([client], rngs)
     group = torch.repeat_interleave(condensed_counts(sizes, algorithm.settings))
     start = condensing.starts("noise", real, group, task, rngs).requires_grad_()
     uniform = Draws(rngs, real.owner).uniform(8, "batch", 0)
     rows = draw(real.probabilities, real.group, real.groups, uniform)
-    model = task.model_from(message.tensors).train()
+    model = task.model_from(message.tensors).train(statistics == "own")
 
     def matched(inputs):
         features = model.embed(inputs)
@@ -99,8 +114,69 @@ def test_features_and_logits_are_matched_class_by_class(task, clients):
     found_at = matched(start)
     means = torch.stack([found_at[group == g].mean(0) for g in range(real.groups)])
     (slope,) = torch.autograd.grad((means - wanted.detach()).square().sum(), start)
-    moved = condensing.encode((start - 20 * slope).detach(), task.dataset, "uint8").int()
+    before, moved = (
+        condensing.encode((start - step * slope).detach(), task.dataset, "uint8").int()
+        for step in (0, rate)
+    )
     assert (found - moved).abs().max() <= 1
+    assert (moved - before).abs().max() > 9
+
+
+def losses(task, real, start, group, **settings):
+    """The loss of every group before the first step, at weights that are not disturbed."""
+    still = {"rho": 0.0, "iterations": 1, "image_lr": 1e-9}
+    algorithm = feddm(**still | settings)
+    problem = algorithm.problem(task, received(task, algorithm), real, [Rng(3)])
+    return condense(problem, start, group)[1][0]
+
+
+def of_classes(task, sizes):
+    """So many real images of the first classes, of one client."""
+    images, labels = task.dataset.train.images, task.dataset.train.labels
+    chosen = torch.cat([(labels == c).nonzero()[:size, 0] for c, size in enumerate(sizes)])
+    group = torch.repeat_interleave(torch.tensor(sizes))
+    share = 1 / torch.tensor(sizes)[group]
+    classes = torch.arange(len(sizes))
+    return RealData(images[chosen], group, share, torch.zeros_like(classes), classes)
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank", "expectation"])
+def test_only_by_the_models_statistics_contrast_is_seen(task, estimator):
+    """Half the contrast, with batches of all images: an own batch normalisation takes it out."""
+    real, whole = of_classes(task, [6, 6, 6]), {"real_batch": 6, "replacement": False}
+    noise = torch.randn(15, 1, 8, 8, generator=Rng(1).generator())
+    group = torch.arange(3).repeat_interleave(5)
+    for statistics, same in (("own", True), ("running", False)):
+        given = whole | {"statistics": statistics, "estimator": estimator}
+        full, half = (losses(task, real, scale * noise, group, **given) for scale in (1, 0.5))
+        assert torch.allclose(full, half, rtol=1e-2) == same
+
+
+@pytest.mark.parametrize("sizes", [[6, 6, 6], [4, 8, 2]])
+def test_perfect_images_of_unequal_classes_have_a_loss_by_their_own_statistics(task, sizes):
+    """A real batch has the largest class once, the others as often as fits; the condensed images
+    are all real ones, once.
+    """
+    real = of_classes(task, sizes)
+    whole = {"real_batch": max(sizes), "replacement": False}
+    start, apart = task.inputs(real.images), torch.zeros(real.groups)
+    by_model = losses(task, real, start, real.group, statistics="running", **whole)
+    torch.testing.assert_close(by_model, apart, rtol=0, atol=1e-8)
+    own = losses(task, real, start, real.group, statistics="own", **whole)
+    assert bool((own < 1e-8).all()) == (len(set(sizes)) == 1)
+    assert bool((own > 1e-4).all()) == (len(set(sizes)) > 1)
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank", "expectation"])
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_without_batch_normalisation_statistics_change_nothing(norm, estimator):
+    """Bit for bit, at weights that are disturbed."""
+    own = attrs.evolve(TINY, model_options={"width": 8, "norm": norm})
+    own = attrs.evolve(own, variant="released", settings=FAST | {"estimator": estimator})
+    running = attrs.evolve(own, settings=own.settings | {"statistics": "running"})
+    states = [list(rounds(each, task=make_task(each)))[-1].state for each in (own, running)]
+    one, other = (state.tensors for state in states)
+    assert all(torch.equal(one[name], other[name]) for name in one) == (norm == "instance")
 
 
 def test_radius_and_estimator_matter(task, clients):
@@ -156,4 +232,5 @@ def test_images_that_start_from_real_ones_and_hardly_move_are_images_of_the_clie
 def test_the_public_program_starts_from_real_images():
     settings = algorithms.create("feddm", variant="released").settings
     assert (settings.init, settings.server_weight_decay) == ("real", 5e-4)
+    assert settings.statistics == "own"  # records with batch normalisation say so
     assert algorithms.create("feddm").settings.init == "noise"
