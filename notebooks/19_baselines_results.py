@@ -358,7 +358,11 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #   the batch. The figure of [that page](15_baselines) would show it: the error would fall like $\lambda$.
 # - FedGAN: two papers, and a program whose classifier learns centrally. FedVCK's Tables 5 and 9 fix the size of
 #   generator and discriminator, not their form.
-# - DFRD: the diversity loss. DESA: a server was added, because the comparison has one.
+# - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own; a public
+#   program takes those of the received model, which is [worth many points](03_fedvck_starts). DESA's code matches its
+#   anchors at a network with instance normalisation, here they are matched at the clients' own (`encoder`).
+# - DFRD: the diversity loss, and all that `variant: released` changes. DESA: a server was added, because the comparison
+#   has one.
 #
 # ## Take away
 #
