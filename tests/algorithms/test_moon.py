@@ -11,6 +11,7 @@ from core import algorithms
 from core.algorithms import moon as moon_module
 from core.algorithms.moon import Projected, contrast
 from core.experiments import rounds
+from core.federation import Client
 from core.models import build, count_parameters
 from core.models.convnet import ConvNet
 from core.rng import Rng
@@ -65,7 +66,9 @@ def test_the_objective_is_the_loss_and_mu_times_the_contrast(task, clients, proj
 
 
 def seen(task, clients, monkeypatch, **more):
-    """The largest client's answer in its second round, and how many images the frozen networks saw."""
+    """A client with 50 images: its answer in its second round, and how many images the frozen
+    networks saw.
+    """
     count, embed = [0], ConvNet.embed
 
     def counted(self, images):
@@ -74,20 +77,21 @@ def seen(task, clients, monkeypatch, **more):
 
     monkeypatch.setattr(ConvNet, "embed", counted)
     moon = algorithms.create("moon", {"batch_size": 16, "projection": 0, "mu": 5.0} | more)
-    client = max(clients, key=len).copy()
+    largest = max(clients, key=len)
+    client = Client(0, task, largest.images[:50], largest.labels[:50])
     first, second = (moon.broadcast(moon.initialise(task, Rng(seed)), 0) for seed in (0, 1))
     moon.client_update(client, first, Rng(0))
     assert count[0] == 0
     answer = moon.client_update(client, second, Rng(1)).tensors
-    return answer, count[0] / len(client)
+    return answer, count[0]
 
 
 def test_frozen_networks_see_an_image_once_in_a_round(task, clients, monkeypatch):
-    kept, passes = seen(task, clients, monkeypatch, local_epochs=3)
-    assert 2 <= passes < 2.1  # a single image tells how much room the features take
+    kept, images = seen(task, clients, monkeypatch, local_epochs=3)
+    assert images == 2 * (50 + 1)  # a single image tells how much room the features take
     monkeypatch.setattr(moon_module, "KEPT", 0)
-    anew, passes = seen(task, clients, monkeypatch, local_epochs=3)
-    assert 6 <= passes < 6.1
+    anew, images = seen(task, clients, monkeypatch, local_epochs=3)
+    assert images == 2 * (3 * 50 + 1)
     assert kept.keys() == anew.keys()
     for name, value in kept.items():
         torch.testing.assert_close(value, anew[name], rtol=1e-3, atol=1e-5)
@@ -95,15 +99,12 @@ def test_frozen_networks_see_an_image_once_in_a_round(task, clients, monkeypatch
 
 @pytest.mark.parametrize(
     ("settings", "views"),
-    [({"local_steps": 2}, 32), ({"local_epochs": 2, "local_augmentation": "crop_flip"}, None)],
+    [({"local_steps": 2}, 32), ({"local_epochs": 2, "local_augmentation": "crop_flip"}, 100)],
 )
 def test_they_see_it_anew_where_it_changes_or_comes_once(
     task, clients, monkeypatch, settings, views
 ):
-    length = len(max(clients, key=len))
-    _, passes = seen(task, clients, monkeypatch, **settings)
-    # by both networks, and the single image
-    assert round(passes * length) == 2 * (views or 2 * length) + 2
+    assert seen(task, clients, monkeypatch, **settings)[1] == 2 * (views + 1)
 
 
 def test_in_its_first_round_a_client_has_nothing_to_contrast_with(task):
