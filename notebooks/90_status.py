@@ -74,11 +74,11 @@ beyond = 100 * shares.loc[shares["true gap"] > 2, "equivalent"]
 Markdown(
     f"Without a gap *different* comes in {none.min():.0f} to {none.max():.0f}% "
     "of these experiments; where the gap is exactly the margin, in up to "
-    f"{just.max():.0f}%, most where seeds hardly spread. *Equivalent* comes in up to {edge.max():.0f}% of them where "
-    "the gap is exactly the margin, because its interval leaves out the noise "
-    f"of print, and in up to {beyond.max():.1f}% where the gap is larger. A "
-    "print without a deviation, as in FedMK's Tables 3 and 4, is judged by "
-    "the spread of our seeds alone; that is not simulated here."
+    f"{just.max():.0f}%, most where seeds hardly spread. *Equivalent* comes "
+    f"there in up to {edge.max():.0f}%, because its interval leaves out the "
+    f"noise of print, and in up to {beyond.max():.1f}% where the gap is "
+    "larger. A print without a deviation, as in FedMK's Tables 3 and 4, is "
+    "judged by the spread of our seeds alone; that is not simulated here."
 )
 
 # %% [markdown]

@@ -196,6 +196,18 @@ def test_a_file_with_two_algorithms_is_named(tmp_path, monkeypatch):
     sys.modules.pop("core.algorithms.twice")
 
 
+def test_settings_that_their_algorithm_does_not_use_are_named(tmp_path, monkeypatch):
+    (tmp_path / "loose.py").write_text(
+        "from core.algorithms import fedavg\n"
+        "class Settings(fedavg.Settings): part = 0.5\nclass Loose(fedavg.FedAvg): ...\n"
+    )
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    monkeypatch.setattr(algorithms, "names", algorithms.names.__wrapped__)
+    with pytest.raises(InputError, match="Settings that Loose does not use: write Settings ="):
+        algorithms.find("loose")
+    sys.modules.pop("core.algorithms.loose")
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in FILES if FLOORS[part_of(path)] < FLOORS["algorithms"]],

@@ -46,7 +46,14 @@ def find(name: str) -> type[Algorithm]:
             f"{module.__file__} must hold one public algorithm, not {len(found)} "
             f"({', '.join(found) or 'none'}): give each its own file"
         )
-    return next(iter(found.values()))
+    (algorithm,) = found.values()
+    own = vars(module).get("Settings")
+    if own is not None and own is not getattr(algorithm, "Settings", None):
+        raise InputError(
+            f"{module.__file__} has a class Settings that {algorithm.__name__} does not use: write "
+            "Settings = Settings in it"
+        )
+    return algorithm
 
 
 def settings_fields(name: str) -> set[str] | None:

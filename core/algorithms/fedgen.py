@@ -18,8 +18,8 @@ Eq. 4 to the letter. As in the code the first round has no generated features, a
 the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser
 from round to round. Its labels are distributed as those of the round's clients; the code counts
 those of their batches. The code has generated features in the first 20 "epochs" of a round only,
-each of one batch. Its commands take no more than these, but other papers train for much longer:
-`generated_steps` is that bound, and by default, as printed, all batches have both terms.
+each of one batch. Its commands take no more than these, so `released()` has no bound; but other
+papers train for much longer, and `generated_steps: 20` is what the code would do there.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class Settings(fedavg.Settings):
         """
         return cls(
             **fedgen_code.LOCAL,
-            generated_steps=20,
             generator_batch=32,
             noise="uniform",
             ensemble="losses",

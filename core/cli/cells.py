@@ -102,7 +102,7 @@ def _no_cell(paper: str, number: str) -> None:
     """Raise InputError for the name of a cell where that of a table is asked for."""
     if "/" in number:
         raise InputError(
-            f"'{paper}/{number}' is a cell; `python -m core table {paper}/{number.split('/')[0]}` "
+            f"'{paper}/{number}' is no table; `python -m core table {paper}/{number.split('/')[0]}` "
             "shows its table, `python -m core explain` where its values come from"
         )
 
@@ -281,11 +281,17 @@ def runs(
 
     found = records_below(folder)
     frame = summary_frame([one for one in found if one.status == "complete"])
-    if csv is None:
-        print(in_columns(frame))
-    else:
+    if csv is not None:
+        if not csv.parent.is_dir() or csv.is_dir():
+            raise InputError(f"--csv {csv}: give the name of a file in a folder that exists")
         frame.to_csv(csv, index=False)
-    if unfinished := sum(one.status != "complete" for one in found):
+        print(f"written: {csv}")
+    else:
+        print(in_columns(frame) if len(frame) else f"no complete run in {folder}")
+    for failed in (one for one in found if one.status == "failed"):
+        why = failed.notes[-1] if failed.notes else "no reason is kept"
+        print(f"failed: {failed.experiment.id} (seed {failed.experiment.seed}): {why}")
+    if unfinished := sum(one.status == "running" for one in found):
         print(f"{unfinished} more not finished: the command that began one goes on with it")
 
 

@@ -205,7 +205,8 @@ def _taken(
         in_time()  # from here on the first round is timed
         for result in results:
             kept.add(result)
-            if result.followed:
+            if result.followed:  # a round of before: it says nothing about the time left
+                bar.initial = result.round
                 _show(bar, result)
                 continue
             kept.peak_memory = runtime.peak_memory()

@@ -20,7 +20,10 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     `book` and `yours` are complete records of the cell's experiments; either may lack some, and yours
     may have further seeds.
     """
-    printed = cell.published.text if cell.published else "nothing"
+    printed = "nothing"
+    if cell.published:
+        printed = cell.published.text
+        printed += f" ± {cell.published.std:g}" if cell.published.std is not None else ""
     lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
     if cell.stand_in or cell.cut:
         rounds = f"{cell.experiments[0].rounds} rounds"
@@ -41,6 +44,11 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])
 
 
+def _known(value: object) -> str:
+    """A fact of a machine; older records lack some."""
+    return "not recorded" if value in (None, "None") else str(value)
+
+
 def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
     """How one run compares with the book's."""
     where = f"seed {yours.experiment.seed}:"
@@ -55,7 +63,7 @@ def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
         for one in (book, yours)
     )
     reason = ", ".join(
-        f"{name} {theirs.get(name, '?')} there, {mine.get(name, '?')} here"
+        f"{name} {_known(theirs.get(name))} there, {_known(mine.get(name))} here"
         for name in dict.fromkeys((*theirs, *mine))
         if theirs.get(name) != mine.get(name)
     )

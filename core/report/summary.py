@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from core.experiments import Record
+from core.experiments.record import reckoning
 from core.metrics import headline
 from core.report.verdict import MB
 
@@ -26,8 +27,10 @@ def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
 
     Fields of an experiment and settings go by their names, options of the model, the split and the
     attack by `model.NAME`, `split.NAME` and `attack.NAME`, the arrays that a data set stood for by
-    `data`. A setting differs where two runs of one algorithm have different values of it, whether they
-    were stated or are defaults; anything else where any two runs do.
+    `data`. The `code` that ran and how it reckoned (precision, device, kernels) are told like fields,
+    so that no mean is over several of them. A setting differs where two runs of one algorithm have
+    different values of it, whether they were stated or are defaults; anything else where any two runs
+    do.
     """
     rows = pd.DataFrame([dict(_told(record)) for record in measured])
     if rows.empty:
@@ -84,6 +87,9 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     for name, value in (fields | options | record.settings).items():
         yield name, str(value) if isinstance(value, (dict, list, tuple)) else value
     yield "data", record.fingerprint[:12]
+    yield "code", record.code
+    for name, value in reckoning(record.environment).items():
+        yield name, value
     yield "metric", metric
     yield "value", 100 * record.metrics[metric]
     yield "MB", record.sent() / MB

@@ -40,6 +40,20 @@ AS_BEFORE: dict[str, object] = {
     "discriminator_rests": False,
     # what condensed images start from
     "init": "noise",
+    # FedGen's bound, whose statistics FedDM takes, what DESA matches anchors at
+    "generated_steps": None,
+    "statistics": "own",
+    "encoder": "task",
+    "encoder_width": 128,
+    "encoder_depth": 3,
+    # what a public copy of DFRD's code does
+    "transferability_form": "printed",
+    "temperature": 1.0,
+    "embedding_bound": 0.0,
+    "output": "pixels",
+    "draws": "once",
+    "moments": "kept",
+    "ema_start": "generator",
     # masks and images: no part of classification
     "perceptual": 1.0,
 }

@@ -130,8 +130,43 @@ def test_a_folder_is_listed_and_what_is_not_finished_is_counted(capsys, folder):
     assert last.startswith("1 more not finished")
 
 
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"code": "d" * 12}, "code"),
+        ({"environment": {"threads": 2, "device": "cpu", "precision": "float32"}}, "precision"),
+    ],
+)
+def test_no_mean_is_over_several_programs_or_precisions(change, column):
+    first, second = record(0.4, {}, seed=0), record(0.6, {}, seed=1)
+    first.environment |= {"device": "cpu", "precision": "bfloat16"}
+    second.environment |= {"device": "cpu", "precision": "bfloat16"}
+    assert summed_up(first, second).seeds.tolist() == [2]
+    for name, value in change.items():
+        setattr(second, name, value)
+    apart = summed_up(first, second)
+    assert apart.seeds.tolist() == [1, 1] and column in apart
+
+
+def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
+    failed = record(0.5, {"lr": 0.1}, status="failed")
+    failed.notes = ["the loss is not a number"]
+    (tmp_path / "adhoc").mkdir()
+    failed.save(tmp_path / "adhoc" / f"{failed.experiment.id}.json")
+    assert main(["runs", str(tmp_path)]) == 0
+    nothing, why = capsys.readouterr().out.splitlines()
+    assert nothing.startswith("no complete run in")
+    assert why == f"failed: {failed.experiment.id} (seed 0): the loss is not a number"
+
+
+def test_a_file_in_no_folder_is_refused(capsys, folder):
+    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 2
+    assert "in a folder that exists" in capsys.readouterr().err
+
+
 def test_a_folder_becomes_a_file(capsys, folder):
     assert main(["runs", str(folder), "--csv", str(folder / "mine.csv")]) == 0
+    assert capsys.readouterr().out.startswith("written: ")
     first = (folder / "mine.csv").read_text().splitlines()
     assert first[0].startswith("algorithm,dataset,split,profile,lr,seeds") and len(first) == 3
 
