@@ -27,9 +27,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     Returns (does not raise) the error: `raise unknown("data set", "cifar", names)`.
     """
     # numbers first, by size
-    names = sorted(
-        known, key=lambda each: (not each.isdecimal(), len(each) * each.isdecimal(), each)
-    )
+    names = sorted(known, key=lambda each: (0, int(each)) if each.isdecimal() else (1, each))
     small = {each.casefold(): each for each in names}
     near = difflib.get_close_matches(brief(name).casefold(), small, n=1, cutoff=0.5)
     hint = f"did you mean {small[near[0]]!r}? " if near else ""

@@ -231,7 +231,7 @@ right = 100 * condensed.groupby("row", sort=False)["accuracy"].agg(
 right.round(1)
 
 # %% [markdown]
-# Who names no melanoma at all is right on about 90%. So of these numbers the AUC is the one to compare.
+# Who names no melanoma at all is right on eight of nine. So of these numbers the AUC is the one to compare.
 
 # %% [markdown]
 # An AUC near 50 need not mean that nothing was learned. The centres differ in the look of their images and in how many

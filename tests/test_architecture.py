@@ -183,29 +183,31 @@ def test_one_file_is_one_algorithm():
         assert name in tested, f"no test in tests/algorithms names {name}"
 
 
-def test_a_file_with_two_algorithms_is_named(tmp_path, monkeypatch):
-    (tmp_path / "twice.py").write_text(
-        "from core.federation import Algorithm\n"
-        "class First(Algorithm): ...\nclass Second(Algorithm): ...\nclass _Third(First): ...\n"
-    )
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "from core.federation import Algorithm\n"
+            "class First(Algorithm): ...\nclass Second(Algorithm): ...\nclass _Third(First): ...\n",
+            r"odd\.py must hold one public algorithm, not 2 \(First, Second\)",
+        ),
+        (
+            "from core.algorithms import fedavg\n"
+            "class Settings(fedavg.Settings): part = 0.5\nclass Loose(fedavg.FedAvg): ...\n",
+            r"odd\.py has a class Settings that Loose does not use: write Settings = Settings",
+        ),
+    ],
+    ids=["two algorithms", "settings that are not used"],
+)
+def test_what_is_odd_in_an_algorithms_file_is_named(text, message, tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text(text)
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
     monkeypatch.setattr(algorithms, "names", algorithms.names.__wrapped__)
-    message = r"twice\.py must hold one public algorithm, not 2 \(First, Second\)"
-    with pytest.raises(InputError, match=message):
-        algorithms.find("twice")
-    sys.modules.pop("core.algorithms.twice")
-
-
-def test_settings_that_their_algorithm_does_not_use_are_named(tmp_path, monkeypatch):
-    (tmp_path / "loose.py").write_text(
-        "from core.algorithms import fedavg\n"
-        "class Settings(fedavg.Settings): part = 0.5\nclass Loose(fedavg.FedAvg): ...\n"
-    )
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
-    monkeypatch.setattr(algorithms, "names", algorithms.names.__wrapped__)
-    with pytest.raises(InputError, match="Settings that Loose does not use: write Settings ="):
-        algorithms.find("loose")
-    sys.modules.pop("core.algorithms.loose")
+    try:
+        with pytest.raises(InputError, match=message):
+            algorithms.find("odd")
+    finally:
+        sys.modules.pop("core.algorithms.odd", None)
 
 
 @pytest.mark.parametrize(

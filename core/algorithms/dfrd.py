@@ -30,9 +30,9 @@ labels go on from round to round; here they are those of the round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import count, repeat
+from itertools import repeat
 from typing import TypeVar
 
 import attrs
@@ -252,13 +252,13 @@ class DFRD(fedavg.FedAvg):
         for _ in range(settings.iterations):
             if settings.moments == "anew":
                 of_generator.state.clear()
-            samples = drawn(sample, settings.draws)
+            samples = taken(iter(sample, None), settings.draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
                 wrong = self.generator_loss(task, generator, student, ensemble, *next(samples))
                 take_step(wrong, of_generator)
             student.requires_grad_(True)
-            lessons = drawn(partial(next, map(partial(lesson, generator), samples)), settings.draws)
+            lessons = taken(map(partial(lesson, generator), samples), settings.draws)
             for _ in range(settings.student_steps):
                 new = next(lessons)
                 old = None if average is None else lesson(average, sample())
@@ -381,6 +381,8 @@ class DFRD(fedavg.FedAvg):
         return Generator(network, embedding.to(task.runtime.device)).train()
 
 
-def drawn(make: Callable[[], Drawn], draws: str) -> Iterator[Drawn]:
-    """What `make` gives, for one step after another: made "once", or at "each_step"."""
-    return repeat(make()) if draws == "once" else (make() for _ in count())
+def taken(made: Iterator[Drawn], draws: str) -> Iterator[Drawn]:
+    """What one step after another takes: the first again and again ("once"), or the next
+    ("each_step").
+    """
+    return repeat(next(made)) if draws == "once" else made

@@ -9,7 +9,7 @@ import attrs
 from core.experiments import Record
 from core.experiments.cell import Cell
 from core.experiments.record import reckoning
-from core.report.tables import formatted
+from core.report.tables import formatted, with_spread
 from core.report.verdict import REDUCED, SEEDS, budget, judge, measured
 
 
@@ -20,10 +20,8 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     `book` and `yours` are complete records of the cell's experiments; either may lack some, and yours
     may have further seeds.
     """
-    printed = "nothing"
-    if cell.published:
-        printed = cell.published.text
-        printed += f" ± {cell.published.std:g}" if cell.published.std is not None else ""
+    known = cell.published
+    printed = with_spread(known.text, known.std) if known else "nothing"
     lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
     if cell.stand_in or cell.cut:
         rounds = f"{cell.experiments[0].rounds} rounds"

@@ -94,9 +94,15 @@ def bottom_lines() -> str:
 
 
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
-    """The sentences of an entry with their numbers."""
+    """The sentences of an entry with their numbers. A difference in them is that of a lead."""
     check_keys(entry, _KEYS, name)
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
+    for key, one in found.items():
+        # what stands there only for its printed value may be measured otherwise
+        if isinstance(one, Difference) and f"{{{key}}}" in entry["text"] and one.mean <= 0:
+            raise InputError(
+                f"{name!r}: {key} is {one}, and the sentence says who is ahead: write it anew"
+            )
     for above, below in itertools.pairwise(entry["falling"]):
         if found[above].mean <= found[below].mean:
             raise InputError(
@@ -133,5 +139,5 @@ def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell,
             run.experiment.seed: in_printed_unit(run.metrics[metric], cell.unit) for run in runs
         }
     if not found:
-        raise InputError(f"no record of {name} at the profile {own or profile}")
+        raise InputError(f"a sentence has no record of {name} at the profile {own or profile}")
     return cell, found

@@ -165,10 +165,16 @@ def formatted(value: Any, std: Any = None, unit: str = "percent", sign: str = ""
 
 def _printed(row: pd.Series) -> str:
     """The number as it was printed, its trailing zeros included; "" where nothing is printed."""
-    if pd.isna(row["printed"]) or pd.isna(row["printed_std"]):
+    if pd.isna(row["printed"]):
         return row["printed_text"]
-    digits = len(row["printed_text"].partition(".")[2])
-    return f"{row['printed_text']} ± {row['printed_std']:.{digits}f}"
+    return with_spread(row["printed_text"], row["printed_std"])
+
+
+def with_spread(text: str, std: float | None) -> str:
+    """A printed number with its printed deviation, to as many decimals; alone where there is none."""
+    if std is None or pd.isna(std):
+        return text
+    return f"{text} ± {std:.{len(text.partition('.')[2])}f}"
 
 
 def _cell_html(row: pd.Series) -> str:

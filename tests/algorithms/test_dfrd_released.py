@@ -7,13 +7,14 @@ import torch
 from torch.nn import functional as F
 
 from core import algorithms
-from core.algorithms.dfrd import DFRD, Ensemble, Settings, drawn
+from core.algorithms.dfrd import DFRD, Ensemble, taken
 from core.experiments import rounds
 from core.federation.tensors import unpack
 from core.models.stacked import Stacked
 from core.rng import Rng
 from core.server.game import embedding_excess, transferability_loss
 from tests.algorithms.on_digits import on_digits
+from tests.experiments.test_records import AS_BEFORE
 
 GAME = {"iterations": 2, "server_batch": 8, "generator_width": 4, "noise": 8}
 LOCAL = {"local_steps": 2, "batch_size": 16}
@@ -54,17 +55,10 @@ def softmax(logits, temperature=1.0):
 
 
 def test_printed_and_released_values():
-    assert {name: pair[1] for name, pair in algorithms.switches("dfrd").items()} == CODE
+    switches = algorithms.switches("dfrd")
+    assert {name: pair[1] for name, pair in switches.items()} == CODE
     new = set(CODE) - {"local_steps", "momentum", "weight_decay", "server_momentum"}
-    assert {name: getattr(Settings(), name) for name in new} == {
-        "transferability_form": "printed",
-        "temperature": 1.0,
-        "embedding_bound": 0.0,
-        "output": "pixels",
-        "draws": "once",
-        "moments": "kept",
-        "ema_start": "generator",
-    }  # as records were made
+    assert all(switches[name][0] == AS_BEFORE[name] for name in new)
 
 
 @pytest.mark.parametrize("form", ["printed", "released"])
@@ -129,8 +123,7 @@ def test_a_generator_makes_pixels_or_the_inputs_of_a_network(unlike_half):
 
 def test_once_is_the_same_again_and_each_step_another():
     for draws, wanted in (("once", [1, 1, 1]), ("each_step", [1, 2, 3])):
-        made = iter(range(1, 9))
-        found = drawn(made.__next__, draws)
+        found = taken(iter(range(1, 9)), draws)
         assert [next(found) for _ in range(3)] == wanted
 
 

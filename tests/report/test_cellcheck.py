@@ -65,7 +65,7 @@ def test_a_smaller_budget_has_no_verdict_of_one_cell():
 
 def test_all_three_values_stand_below_each_other(cell):
     lines = comparison(cell, [], [of_seed(cell, 0)]).splitlines()
-    assert lines[1] == f"printed  {cell.published.text} ± {cell.published.std:g}"
+    assert lines[1] == f"printed  {cell.published.text} ± {cell.published.std:.2f}"
     assert lines[2] == "book     not measured"
     assert lines[3].startswith(f"yours    {100 * of_seed(cell, 0).metrics['accuracy']:.2f} over 1")
     assert lines[4] == "seed 0: the book has no record of it"

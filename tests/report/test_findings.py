@@ -89,6 +89,13 @@ def test_another_metric_of_a_cell_is_that_of_its_files():
     assert f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}%" in text
 
 
+def test_a_lead_that_is_none_is_not_stated():
+    cells = [f"fedvck/ladder/{row}/cifar10-0.05" for row in ("FedAvg", "FedVCK-as-released-Adam")]
+    entry = {"page": "x", "text": "{lead}", "falling": [], "profile": "converged"}
+    with pytest.raises(InputError, match="the sentence says who is ahead: write it anew"):
+        stated("x", entry | {"cells": {"lead": cells}}, records())
+
+
 def test_what_is_equal_does_not_fall():
     name = "fedvck/budget/FedAvg-4-times/cifar10-0.05"
     entry = {"page": "x", "text": "{one} {other}", "profile": "laptop", "falling": ["one", "other"]}

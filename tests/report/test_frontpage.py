@@ -60,6 +60,16 @@ def test_accuracies_at_the_papers_budget_are_compared():
     assert table.loc[REST, "FedVCK"] == 430
 
 
+@pytest.mark.parametrize(
+    ("papers", "told"), [(("fedmk", "fedmk"), True), (("fedmk", "fediod"), False)]
+)
+def test_that_all_results_are_of_one_papers_tables_is_said(papers, told):
+    rows = pd.DataFrame(
+        {"paper": papers, "own": True, "kind": "results", "budget": FULL, "verdict": "different"}
+    ).assign(difference=-1.0)
+    assert ("All are of FedMK's tables" in headline(rows)) == told
+
+
 def test_costs_of_smaller_runs_are_not_counted_among_those_of_the_papers():
     row = {"paper": "fedvck", "own": True, "kind": "costs", "verdict": "equivalent"}
     rows = pd.DataFrame([row | {"budget": FULL}, row | {"budget": REDUCED}])
