@@ -7,10 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from core.errors import InputError, brief, unknown
 
-app = typer.Typer(
+
+class Verb(TyperCommand):
+    """A verb that refuses an option which is given twice, unless it is one that takes several."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option in {one.name: one for one in order if order.count(one) > 1}.values():
+            if not option.multiple:
+                raise InputError(f"{option.opts[0]} is given more than once; it takes one value")
+        return super().parse_args(ctx, args)
+
+
+class Verbs(typer.Typer):
+    """An application of such verbs."""
+
+    def command(self, name: str | None = None, **how: Any) -> Any:
+        return super().command(name, cls=Verb, **how)
+
+
+app = Verbs(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
     "tables, build the book.\n\nFirst steps:\n\n  python -m core data\n\n"
     "  python -m core algorithms\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,12 @@ from core.cli.app import Device, Precision, Profile, app, known_profile
 from core.errors import InputError
 from core.files import make_folder
 
+Shown = Annotated[
+    str | None,
+    typer.Option(
+        help="quick, laptop, converged or paper; default: the one at which the table shows the cell."
+    ),
+]
 #: columns of a table in the terminal
 SHOWN = [
     "row", "column", "metric", "printed", "measured", "std", "seeds", "profile", "difference", "verdict",
@@ -74,6 +81,7 @@ def table(
     from core.experiments import TableSpec, records
     from core.experiments.importing import beside_the_book
     from core.report import table_frame
+    from core.report.verdict import MEANINGS
 
     if profile is not None:
         known_profile(profile)
@@ -88,6 +96,8 @@ def table(
     print(table_in_columns(found))
     for line in sorted(set(found.stand_in) - {""}):
         print(f"† {line}")
+    for verdict in (one for one in MEANINGS if one in set(found.verdict)):
+        print(f"{verdict}: {MEANINGS[verdict]}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
@@ -198,10 +208,20 @@ def pending(
         )
 
 
+def _shown_at(cell: str) -> str:
+    """The profile at which its table shows a cell."""
+    from core.experiments import TableSpec, records
+    from core.report.frames import best_cells
+
+    found = TableSpec.find_cell(cell, "laptop")
+    shown = best_cells(found.spec, records())
+    return next(one.profile for one in shown if one.address == found.address)
+
+
 @app.command()
 def explain(
     cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
-    profile: Profile = "laptop",
+    profile: Shown = None,
 ) -> None:
     """Print every value behind a cell, the place that set it, and what it replaced there.
 
@@ -212,18 +232,18 @@ def explain(
 
     \b
     Example:
-      python -m core explain fedvck/11/FedVCK/cifar10-0.05 --profile laptop
+      python -m core explain fedvck/11/FedVCK/cifar10-0.05
     """
     from core.experiments import TableSpec
     from core.experiments.explain import explanation
 
-    print(explanation(TableSpec.find_cell(cell, profile)))
+    print(explanation(TableSpec.find_cell(cell, profile or _shown_at(cell))))
 
 
 @app.command()
 def check(
     cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")],
-    profile: Profile = "laptop",
+    profile: Shown = None,
     seed: Annotated[
         list[int] | None,
         typer.Option(
@@ -242,22 +262,26 @@ def check(
 
     \b
     Example:
-      python -m core check fedmk/1/FedAvg/mnist-0.5 --profile paper --seed 0
+      python -m core check fedmk/1/FedAvg/mnist-0.5 --seed 0
     """
     from core.experiments import TableSpec, queue, records
     from core.federation import Runtime
     from core.report.cellcheck import comparison
 
-    found, runtime = TableSpec.find_cell(cell, profile), Runtime.choose(device, precision)
+    found = TableSpec.find_cell(cell, profile or _shown_at(cell))
+    runtime = Runtime.choose(device, precision)
     runs, yours = found.chosen(seed, free=True), []
     make_folder(out, "--out")
+    known = records()
+    book = [known[one.id] for one in found.experiments if one.id in known]
+    if book:
+        took = statistics.mean(one.core_seconds for one in book)
+        print(f"profile {found.profile}: a run of the book took {took:,.0f} s of one core")
     for one in runs:
         record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
         yours.append(record)
         if not computed:
             print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
-    known = records()
-    book = [known[one.id] for one in found.experiments if one.id in known]
     asked = [found] if cell.strip("/").count("/") > 3 else found.siblings()
     print("\n\n".join(comparison(one, book, yours) for one in asked))
 
@@ -265,6 +289,13 @@ def check(
 @app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="A setting, such as fedavg or lr=0.1: the others' lead over it in points, seed by seed, "
+            "with its 90% interval."
+        ),
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table to this file instead.")] = None,
 ) -> None:
     """List the runs in a folder of yours, such as a sweep: a line for each setting, over its seeds,
@@ -275,12 +306,13 @@ def runs(
       python -m core run --algorithm fedavg --dataset digits --set lr=0.1 --seed 0 --seed 1 --out mine
       python -m core run --algorithm fedavg --dataset digits --set lr=0.3 --seed 0 --seed 1 --out mine
       python -m core runs mine
+      python -m core runs mine --against lr=0.1
     """
     from core.experiments.importing import records_below
     from core.report.summary import in_columns, summary_frame
 
     found = records_below(folder)
-    frame = summary_frame([one for one in found if one.status == "complete"])
+    frame = summary_frame([one for one in found if one.status == "complete"], against)
     if csv is not None:
         if not csv.parent.is_dir() or csv.is_dir():
             raise InputError(f"--csv {csv}: give the name of a file in a folder that exists")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -281,6 +283,36 @@ def _say_same(algorithm: str, variant: str | None) -> None:
         )
 
 
+def _by_other_code(paper: str) -> Callable[[Any], bool]:
+    """Which records are measured again: of an algorithm of one's own that has changed. It is said of
+    each, once.
+    """
+    from core.experiments.record import ADHOC
+    from core.experiments.source import code_version
+
+    @functools.cache
+    def said(seed: int, was: str, now: str) -> None:
+        print(f"seed {seed} ran with code {was}, now it is {now}: it is run again", file=sys.stderr)
+
+    def stale(record: Any) -> bool:
+        now = code_version(record.experiment.algorithm)
+        if paper != ADHOC or record.code == now:
+            return False
+        said(record.experiment.seed, record.code, now)
+        return True
+
+    return stale
+
+
+def _measured_before(record: Any) -> str:
+    """What is said of a record that was there."""
+    from core.experiments.source import code_version
+
+    same = record.code == code_version(record.experiment.algorithm)
+    code = "" if same else ", by other code than there is now"
+    return f"  (measured before{code}; delete it to measure again)"
+
+
 def _measure(
     experiments: list[Any], paper: str, out: Path | None, how: dict[str, str], cell: Any = None
 ) -> None:
@@ -290,17 +322,13 @@ def _measure(
     from core.errors import Diverged
     from core.experiments import queue
     from core.experiments.profiles import Profile as Profiles
-    from core.experiments.record import ADHOC, code_version
     from core.federation import Runtime, UploadError
     from core.report.summary import in_columns, summary_frame
 
     if out is not None:
         make_folder(out, "--out")
     runtime, added, failed, done = Runtime.choose(**how), False, [], []
-
-    def stale(record: Any) -> bool:  # an algorithm of one's own is changed and tried again
-        return paper == ADHOC and record.code != code_version()
-
+    stale = _by_other_code(paper)
     for experiment in experiments:
         try:
             record, path, computed = queue.measure(
@@ -315,9 +343,7 @@ def _measure(
         done.append(record)
         if not computed:
             _as_asked(record, path, how)
-        code = "" if record.code == code_version() else ", by other code than there is now"
-        known = "" if computed else f"  (measured before{code}; delete it to measure again)"
-        print(_summary(record, path) + known)
+        print(_summary(record, path) + ("" if computed else _measured_before(record)))
         if cell:
             print(_in_table(record, cell))
         added = added or (computed and cell is not None and out is None)

@@ -22,13 +22,12 @@ from core.experiments.record import (
     RESULTS,
     Record,
     book_files,
-    check_code,
-    code_version,
     reckoning,
     records,
     split_fingerprint,
 )
 from core.experiments.running import clean_up, make_task, run
+from core.experiments.source import check_code, code_version
 from core.federation import Runtime
 from core.files import alone
 
@@ -226,7 +225,7 @@ def measure_anew(
     What the folder holds already counts where it was computed by the same code in the same way, so
     a check that was cut goes on. Raises InputError as `measure` does.
     """
-    wanted = code_version(), reckoning(runtime.describe())
+    wanted = code_version(experiment.algorithm), reckoning(runtime.describe())
 
     def stale(record: Record) -> bool:
         return (record.code, reckoning(record.environment)) != wanted
@@ -285,7 +284,8 @@ def _tried(experiment: Experiment, paper: str, out: Path | None) -> Record | Non
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
     """Whether the last try, with the code as it is, ended in an error: it would end so again."""
     record = _tried(experiment, paper, out)
-    return record is not None and (record.status, record.code) == ("failed", code_version())
+    code = code_version(experiment.algorithm)
+    return record is not None and (record.status, record.code) == ("failed", code)
 
 
 def done_before(item: Pending, out: Path | None = None) -> bool:

@@ -14,8 +14,9 @@ from core.data import partition
 from core.errors import InputError, brief
 from core.experiments import schema
 from core.experiments.experiment import Experiment
+from core.experiments.source import code_version
 from core.federation import RoundResult, Task
-from core.files import FileError, read_json, write_json
+from core.files import read_json, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: where records are kept: `<paper>/<experiment id>.json`
@@ -24,11 +25,6 @@ RESULTS = REPOSITORY / "book" / "results"
 ADHOC = "adhoc"
 #: bytes of the largest record that is read
 LARGEST = 2**24
-#: parts of the package that no run of an algorithm in one process goes through
-RUNS_NOTHING = (
-    *("report/", "cli/", "__main__.py", "experiments/bench/", "experiments/flower/"),
-    *("experiments/sweep/", "experiments/gpu.py", "experiments/importing.py"),
-)
 #: what to do with one that cannot be read
 MEND = "delete it and measure the run again, or bring it back with git checkout"
 
@@ -144,7 +140,7 @@ def new_record(experiment: Experiment, task: Task) -> Record:
         settings=attrs.asdict(experiment.new_algorithm().settings),
         fingerprint=task.dataset.fingerprint,
         environment=task.runtime.describe(),
-        code=code_version(),
+        code=code_version(experiment.algorithm),
         split=split_fingerprint(experiment),
     )
 
@@ -182,33 +178,3 @@ def _stamp(path: Path) -> tuple[int, ...]:
         found = path.stat()
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return ()
-
-
-def source_version() -> str:
-    """A hash of the files that hold the package's source that runs algorithms, as they are now."""
-    digest = hashlib.sha256()
-    package = REPOSITORY / "core"
-    for path in sorted(file for kind in ("py", "cpp", "h") for file in package.rglob(f"*.{kind}")):
-        name = path.relative_to(package).as_posix()
-        if not name.startswith(RUNS_NOTHING):
-            digest.update(name.encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-#: modules are read when they are first needed, so what counts is what the first of them was read from
-_BEGUN_WITH = source_version()
-
-
-def code_version() -> str:
-    """The hash of the source with which this process began: two records with the same hash ran the
-    same code.
-    """
-    return _BEGUN_WITH
-
-
-def check_code(asked: str = _BEGUN_WITH) -> None:
-    """Raise FileError where the source is no longer that with which this process began, or is not
-    that of the hash that is asked for: what is computed now would be of two versions.
-    """
-    if not asked == _BEGUN_WITH == source_version():
-        raise FileError("core changed since this process began; start again")

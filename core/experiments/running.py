@@ -17,12 +17,11 @@ from core.experiments.attack import Outcome, OutOfTime, attack
 from core.experiments.experiment import Experiment
 from core.experiments.record import (
     Record,
-    check_code,
-    code_version,
     new_record,
     reckoning,
     split_fingerprint,
 )
+from core.experiments.source import check_code, code_version
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
@@ -126,7 +125,7 @@ def _key(experiment: Experiment, task: Task) -> dict[str, str]:
         "experiment": experiment.id,
         "data": task.dataset.fingerprint,
         "split": split_fingerprint(experiment),
-        "code": code_version(),
+        "code": code_version(experiment.algorithm),
         **reckoning(task.runtime.describe()),
     }
 
@@ -197,8 +196,9 @@ def _taken(
     all.
     """
     in_time, total = _in_time(deadline), kept.experiment.rounds
+    name = f"{kept.experiment.algorithm}, seed {kept.experiment.seed}"
     with (
-        tqdm(total=total, disable=not progress, unit="round", dynamic_ncols=True) as bar,
+        tqdm(total=total, desc=name, disable=not progress, unit="round", dynamic_ncols=True) as bar,
         kept_interrupts() as interrupt_again,
         _failure_told(kept, record),
     ):

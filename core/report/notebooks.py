@@ -264,8 +264,8 @@ def _possible(name: str, value: Any, default: Any) -> None:
             if item not in (names := list(known[name]())):
                 kind = "profile" if name == "shown" else name.removesuffix("s")
                 raise unknown(kind, item, names)
-            if known[name] is _datasets and item not in data.present_names():
-                data.load(item)  # raises, and says how to get it
+            if known[name] is _datasets:
+                data.load(item)  # raises, and says how to get or to mend it
     elif name in ("seeds", "seed"):
         for seed in value if isinstance(value, (list, tuple)) else [value]:
             Experiment(algorithm="fedavg", dataset="digits", seed=seed)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.record import reckoning
 from core.metrics import headline
-from core.report.verdict import MB
+from core.report.intervals import interval
+from core.report.verdict import MB, differences
 
 #: what tells runs apart in every such table; all else stands there where it differs between runs
 ALWAYS = ("algorithm", "dataset", "split", "profile")
@@ -19,7 +22,7 @@ ALWAYS = ("algorithm", "dataset", "split", "profile")
 IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client")}
 
 
-def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
+def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.DataFrame:
     """Complete records, a row for all seeds of a setting: `algorithm`, `dataset`, `split`,
     `profile`, what else differs between them, `seeds`, the `metric` that tells a run in one number,
     its `mean` and `std` over seeds in percent (no number with one seed), and `MB` sent in both
@@ -29,8 +32,16 @@ def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
     attack by `model.NAME`, `split.NAME` and `attack.NAME`, the arrays that a data set stood for by
     `data`. The `code` that ran and how it reckoned (precision, device, kernels) are told like fields,
     so that no mean is over several of them. A setting differs where two runs of one algorithm have
-    different values of it, whether they were stated or are defaults; anything else where any two runs
-    do.
+    different values of it, whether they were stated or are defaults, and so with the code; anything
+    else where any two runs do.
+
+    Args:
+        against: a setting, "fedavg" or "lr=0.1" or several with commas, with which the others of the
+            same data, split and profile are compared, seed by seed: `lead` is their mean paired
+            difference in percentage points, `low` and `high` are the ends of its 90% interval, `pairs`
+            counts the seeds that both have.
+
+    Raises InputError where `against` names no row, or several of one data set, split and profile.
     """
     rows = pd.DataFrame([dict(_told(record)) for record in measured])
     if rows.empty:
@@ -38,7 +49,7 @@ def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
             columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
         )
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
-    own = {name for record in measured for name in record.settings}
+    own = {"code"}.union(*(record.settings for record in measured))
     differ = (
         n for n in rows if n not in apart and _differs(rows, n, "algorithm" if n in own else "")
     )
@@ -50,21 +61,59 @@ def summary_frame(measured: Sequence[Record]) -> pd.DataFrame:
         mean=("value", "mean"),
         std=("value", "std"),
     )
-    return summary.join(of[["MB", "core seconds"]].mean()).reset_index()
+    summary = summary.join(of[["MB", "core seconds"]].mean()).reset_index()
+    if against is None:
+        return summary
+    by_seed = [dict(zip(runs.seed, runs.value, strict=True)) for _, runs in of]
+    return summary.join(_leads(summary, by_seed, against))
+
+
+def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
+    """What `summary_frame` says of rows, whose values are given by seed, beside the named ones."""
+    places = [tuple(row) for row in summary[list(ALWAYS[1:])].itertuples(index=False)]
+    rivals: dict[tuple[str, ...], int] = {}
+    for at in summary.index[_named(summary, against)]:
+        if rivals.setdefault(places[at], at) != at:
+            raise InputError(f"--against {against} fits several rows; say more, such as NAME=VALUE")
+    rows = []
+    for at, place in enumerate(places):
+        rival = rivals.get(place, at)
+        gaps = differences(by_seed[at], by_seed[rival]) if rival != at else ()
+        rows.append((*(interval(gaps) if gaps else (math.nan,) * 3), len(gaps)))
+    return pd.DataFrame(rows, columns=["lead", "low", "high", "pairs"])
+
+
+def _named(summary: pd.DataFrame, against: str) -> pd.Series:
+    """Which rows a text such as "fedavg" or "fedavg,lr=0.1" names; raises InputError for none."""
+    fits = pd.Series(True, index=summary.index)
+    for part in against.split(","):
+        name, equals, value = part.partition("=")
+        name, value = (name, value) if equals else ("algorithm", name)
+        if name not in summary:
+            raise unknown("column of these runs", name, map(str, summary))
+        fits &= summary[name].map(lambda one: _text(one) == value)  # noqa: B023
+    if not fits.any():
+        raise InputError(f"--against {against} fits none of these runs")
+    return fits
+
+
+def _text(value: Any) -> str:
+    """A value as a terminal shows it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def in_columns(frame: pd.DataFrame) -> str:
     """A `summary_frame` as a terminal shows it."""
     forms: dict[Any, str] = {
-        "mean": "{:.2f}",
-        "std": "{:.2f}",
+        **dict.fromkeys(("mean", "std"), "{:.2f}"),
+        **dict.fromkeys(("lead", "low", "high"), "{:+.2f}"),
         "MB": "{:.2f}",
         "core seconds": "{:.1f}",
     }
 
     def written(name: Any, value: Any) -> str:
         if isinstance(value, float):
-            return "-" if pd.isna(value) else forms.get(name, "{:g}").format(value)
+            return "-" if not math.isfinite(value) else forms.get(name, "{:g}").format(value)
         return str(value)
 
     shown = {name: [written(name, value) for value in of] for name, of in frame.items()}

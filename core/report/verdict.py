@@ -37,22 +37,27 @@ import attrs
 from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.cell import Cell
-from core.report.intervals import OUTCOMES, Comparison, interval
+from core.report.intervals import Comparison, interval
 
-VERDICTS = (
-    *OUTCOMES,
-    "direction agrees",
-    "direction disagrees",
-    "not compared",
-    "pending",
-    "not testable here",
-)
 #: profiles at which values are compared with print
 DECIDING = ("paper", "converged")
 #: what the budget of a number is called; what a paper does not print of its own is the book's
 FULL, REDUCED = "as printed", "smaller, or other data"
 #: seeds that a value needs before it is compared with print
 SEEDS = 3
+#: every verdict, in a few words
+MEANINGS = {
+    "equivalent": "measured minus printed lies within the margin (2 points, 0.02 of an area, else 2%)",
+    "consistent": "print is where one more run may well fall, and a large difference would be seen",
+    "different": "print is beyond the margin, and where one more run would hardly fall",
+    "inconclusive": "seeds are too few, or differ too much, to tell",
+    "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
+    "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
+    "not compared": "nothing is printed, or no other row can be compared",
+    "pending": f"not run yet, or with fewer than {SEEDS} seeds",
+    "not testable here": "the paper lacks what is needed, or its data cannot be had",
+}
+VERDICTS = tuple(MEANINGS)
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
 MARGINS = {"percent": 2.0, "auc": 0.02}
 SHARE = 0.02

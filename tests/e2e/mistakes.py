@@ -50,7 +50,7 @@ def run_with(*more: str) -> list[str]:
     again = {text.partition("=")[0] for text in more}
     kept = [
         (option, text)
-        for option, text in itertools.pairwise(QUICK)
-        if option in ("--set", "--model-set") and text.partition("=")[0] not in again
+        for option, text in zip(QUICK[1::2], QUICK[2::2], strict=True)
+        if (text.partition("=")[0] if option in ("--set", "--model-set") else option) not in again
     ]
-    return [*QUICK[: QUICK.index("--set")], "--device", "cpu", *itertools.chain(*kept), *more]
+    return ["run", *itertools.chain(*kept), *more]

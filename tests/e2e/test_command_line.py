@@ -36,10 +36,31 @@ def test_a_seed_that_diverges_does_not_stop_the_others(capsys, tmp_path):
 
 
 def test_a_seed_whose_server_diverges_does_not_stop_the_others(capsys, tmp_path):
-    given = ["--algorithm", "centralized", "--out", str(tmp_path), "--seed", "0", "--seed", "1"]
-    assert main([*RUN, *given, "--set", "lr=1e38"]) == 1
+    run = ["centralized" if text == "fedavg" else text for text in RUN]
+    given = ["--out", str(tmp_path), "--seed", "0", "--seed", "1", "--set", "lr=1e38"]
+    assert main([*run, *given]) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert len(said) == 2 and all("not finite" in line for line in said)
+
+
+def test_an_option_that_takes_one_value_is_given_once(capsys, tmp_path):
+    given = [*RUN, "--out", str(tmp_path), "--algorithm", "moon"]
+    assert main(given) == 2
+    assert "--algorithm is given more than once" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_by_code_of_before_is_run_again_and_it_is_said(capsys, tmp_path):
+    given = [*RUN, "--out", str(tmp_path)]
+    assert main(given) == 0
+    (path,) = tmp_path.glob("adhoc/*.json")
+    ours = json.loads(path.read_text())
+    path.write_text(json.dumps(ours | {"code": "0" * 12}))
+    capsys.readouterr()
+    assert main(given) == 0
+    said = f"seed 0 ran with code 000000000000, now it is {ours['code']}: it is run again"
+    assert capsys.readouterr().err.count(said) == 1
+    assert json.loads(path.read_text())["code"] == ours["code"]
 
 
 def test_a_dirichlet_partition_takes_its_options_beside_alpha(capsys, tmp_path):

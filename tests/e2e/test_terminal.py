@@ -13,7 +13,7 @@ import pytest
 
 from core.__main__ import main
 from core.experiments import TableSpec, records
-from tests.e2e.mistakes import QUICK
+from tests.e2e.mistakes import QUICK, run_with
 
 pytestmark = pytest.mark.usefixtures("data_root")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("data_root")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how):
     """Ctrl-C, and what schedulers send."""
-    command = [sys.executable, "-m", "core", *QUICK, "--rounds", "5000", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "core", *run_with("--rounds", "5000", "--out", str(tmp_path))]
     # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
     # that
     process = subprocess.Popen(

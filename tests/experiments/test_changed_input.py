@@ -14,7 +14,7 @@ import pytest
 
 from core.__main__ import main
 from core.errors import InputError
-from core.experiments import Experiment, Record, queue, record
+from core.experiments import Experiment, Record, queue, source
 from core.experiments.record import REPOSITORY
 from core.experiments.running import rounds, run
 from core.files import FileError
@@ -63,17 +63,36 @@ def test_the_hash_of_the_code_sees_every_file_that_computes(tmp_path, monkeypatc
     for name in (changed, "core/report/c.py", "core/cli/d.py"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("1")
-    monkeypatch.setattr(record, "REPOSITORY", folder)
-    found = record.source_version()
+    monkeypatch.setattr(source, "PACKAGE", folder / "core")
+    found = source.version(source.source())
     (folder / "core/report/c.py").write_text("2")
-    assert record.source_version() == found
+    assert source.version(source.source()) == found
     (folder / changed).write_text("2")
-    assert record.source_version() != found
+    assert source.version(source.source()) != found
+
+
+def test_the_code_of_an_algorithm_is_its_own_and_what_it_builds_on():
+    """FedMix is built on FedAvg; neither sees a change of MOON."""
+
+    def others(changed: str) -> set[str]:
+        before = source.source()
+        after = before | {changed: before[changed] + b"# another version"}
+        return {
+            name
+            for name in ("fedavg", "fedmix", "moon", "fediod")
+            if source.version(before, name) != source.version(after, name)
+        }
+
+    assert others("algorithms/moon.py") == {"moon"}
+    assert others("algorithms/fediod/server.py") == {"fediod"}
+    assert {"fedavg", "fedmix"} <= others("algorithms/fedavg.py")
+    for shared in ("algorithms/__init__.py", "federation/loop.py"):
+        assert others(shared) == {"fedavg", "fedmix", "moon", "fediod"}
 
 
 CHANGING = """
 from pathlib import Path
-from core.experiments import Experiment, record, run
+from core.experiments import Experiment, run, source
 stated = Experiment(algorithm="fedavg", dataset="digits", rounds=1, settings={"local_steps": 1})
 with Path("core/algorithms/fedavg.py").open("a") as file:  # nobody has needed it yet
     file.write("# another version")
@@ -81,7 +100,7 @@ try:
     run(stated, record=Path("record.json"))
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-print(record.code_version(), Path("record.json").exists())
+print(source.code_version("fedavg"), Path("record.json").exists())
 """
 
 
@@ -98,7 +117,7 @@ def test_no_run_begins_with_code_that_changed_since_the_process_began(tmp_path):
     )
     assert said.stdout.splitlines() == [
         "FileError: core changed since this process began; start again",
-        f"{record.code_version()} False",
+        f"{source.code_version('fedavg')} False",
     ], said.stderr
 
 
@@ -106,7 +125,7 @@ def test_a_queue_ends_where_the_code_changed(tmp_path, monkeypatch):
     items = [queue.Pending(of(seed=seed), "adhoc", ("cell",), 0) for seed in (0, 1, 2)]
     running = queue.run_pending(items, 5, tmp_path)
     assert next(running)[1].status == "complete"
-    monkeypatch.setattr(record, "source_version", lambda: "0" * 12)
+    monkeypatch.setattr(source, "source", dict)
     with pytest.raises(FileError, match="core changed"):
         next(running)
 

@@ -121,7 +121,7 @@ def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch)
     with pytest.raises(InputError, match="not finite"):
         queue.measure(diverging, "adhoc", out=tmp_path, runtime=Runtime())
     assert queue.failed_before(diverging, "adhoc", tmp_path)
-    monkeypatch.setattr(queue, "code_version", lambda: "other")
+    monkeypatch.setattr(queue, "code_version", lambda name: "other")
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_precisions_are_not_mixed(files):
 
 
 def test_code_is_not_mixed(files, monkeypatch):
-    monkeypatch.setattr(running, "code_version", lambda: "0" * 12)
+    monkeypatch.setattr(running, "code_version", lambda name: "0" * 12)
     refused(files, "begun with code")
 
 

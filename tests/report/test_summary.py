@@ -7,6 +7,7 @@ import math
 import pytest
 
 from core.__main__ import main
+from core.errors import InputError
 from core.experiments import Experiment, Record
 from core.report.summary import split_in_words, summary_frame
 
@@ -36,8 +37,8 @@ def of_experiment(experiment, accuracy, status="complete"):
     )
 
 
-def summed_up(*found):
-    return summary_frame(found)
+def summed_up(*found, against=None):
+    return summary_frame(found, against)
 
 
 def test_a_row_stands_for_all_seeds_of_a_setting():
@@ -90,6 +91,29 @@ def test_two_split_files_of_one_name_are_two_settings():
     )
     assert frame["split.file"].tolist() == ["/a/split.json", "/b/split.json"]
     assert frame["mean"].tolist() == pytest.approx([90, 10])
+
+
+def test_runs_are_compared_seed_by_seed_with_the_named_setting():
+    """By hand: differences 2 and 4 points, mean 3, t interval 3 ± 6.314 * sqrt(2) / sqrt(2)."""
+    rows = summed_up(
+        *(record(0.50 + 0.10 * seed, {"lr": 0.1}, seed=seed) for seed in (0, 1)),
+        *(record(0.52 + 0.12 * seed, {"lr": 0.3}, seed=seed) for seed in (0, 1, 2)),
+        against="lr=0.1",
+    )
+    own, other = rows.to_dict("records")
+    assert (own["pairs"], other["pairs"]) == (0, 2) and math.isnan(own["lead"])
+    assert [other["lead"], other["low"], other["high"]] == pytest.approx(
+        [3, -3.314, 9.314], abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [("fedavg", "several rows"), ("lr=7", "fits none"), ("speed=1", "no column of these runs")],
+)
+def test_a_setting_to_compare_with_must_be_one(against, said):
+    with pytest.raises(InputError, match=said):
+        summed_up(record(0.5, {"lr": 0.1}), record(0.5, {"lr": 0.3}), against=against)
 
 
 def test_what_differs_between_algorithms_is_shown_but_for_their_settings():

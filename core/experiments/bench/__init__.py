@@ -21,7 +21,8 @@ from core.experiments.bench import (
     runs,
     shadows,
 )
-from core.experiments.record import REPOSITORY, check_code, code_version
+from core.experiments.record import REPOSITORY
+from core.experiments.source import check_code, code_version
 from core.federation import Runtime
 from core.files import write_json
 

@@ -18,7 +18,8 @@ import attrs
 
 from core.errors import InputError, one_line
 from core.experiments.queue import Pending, failed_before, measure, places
-from core.experiments.record import Record, check_code, code_version
+from core.experiments.record import Record
+from core.experiments.source import check_code, code_version
 from core.federation import Runtime
 from core.metrics import headline
 
