@@ -68,7 +68,7 @@ images, labels, owner = pooled(members)
 
 # %%
 vck = lesson.run(clients=members)
-vck.per_round().round(1)
+vck.per_round().round(2)
 
 # %% [markdown]
 # What the server has in the last round: its model and its images so far (`then`), and the images that it has just
