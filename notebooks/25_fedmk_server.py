@@ -367,8 +367,7 @@ bytes_by_kind(
 #
 # At the defaults of this page and with one seed FedAvg was ahead with 50 batches, and with 20 at five times the learning
 # rate (`local | {"lr": 0.05}`) as well. A comparison at equal rounds says little until the rival's learning rate and steps
-# have been tuned too; those of FedMK were. Mind that FedMK's last round here is a dip after better ones: a mean of the
-# last three compares more than one round.
+# have been tuned too; those of FedMK were.
 # ````
 #
 # ```{exercise} A cheaper wire
