@@ -296,7 +296,7 @@ def beside_chance(scores: pd.Series, classes: int) -> str:
     """
     low, high, guess = scores.min(), scores.max(), 100 / classes
     said = (
-        f"All {len(scores)} arms have an accuracy of {low:.1f}%"
+        f"{'Both' if len(scores) == 2 else f'All {len(scores)}'} arms have an accuracy of {low:.1f}%"
         if f"{low:.1f}" == f"{high:.1f}"
         else f"The accuracies of these {len(scores)} arms lie between {low:.1f} and {high:.1f}%"
     )

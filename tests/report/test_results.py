@@ -363,7 +363,7 @@ def test_bytes_are_those_of_the_ledger():
 
 def test_arms_at_chance_have_no_order():
     equal = beside_chance(pd.Series([9.71, 9.74]), 10)
-    assert equal.startswith("All 2 arms have an accuracy of 9.7%; a guess has 10.0%.")
+    assert equal.startswith("Both arms have an accuracy of 9.7%; a guess has 10.0%.")
     low = beside_chance(pd.Series([9.0, 12.3, 19.9]), 10)
     assert "3 arms lie between 9.0 and 19.9%; a guess has 10.0%" in low and low.endswith("order.")
     assert "order" not in beside_chance(pd.Series([9.0, 20.1]), 10)
