@@ -49,9 +49,12 @@ from core import distillation
 from core.algorithms import find
 from core.algorithms.fediod.server import Server
 from core.algorithms.fediod.teachers import train_teacher
-from core.report import condensed_images, lines, show, source
+from core.report import bars, condensed_images, lines, show, source
+from core.report.frames import table_runs
 from core.report.lesson import answers, share_right
+from core.report.results import by_seed, spreads
 from core.report.taught import small_lesson
+from core.report.texts import Markdown
 from core.rng import Rng
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
@@ -101,6 +104,25 @@ run = lesson.run(clients=members)
 run.per_round().assign(
     steps=[state.meta["step"] for state in run.states]
 ).T.round(1)
+
+# %% tags=["hide-input"]
+longer = by_seed(
+    table_runs("fediod", "ladder", ["laptop"]).query("column == 'mnist-0.1'")
+)
+longer = longer[longer.index.str.startswith("FedIOD")]
+show(bars(spreads(longer), "accuracy (%)", title="From records, on MNIST"))
+by_class = distillation.class_input_importance(lesson.counts)
+ensemble = distillation.ensemble_logits(on_test, by_class)
+means = longer.mean(axis=1)
+Markdown(
+    f"These seconds leave the student at {run.accuracy:.1f}%; its teachers, "
+    "with weights by class, have "
+    f"{share_right(ensemble, test.labels):.1f}%. With a larger budget, from "
+    f"records on MNIST, *{means.idxmax()}* has {means.max():.1f}% and "
+    f"*{means.idxmin()}* {means.min():.1f}%, means over seeds. The steps are "
+    "those of each teacher, the *script* has the authors' losses and rates: "
+    "[how good a student can get](53_fediod_teachers)."
+)
 
 # %% [markdown]
 # Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes
@@ -343,7 +365,9 @@ show(
 # *Hard, 25 minutes.*
 #
 # Let $P_k$ be the density of client $k$'s images, $P_g$ that of generated ones, and $0 \le D_k \le 1$. Which $D_k$ makes
-# {eq}`eq:iod-gan` smallest? What does a client with a small $\pi_k$ say of its own images? (To be checked:
+# {eq}`eq:iod-gan` smallest? What does a client with a small $\pi_k$ say of its own images? The server will weight a
+# teacher with its *input ratio* $D_k(x) / \mathbb{E} \, D_k(x'_k)$, the mean over the client's own images (Eq. 8): what
+# is it for this client? (To be checked:
 # `best_answer(generated, mine, share)` returns $D_k(x)$ for given $P_g(x)$, $P_k(x)$ and $\pi_k$.)
 # ```
 #
@@ -351,9 +375,9 @@ show(
 # :class: dropdown
 #
 # The loss is $1 + \int D_k(x) \, (\pi_k P_k(x) - P_g(x)) \, dx$. It is smallest for $D_k(x) = 1$ where
-# $P_g(x) > \pi_k P_k(x)$, and 0 elsewhere. So the linear loss asks for a decision, not for a ratio of densities as
-# {eq}`eq:iod-ratio` needs it. And with a small $\pi_k$ even the client's own images count as generated as soon as the
-# generator makes anything like them: then $D_k = 1$ on both, and the input ratio of this client is 1.
+# $P_g(x) > \pi_k P_k(x)$, and 0 elsewhere. So the linear loss asks for a decision, where a weight by input would need a
+# ratio of densities. And with a small $\pi_k$ even the client's own images count as generated as soon as the generator
+# makes anything like them: then $D_k = 1$ on both, and the input ratio of this client is 1.
 # ```
 
 
