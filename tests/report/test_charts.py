@@ -66,6 +66,24 @@ def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
         charts.scatter(points[:0], "x", "y")
 
 
+def test_a_forest_has_a_dot_for_each_seed_and_an_interval_of_their_mean():
+    pytest.importorskip("matplotlib")
+    figure = charts.forest({"FedGen": [1.0, 2.0, 3.0], "MOON": [-4.0]}, "lead", title="Two")
+    axes = figure.axes[0]
+    assert [dots.get_offsets()[:, 0].tolist() for dots in axes.collections] == [[1, 2, 3], [-4]]
+    zero, first, first_mean, second_mean = axes.get_lines()
+    assert list(zero.get_xdata()) == [0, 0]
+    # t(0.95, 2 degrees of freedom) = 2.92, standard error 1 / sqrt(3)
+    assert list(first.get_xdata()) == pytest.approx([2 - 1.6859, 2 + 1.6859], abs=1e-3)
+    assert [*first_mean.get_xdata(), *second_mean.get_xdata()] == [2, -4]
+    assert figure.get_label() == (
+        "Two. lead, mean and 90% interval: FedGen +2.0, from +0.3 to +3.7 (3 seeds); "
+        "MOON -4.0 (1 seed)."
+    )
+    with pytest.raises(InputError, match="nothing to draw"):
+        charts.forest({}, "lead")
+
+
 def test_a_heat_map_says_what_it_shows():
     pytest.importorskip("matplotlib")
     figure = charts.heat_map(
