@@ -65,14 +65,17 @@ by_round = gains_by_round(here, arm, bare)
 Markdown(
     f"On CIFAR-10 *{arm}* is ahead of *{bare}*, in points after rounds "
     f"{', '.join(map(str, by_round.index))} (means over {by_round.shape[1]} "
-    f"seeds): {', '.join(f'{by:+.1f}' for by in by_round.mean(axis=1))}. Where "
-    "the lead grows as the other arm falls, it is no proof that images "
-    "without the constraints take shortcuts."
+    f"seeds): {', '.join(f'{by:+.1f}' for by in by_round.mean(axis=1))}."
     if len(by_round)
     else "Not measured at this profile."
 )
 
 # %% [markdown]
+# The paper's claim on the constraints has two parts: that accuracy rises with them, and why. Without them, it says, images
+# take *shortcuts*: the loss of condensation falls, and yet the images teach little (Figure 1a). The lead bears on the
+# first part. It does not prove the second. Where it grows because the other arm falls, something else may spoil that arm,
+# such as the [statistics of its batch normalisation](03_fedvck_starts).
+#
 # ### The parts in the reading nearest to print
 #
 # As printed and at the laptop's budget the method stays far from print. The same arms with the reading that comes
