@@ -288,7 +288,12 @@ def check(
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The folder that was given to run as --out; default: where runs without --out are."
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -298,8 +303,8 @@ def runs(
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table to this file instead.")] = None,
 ) -> None:
-    """List the runs in a folder of yours, such as a sweep: a line for each setting, over its seeds,
-    with what differs between them.
+    """List your runs, such as a sweep: a line for each setting, over its seeds, with what differs
+    between them.
 
     \b
     Example:
@@ -307,10 +312,13 @@ def runs(
       python -m core run --algorithm fedavg --dataset digits --set lr=0.3 --seed 0 --seed 1 --out mine
       python -m core runs mine
       python -m core runs mine --against lr=0.1
+      python -m core runs
     """
     from core.experiments.importing import records_below
+    from core.experiments.record import ADHOC, RESULTS
     from core.report.summary import in_columns, summary_frame
 
+    folder = folder or RESULTS / ADHOC
     found = records_below(folder)
     frame = summary_frame([one for one in found if one.status == "complete"], against)
     if csv is not None:

@@ -79,14 +79,14 @@ def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, R
 
 
 def records_below(folder: Path) -> list[Record]:
-    """All records in a folder that `run --out` filled, those of unfinished runs too. Raises
-    InputError when there is none, or one of them is damaged.
+    """All records in a folder that `run --out` filled, or in one called `adhoc` in it, those of
+    unfinished runs too. Raises InputError when there is none, or one of them is damaged.
     """
     return [Record.load(path) for path in _below(folder)]
 
 
 def _below(folder: Path) -> list[Path]:
-    paths = sorted(folder.glob("*/*.json"))
+    paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
     if not paths:
         inside = any(folder.glob("*.json"))
         where = (

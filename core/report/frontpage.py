@@ -41,7 +41,10 @@ def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = N
     at_print = rows[rows["budget"] == FULL]
     costs = at_print[at_print["kind"] == "costs"]
     text = f"The four papers print {sum(map(printed, PAPERS)):,} numbers. "
-    text += "With the data, clients and rounds that a paper prints, or at the profile converged, "
+    text += (
+        "With the data, clients and rounds that a paper prints, or at the profile converged, not "
+    )
+    text += "counting readings of ours, "
     text += f"{_results(at_print[at_print['kind'] == 'results'])}. "
     text += f"Of {len(costs):,} costs {(costs['verdict'] == 'equivalent').sum():,} are equivalent. "
     text += "With less computing, or on other data, "
@@ -68,12 +71,18 @@ def _results(rows: pd.DataFrame) -> str:
         text += f". All are of {PAPERS[whose[0]]}'s tables"
     if len(apart):
         own = apart[apart["own"].astype(bool)]
+        above, below = (others["difference"] > 0).sum(), (own["difference"] < 0).sum()
         text += (
             f". Of the {len(apart):,} that differ {len(others):,} are of other methods, "
-            f"{(others['difference'] > 0).sum():,} of them above print; {len(own):,} are of the paper's "
-            f"own, {(own['difference'] < 0).sum():,} of them below"
+            f"{_of(above, len(others))} above print; {len(own):,} are of the paper's own, "
+            f"{_of(below, len(own))} below"
         )
     return text
+
+
+def _of(count: int, all_of: int) -> str:
+    """Some of so many, in a word where it is all of them."""
+    return "all" if count == all_of and count > 1 else f"{count:,} of them"
 
 
 def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -195,6 +195,7 @@ SIGNS = {
     "consistent": ("≈", "#009E73"),
     "direction agrees": ("↗", "#56B4E9"),
     "direction disagrees": ("↘", "#E69F00"),
+    "direction unsure": ("↔", "#999999"),
     "different": ("✗", "#D55E00"),
     "inconclusive": ("?", "#CC79A7"),
     "not compared": ("·", ""),

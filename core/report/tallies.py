@@ -12,10 +12,12 @@ from core.experiments import Record, TableSpec, records
 from core.experiments.cell import Cell
 from core.report.claims import PAPERS
 from core.report.frames import best_cells
-from core.report.intervals import kendall
+from core.report.intervals import OUTCOMES, kendall
 from core.report.verdict import (
+    DECIDING,
     FULL,
     VERDICTS,
+    Judgement,
     budget,
     by_column,
     direction,
@@ -55,11 +57,25 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
                 yield spec, best_cells(spec, known)
 
 
+def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Cell, Judgement]]:
+    """By address, the cells that are compared with print at one of the `DECIDING` profiles, where a
+    table may show another: there its rivals have more.
+    """
+    found: dict[str, tuple[Cell, Judgement]] = {}
+    for profile in reversed(DECIDING):
+        cells = spec.cells(profile)
+        for cell, judged in zip(cells, judge(cells, known), strict=True):
+            if judged.verdict in OUTCOMES:
+                found[cell.address] = cell, judged
+    return found
+
+
 def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row for each printed number of a paper's tables that is measured by runs of its own.
 
     Cells that the same runs fill, for the same printed value of the same metric, count once: where
-    they stand first. Columns: `paper`; `own`, whether it is of the paper's own method; `kind`
+    they stand first. A cell that is compared with print counts as such, also where its table shows
+    the column with less work. Columns: `paper`; `own`, whether it is of the paper's own method; `kind`
     ("results", "costs" or "settings"); `budget` (`FULL` or `REDUCED` of `core.report.verdict`);
     `verdict`; `difference`, measured minus printed. Tables with names are the book's own and do not
     count.
@@ -67,7 +83,10 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     known = records() if measured is None else measured
     rows: dict[tuple[str, str, float | None], dict[str, object]] = {}
     for spec, cells in _tables(known):
+        decided = _decided(spec, known)
         for cell, found in zip(cells, judge(cells, known), strict=True):
+            if budget(cell.profile, cell.stand_in) != FULL:
+                cell, found = decided.get(cell.address, (cell, found))
             if cell.published is None or not found.seeds:
                 continue
             row = {
@@ -109,7 +128,7 @@ def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many of `numbers` have each verdict, a row for each kind: results, costs, and settings."""
     rows = numbers(measured)
     counts = pd.crosstab(rows["kind"], rows["verdict"])
-    seen = [name for name in VERDICTS if name in VERDICTS[:6] or name in counts]
+    seen = [name for name in VERDICTS if name in VERDICTS[:7] or name in counts]
     return counts.reindex(index=["results", "costs", "settings"], columns=seen, fill_value=0)
 
 

@@ -18,7 +18,7 @@ count, by paired differences: a pair of rows is in the printed direction, or aga
 90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
 decides nothing, but for rows that no seed changes, as what is sent). A cell's **direction agrees**
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
-than half are against it, and is **inconclusive** otherwise. A pair counts when both rows are
+than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
 measured and printed with different numbers. A cell that is measured but has no such pair, or no
 printed number, is **not compared**.
 
@@ -53,6 +53,7 @@ MEANINGS = {
     "inconclusive": "seeds are too few, or differ too much, to tell",
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
+    "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
     "not compared": "nothing is printed, or no other row can be compared",
     "pending": f"not run yet, or with fewer than {SEEDS} seeds",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
@@ -278,7 +279,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     agree, against, total = pairs
     if not total:
         return attrs.evolve(held, verdict="not compared", reason="no rows to compare", pairs=pairs)
-    verdict = "direction agrees" if 2 * agree > total else "inconclusive"
+    verdict = "direction agrees" if 2 * agree > total else "direction unsure"
     return attrs.evolve(
         held,
         verdict="direction disagrees" if 2 * against > total else verdict,

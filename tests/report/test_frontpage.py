@@ -76,6 +76,22 @@ def test_costs_of_smaller_runs_are_not_counted_among_those_of_the_papers():
     assert "Of 1 costs 1 are equivalent." in headline(rows)
 
 
+def test_a_number_at_full_size_counts_where_its_column_is_shown_with_less_work():
+    """One row at `converged`, three at `laptop`: the table shows these, the count takes both."""
+    full = TableSpec.find_cell("fedvck/11/FedAvg/cifar10-0.05", "converged")
+    less = (
+        TableSpec.find_cell(f"fedvck/11/{row}/cifar10-0.05", "laptop")
+        for row in ("FedAvg", "FedProx", "MOON")
+    )
+    runs = measured(full)
+    for cell in less:
+        runs |= measured(cell, shift=10)
+    rows = numbers(runs).query("kind == 'results'")
+    counts = rows.groupby("budget")["verdict"].agg(list).to_dict()
+    assert counts.pop(FULL) == ["equivalent"]
+    assert [len(said) for said in counts.values()] == [2]
+
+
 def test_the_columns_of_the_table_add_up_to_what_is_printed():
     table = by_paper().set_index("")
     assert table.iloc[1:].sum().tolist() == table.loc["numbers in print"].tolist()

@@ -172,6 +172,13 @@ def test_no_mean_is_over_several_programs_or_precisions(change, column):
     assert apart.seeds.tolist() == [1, 1] and column in apart
 
 
+def test_the_folder_of_runs_of_no_table_is_listed_too(capsys, folder):
+    assert main(["runs", str(folder)]) == 0
+    listed = capsys.readouterr().out
+    assert main(["runs", str(folder / "adhoc")]) == 0
+    assert capsys.readouterr().out == listed
+
+
 def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
     failed = record(0.5, {"lr": 0.1}, status="failed")
     failed.notes = ["the loss is not a number"]

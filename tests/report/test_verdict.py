@@ -238,9 +238,9 @@ def test_at_a_reduced_budget_directions_count(spec):
     )
     assert {row: str(one) for row, one in found.items()} == {
         "A": "direction agrees (2 for, 0 against, of 3)",
-        "B": "inconclusive (1 for, 1 against, of 3)",
-        "C": "inconclusive (1 for, 1 against, of 2)",
-        "D": "inconclusive (0 for, 0 against, of 2)",
+        "B": "direction unsure (1 for, 1 against, of 3)",
+        "C": "direction unsure (1 for, 1 against, of 2)",
+        "D": "direction unsure (0 for, 0 against, of 2)",
         "E": "not testable here: no data",
     }
     assert found["D"].std is None
