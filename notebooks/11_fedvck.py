@@ -88,7 +88,7 @@ Markdown(
 
 # %%
 vck = lesson.run(clients=members)
-vck.per_round().round(1)
+vck.per_round().round({"accuracy (%)": 1, "up (MB)": 3, "down (MB)": 3})
 
 # %% [markdown]
 # ## Errors of two models

@@ -2,7 +2,8 @@
 
 import pandas as pd
 
-from core.report.charts import bars, forest, heat_map, lines, partition_plot, scatter
+from core.report.charts import bars, heat_map, lines, partition_plot, scatter
+from core.report.dots import forest
 from core.report.figures import condensed_images, image_rows, show
 from core.report.frames import metrics_frame, table_frame
 from core.report.frontpage import headline

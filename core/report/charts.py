@@ -11,7 +11,6 @@ import pandas as pd
 from core.errors import InputError
 from core.report import style
 from core.report.figures import blank
-from core.report.intervals import interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +39,7 @@ def lines(
     Returns a `matplotlib.figure.Figure` whose label describes it. Raises InputError for an empty
     frame or a column that is missing.
     """
-    _check_columns(frame, x, y, by)
+    check_columns(frame, x, y, by)
     from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator
 
@@ -104,7 +103,7 @@ def scatter(
     Returns a `matplotlib.figure.Figure` whose label says where each cloud lies and how wide it is.
     Raises InputError for an empty frame or a column that is missing.
     """
-    _check_columns(frame, x, y, by)
+    check_columns(frame, x, y, by)
     from matplotlib import rc_context
 
     names = list(dict.fromkeys(frame[by]))
@@ -184,42 +183,7 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     return figure
 
 
-def forest(gaps: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Any:
-    """Paired differences, a row for each name, the first above: a dot for each seed, below them their
-    mean with its 90% interval, and a line at zero. One seed has no interval.
-
-    Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
-    is nothing to draw.
-    """
-    if not gaps:
-        raise InputError("there is nothing to draw: no difference was given")
-    from matplotlib import rc_context
-
-    (seed, whole), said = style.series(["of a seed", "mean"])[0], []
-    with rc_context(style.rc()):
-        figure = blank(7.2, 1.2 + 0.5 * len(gaps))
-        axes = figure.subplots()
-        axes.axvline(0, color=style.INK, linewidth=1.2)
-        for row, (name, of) in enumerate(gaps.items()):
-            mean, low, high = interval(of)
-            axes.scatter(of, [row - 0.15] * len(of), 22, seed, alpha=0.8, linewidth=0)
-            words = f"{name} {mean:+.1f}"
-            if len(of) > 1:
-                axes.plot([low, high], [row + 0.15] * 2, color=whole, solid_capstyle="butt")
-                words += f", from {low:+.1f} to {high:+.1f}"
-            axes.plot(mean, row + 0.15, "D", color=whole)
-            said.append(f"{words} ({len(of)} seed{'s' * (len(of) > 1)})")
-        axes.set_yticks(range(len(gaps)), list(gaps))
-        axes.set(xlabel=xlabel, ylim=(len(gaps) - 0.5, -0.5))
-        axes.grid(visible=False, axis="y")
-        style.titled(axes, title)
-        style.note(figure, "Dots: seeds. Diamond and line: their mean and its 90% interval.")
-    topic = f"{title} " if title.endswith(".") else f"{title}. " if title else ""
-    figure.set_label(f"{topic}{xlabel}, mean and 90% interval: {'; '.join(said)}.")
-    return figure
-
-
-def _check_columns(frame: pd.DataFrame, *columns: str) -> None:
+def check_columns(frame: pd.DataFrame, *columns: str) -> None:
     """Raise InputError for an empty frame or a column that is missing."""
     for column in columns:
         if column not in frame:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import pandas as pd
 
 from core.errors import InputError, unknown
 from core.experiments import Record, TableSpec, records
@@ -16,8 +17,12 @@ from core.experiments.cell import Cell
 from core.experiments.spec import TABLES, check_keys, read_yaml
 from core.report import style
 from core.report.claims import PAPERS
+from core.report.dots import dots
 from core.report.intervals import interval
 from core.report.verdict import differences, in_printed_unit, mean_and_std, values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FINDINGS = TABLES.parent / "findings.yaml"
 BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
@@ -76,6 +81,45 @@ def findings() -> str:
         f"* **{name}** {stated(name, entry, known)} [More](../notebooks/{entry['page']})\n"
         for name, entry in read_yaml(FINDINGS).items()
     )
+
+
+def pictures() -> dict[str, Figure]:
+    """The numbers of each finding as dots, by its name: what its sentences give of a cell, measured or
+    printed or both.
+    """
+    known = records()
+    return {name: _picture(entry, known) for name, entry in read_yaml(FINDINGS).items()}
+
+
+def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
+    rows, text = [], str(entry["text"])
+    for key, name in entry["cells"].items():
+        shown, print_too = f"{{{key}}}" in text, f"{{{key}.printed}}" in text
+        if isinstance(name, list) or not (shown or print_too):
+            continue
+        cell, by_seed = _values(name, entry["profile"], known)
+        mean, std = mean_and_std([*by_seed.values()])
+        printed = cell.published.value if cell.published and print_too else None
+        rows.append(
+            {
+                "group": f"{cell.column}, {cell.profile}",
+                "name": cell.row + _other_metric(name),
+                "mean": mean if shown else None,
+                "std": std,
+                "printed": printed,
+            }
+        )
+    frame = pd.DataFrame(rows).drop_duplicates()
+    numbers = ["mean", "std", "printed"]
+    frame[numbers] = frame[numbers].astype(float)
+    xlabel = f"{style.measure(cell.metric)}{' (%)' * (cell.unit == 'percent')}"
+    return dots(frame, xlabel, style.digits(cell.unit))
+
+
+def _other_metric(name: str) -> str:
+    """What is said of a cell of which another share than its own is taken."""
+    _, of, metric = name.partition(" of ")
+    return of and f", {metric.replace('_', ' ')}"
 
 
 def bottom_line(paper: str) -> str:

@@ -7,14 +7,20 @@ a printed number does not count.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from core.experiments.spec import TABLES, read_published
 from core.report.claims import PAPERS
+from core.report.figures import to_html
 from core.report.intervals import OUTCOMES
 from core.report.tallies import directions, numbers
 from core.report.verdict import FULL, REDUCED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: what no other line of the table counts
 REST = "not measured, repeats and settings"
@@ -25,12 +31,16 @@ def printed(paper: str) -> int:
     return len(read_published(TABLES / paper / "published.csv"))
 
 
-def folded(list_of_findings: str) -> str:
-    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens."""
+def folded(list_of_findings: str, pictures: Mapping[str, Figure] | None = None) -> str:
+    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens; a picture of
+    the same name stands above its sentences.
+    """
     made = []
     for line in list_of_findings.splitlines():
         title, text = re.fullmatch(r"\* \*\*(.+?)\*\* (.+)", line).groups()  # type: ignore[union-attr]
-        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{text}\n```\n")
+        picture = (pictures or {}).get(title)
+        drawn = f"{to_html(picture)}\n\n" if picture else ""
+        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{drawn}{text}\n```\n")
     return "\n".join(made)
 
 

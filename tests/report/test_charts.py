@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.errors import InputError
-from core.report import charts
+from core.report import charts, dots
 
 LONG = pd.DataFrame(
     {"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")}
@@ -68,7 +68,7 @@ def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
 
 def test_a_forest_has_a_dot_for_each_seed_and_an_interval_of_their_mean():
     pytest.importorskip("matplotlib")
-    figure = charts.forest({"FedGen": [1.0, 2.0, 3.0], "MOON": [-4.0]}, "lead", title="Two")
+    figure = dots.forest({"FedGen": [1.0, 2.0, 3.0], "MOON": [-4.0]}, "lead", title="Two")
     axes = figure.axes[0]
     assert [dots.get_offsets()[:, 0].tolist() for dots in axes.collections] == [[1, 2, 3], [-4]]
     zero, first, first_mean, second_mean = axes.get_lines()
@@ -81,7 +81,7 @@ def test_a_forest_has_a_dot_for_each_seed_and_an_interval_of_their_mean():
         "MOON -4.0 (1 seed)."
     )
     with pytest.raises(InputError, match="nothing to draw"):
-        charts.forest({}, "lead")
+        dots.forest({}, "lead")
 
 
 def test_a_heat_map_says_what_it_shows():
@@ -158,3 +158,24 @@ def test_a_logarithmic_axis_has_plain_numbers(values, ticks):
         shown = [one for one in axes.get_xticks() if low <= one <= high]
         assert axes.xaxis.get_major_formatter().format_ticks(shown) == ticks
         assert not any(axes.xaxis.get_minor_formatter().format_ticks(axes.get_xticks(minor=True)))
+
+
+def test_dots_stand_in_the_lines_of_their_names():
+    frame = pd.DataFrame(
+        {
+            "group": ["one", "two", "one"],
+            "name": ["A", "B", "C"],
+            "mean": [1.0, np.nan, 3.0],
+            "std": [0.5, np.nan, np.nan],
+            "printed": [2.0, 4.0, np.nan],
+        }
+    )
+    figure = dots.dots(frame, "accuracy")
+    (axes,) = figure.axes
+    lines = [label.get_text() for label in axes.get_yticklabels()]
+    assert lines == ["one", "A", "C", "two", "B"]
+    printed = dict(zip(*axes.lines[-1].get_data()[::-1], strict=True))
+    assert printed[1] == 2 and np.isnan(printed[2]) and printed[4] == 4
+    assert figure.get_label() == (
+        "accuracy: one, A: 1.0 ± 0.5, printed 2.0; one, C: 3.0; two, B: printed 4.0."
+    )

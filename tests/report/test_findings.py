@@ -17,6 +17,7 @@ from core.report.findings import (
     bottom_line,
     bottom_lines,
     findings,
+    pictures,
     stated,
 )
 
@@ -30,6 +31,19 @@ def test_a_finding_is_true_and_its_page_exists(name):
     assert all("{" + cell in entry["text"] for cell in entry["cells"])
     assert (TABLES.parent.parent / "notebooks" / f"{entry['page']}.py").exists()
     assert "{" not in stated(name, entry, records())
+
+
+def test_a_picture_says_what_the_sentences_say():
+    """FedMK's Table 2: one cell whose sentence gives both numbers, one that gives what is measured."""
+    drawn = pictures()
+    assert drawn.keys() == ENTRIES.keys()
+    name = next(name for name in ENTRIES if name.startswith("On CIFAR-10 FedMK's rounds"))
+    cell = TableSpec.find_cell("fedmk/2/w-o-sharing/cifar10-0.5", "paper")
+    found = [100 * records()[run.id].metrics["accuracy"] for run in cell.experiments]
+    measured = f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f}"
+    said = drawn[name].get_label()
+    assert f"w/o sharing: {measured}, printed {cell.published.value:.1f}" in said
+    assert said.startswith("accuracy (%): cifar10-0.5, paper, FedMK: ")
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -8,6 +8,7 @@ import pytest
 
 from core.experiments import TableSpec, records
 from core.experiments.spec import TABLES, read_yaml
+from core.report import charts
 from core.report.findings import FINDINGS, findings
 from core.report.frontpage import REST, by_paper, folded, headline, printed
 from core.report.tallies import directions, numbers, tally
@@ -34,6 +35,9 @@ def test_a_finding_opens_below_its_headline():
     made = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n")
     assert made.count("```{dropdown} It ") == made.count("\n```\n") == 2
     assert "dropdown} It holds.\n:class-container: finding\n\nAt 3 ± 1%. [More](x)\n```" in made
+    picture = {"It holds.": charts.bars({"a": (1.0, 0.5)}, "accuracy")}
+    drawn = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n", picture)
+    assert drawn.count("<figure") == 1 and drawn.index("<figure") < drawn.index("At 3 ± 1%")
     assert folded(findings()).count("{dropdown}") == len(read_yaml(FINDINGS))
 
 

@@ -32,7 +32,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
         "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
         "bottom_lines.md": findings.bottom_lines(),
-        "findings.md": frontpage.folded(findings.findings()),
+        "findings.md": frontpage.folded(findings.findings(), findings.pictures()),
         "main_claims.md": markdown_table(main),
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
