@@ -155,7 +155,7 @@ class AsynDGAN(Algorithm):
         if not new:
             return state
         form = {"conditions": conditional.maps_field(state.task)}
-        given = self.ask("introduce", new, None, (form, {}), ledger, root)
+        given = self.ask("introduce", new, None, (form, {}), ledger, root, clients)
         maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
         return attrs.evolve(state, tensors=state.tensors | maps)
 

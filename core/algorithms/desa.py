@@ -254,7 +254,7 @@ class DESA(fedavg.FedAvg):
         if not new:
             return state
         form = anchors_format(state)
-        uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"))
+        uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"), clients)
         state = attrs.evolve(
             state,
             tensors=collect(state, uploads),

@@ -141,7 +141,7 @@ class FedAD(Algorithm):
         new = [client for client in clients if f"teachers/{client.id}/counts" not in tensors]
         if new:
             down = {c.id: ledger.count("down", Message({"images": self.public(task)})) for c in new}
-            given = self.ask("teach", new, down, self.upload_format(state), ledger, root)
+            given = self.ask("teach", new, down, self.upload_format(state), ledger, root, clients)
             for id_, upload in given.items():
                 tensors |= {f"teachers/{id_}/{k}": v for k, v in upload.tensors.items()}
         done = state.meta["round"] + 1

@@ -74,20 +74,25 @@ class FedMix(fedavg.FedAvg):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Averages of clients that take part for the first time go up, then a round of FedAvg."""
+        return super().round(self._averaged(state, clients, ledger, rng), clients, ledger, rng)
+
+    def _averaged(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """The state with the averages of clients that are new, where images are mixed."""
         known = state.meta["averaged"]
         new = [client for client in clients if client.id not in known]
-        if new:
+        if new and self.settings.mixup:
             form = averages_format(state)
-            answers = self.ask("averages", new, None, (form, {}), ledger, rng)
+            answers = self.ask("averages", new, None, (form, {}), ledger, rng, clients)
             piece = {
                 f"averages/{len(known)}/{name}": torch.cat(
                     [answer.tensors[f"averages/{name}"] for answer in answers.values()]
                 )
                 for name in PARTS
+                if answers
             }
             meta = state.meta | {"averaged": [*known, *answers]}
             state = attrs.evolve(state, tensors=state.tensors | piece, meta=meta)
-        return super().round(state, clients, ledger, rng)
+        return state
 
     def averages(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
@@ -121,8 +126,10 @@ class FedMix(fedavg.FedAvg):
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The approximate mixup loss of a batch and one average, drawn anew for every batch."""
+        if not self.settings.mixup:
+            return super().objective(client, received, rng)
         images, shares = kept(client.memory)
-        if not len(shares) or not self.settings.mixup:
+        if not len(shares):
             return super().objective(client, received, rng)
         task, draws = client.task, rng.generator(shares.device)
 

@@ -124,7 +124,9 @@ class FLMRCM(fedavg.FedAvg):
             id_ = self.settings.target
             messages = {id_: ledger.count("down", super().broadcast(state, id_))}
             form = {"latents": Field(self._form(state.task), torch.float32)}
-            given = self.ask("encode", heard, messages, (form, {}), ledger, rng.at("encode"))
+            given = self.ask(
+                "encode", heard, messages, (form, {}), ledger, rng.at("encode"), clients
+            )
             if id_ in given:
                 said = {"latents": given[id_].tensors["latents"]}
                 state = attrs.evolve(state, tensors=state.tensors | said)

@@ -196,7 +196,8 @@ def measure(
     if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
         _same_input(*known)
         return *known, False
-    with alone(checkpoint.with_suffix(".lock"), f"the run {experiment.id}"):
+    lock = checkpoint.with_suffix(".lock")
+    with alone(lock, f"the run {experiment.id}"):
         if path.exists() and stale(Record.load(path)):
             path.replace(old)
             clean_up(checkpoint)
@@ -214,6 +215,8 @@ def measure(
         )
         if record.status == "complete":
             old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # who waits for it finds the record complete
+                lock.unlink()
     return record, path, True
 
 

@@ -127,18 +127,20 @@ class Algorithm:
         form: tuple[Mapping[str, Field], Mapping[str, Field]],
         ledger: Ledger,
         rng: Rng,
+        among: Sequence[Client] = (),
     ) -> dict[int, Message]:
         """The clients' answers of that form to one question, checked and counted.
 
         A question is a method of the clients' side that takes what `clients_update` takes, and gives
         what it gives; `questions` names it. Without `messages` nothing comes along with it. What goes
-        down is counted by the caller.
+        down is counted by the caller. Where only some of the round's clients are asked, `among` are all
+        of them: the round goes on with the others if no answer is left.
         """
         if messages is None:
             messages = {client.id: Message({}) for client in clients}
         with ledger.timed("clients"):
             answers = self.answers(question, clients, messages, form, rng)
-        return self.admit(answers, form, clients, ledger)
+        return self.admit(answers, form, clients, ledger, fewest=int(len(among) <= len(clients)))
 
     def answers(
         self,
@@ -159,6 +161,7 @@ class Algorithm:
         form: tuple[Mapping[str, Field], Mapping[str, Field]],
         clients: Sequence[Client],
         ledger: Ledger,
+        fewest: int = 1,
     ) -> dict[int, Message]:
         """The answers of these clients that have the form, counted; see `uploads.admit`.
 
@@ -175,6 +178,7 @@ class Algorithm:
             refused=self.schedule.refused,
             update_norm=self.schedule.update_norm,
             fault_of=self.fault,
+            fewest=fewest,
         )
 
     def fault(self, upload: Message) -> str | None:

@@ -252,6 +252,7 @@ def admit(
     refused: str = "end",
     update_norm: float = UPDATE_NORM,
     fault_of: Callable[[Message], str | None] = lambda upload: None,
+    fewest: int = 1,
 ) -> dict[int, Message]:
     """The uploads of a round that an algorithm may see, by client, checked and counted.
 
@@ -266,16 +267,17 @@ def admit(
         refused: "end" ends the round at the first upload that is refused; "leave_out" goes on
             without those.
         fault_of: what an algorithm finds wrong with an upload that has the form, if anything.
+        fewest: how many must be left.
 
-    Raises UploadError for the first refused upload where that ends the round, and where none is
-    left.
+    Raises UploadError for the first refused upload where that ends the round, and where fewer than
+    `fewest` are left.
     """
     refusals = _Refusals(end=refused == "end")
     uploads = _well_formed(answers, form, announced, refusals)
     uploads = _sound(uploads, form[0], announced, update_norm, fault_of, refusals)
     reasons = refusals.reasons
     ledger.refuse(reasons)
-    if not uploads:
+    if len(uploads) < fewest:
         reason = f": {next(iter(reasons.values()))}" if reasons else ""
         raise UploadError(f"no upload of the round can be used{reason}")
     for upload in uploads.values():

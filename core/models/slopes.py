@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch.autograd import forward_ad
+
+#: PyTorch has one level of forward differentiation for all threads of a process
+_ALONE = threading.Lock()
 
 
 def along(
@@ -22,7 +26,7 @@ def along(
         images: x; direction: t, of a shape that can be expanded to that of x.
     """
     _load()
-    with forward_ad.dual_level():
+    with _ALONE, forward_ad.dual_level():
         there = forward_ad.make_dual(images, direction.expand_as(images).contiguous())
         values, slope = forward_ad.unpack_dual(network(there))
     return values, slope
@@ -31,7 +35,7 @@ def along(
 @functools.cache
 def _load() -> None:
     """Have PyTorch load the rules of forward differentiation, by a function that it has deprecated."""
-    with warnings.catch_warnings(), forward_ad.dual_level():
+    with warnings.catch_warnings(), _ALONE, forward_ad.dual_level():
         warnings.simplefilter("ignore", FutureWarning)
         forward_ad.make_dual(torch.zeros(1), torch.zeros(1))
 

@@ -140,6 +140,15 @@ def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(task, name, off, on
             assert torch.equal(b.state.tensors[key], w), (a.round, key)
 
 
+def test_without_mixing_no_averages_are_sent(task):
+    plain = attrs.evolve(TINY, rounds=2)
+    *_, a = rounds(plain, task=task)
+    off = attrs.evolve(plain, algorithm="fedmix", settings=TINY.settings | {"mixup": 0.0})
+    *_, b = rounds(off, task=task)
+    for way in ("up", "down"):
+        assert a.ledger.total(way) == b.ledger.total(way)
+
+
 ON = [
     ("fedprox", {"mu": 1.0}),
     ("moon", {"projection": 0}),

@@ -194,6 +194,15 @@ def forged(data: bytes):
     return content
 
 
+def test_an_answer_comes_to_where_the_server_computes():
+    """Also one to a question that had no tensors; "meta" is a place without numbers."""
+    link = server.Link(None, 1, 1.0, True, device=torch.device("meta"))
+    content = wire.records(Message({"counts": torch.arange(3)}))
+    content["asked"] = ConfigRecord({"what": "counts"})
+    read = link._read(Envelope(content, 1, "query"), "counts", math.inf)
+    assert read.tensors["counts"].device.type == "meta"
+
+
 def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read():
     import io
 

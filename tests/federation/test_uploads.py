@@ -188,6 +188,14 @@ def test_a_round_without_a_sound_upload_ends():
         admit([(0, None)], FORM, ANNOUNCED, opened(), refused="leave_out")
 
 
+def test_a_question_to_some_of_a_round_may_end_without_an_answer():
+    ledger = opened()
+    how = {"refused": "leave_out", "fewest": 0}
+    assert admit([(0, None)], FORM, ANNOUNCED, ledger, **how) == {}
+    assert "0" in ledger.rounds[-1]["refused"]
+    assert admit([], FORM, ANNOUNCED, ledger, **how) == {}
+
+
 def test_the_bound_of_the_norm_is_a_setting():
     """The update is 1 in each of six numbers."""
     answers = [(one, good(of=one)) for one in ANNOUNCED]
@@ -320,14 +328,13 @@ TINY = Experiment(
 def fewer_labels(monkeypatch):
     """Client 1 leaves one label out, which moved the labels of all clients behind it."""
 
-    def hostile(self, answers, *rest):
+    def hostile(self, answers, *rest, **more):
         bad = answers[1]
         if "labels" not in bad.tensors:  # they say first how many they have
-            return TRUE_ADMIT(self, answers, *rest)
+            return TRUE_ADMIT(self, answers, *rest, **more)
         labels = bad.tensors["labels"][1:]
-        return TRUE_ADMIT(
-            self, {**answers, 1: Message(bad.tensors | {"labels": labels}, bad.meta)}, *rest
-        )
+        short = Message(bad.tensors | {"labels": labels}, bad.meta)
+        return TRUE_ADMIT(self, {**answers, 1: short}, *rest, **more)
 
     monkeypatch.setattr(Algorithm, "admit", hostile)
 
@@ -349,11 +356,11 @@ def test_a_round_goes_on_without_what_it_refused_and_says_so(fewer_labels, monke
     task = make_task(TINY, Runtime())
     (result,) = rounds(lenient, task=task, clients=make_clients(TINY, task))
 
-    def without_1(self, answers, form, clients, ledger):
+    def without_1(self, answers, form, clients, ledger, **more):
         if "labels" in form[0]:
             answers = {one: sent for one, sent in answers.items() if one != 1}
             clients = [client for client in clients if client.id != 1]
-        return TRUE_ADMIT(self, answers, form, clients, ledger)
+        return TRUE_ADMIT(self, answers, form, clients, ledger, **more)
 
     monkeypatch.setattr(Algorithm, "admit", without_1)
     (without,) = rounds(TINY, task=task, clients=make_clients(TINY, task))

@@ -157,7 +157,7 @@ class FedIOD(Conversation):
             form = {"counts": state.task.counts()}
             if state.task.learns != "classification":
                 form |= {"conditions": conditional.maps_field(state.task)}
-            answers = self.ask("introduce", new, None, (form, {}), ledger, root)
+            answers = self.ask("introduce", new, None, (form, {}), ledger, root, clients)
             for id_, upload in answers.items():
                 tensors |= {f"{name}/{id_}": value for name, value in upload.tensors.items()}
         clients = [client for client in clients if f"counts/{client.id}" in tensors]

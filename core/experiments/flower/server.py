@@ -77,6 +77,8 @@ class Link:
     clients: dict[int, Remote] = attrs.field(factory=dict)
     #: what a record says of nodes that were away or refused
     notes: list[str] = attrs.field(factory=list)
+    #: where the server computes: answers are read to there
+    device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
 
     def note(self, text: str) -> None:
         """Say it now, and in the record, once, in one line that a record can hold."""
@@ -163,7 +165,7 @@ class Link:
                     self.note(f"client {client.id} failed in {round_}: {reply.error.reason}")
                     continue
                 try:
-                    answers[client.id] = self._read(reply, asked, most, messages[client.id])
+                    answers[client.id] = self._read(reply, asked, most)
                 except InputError as error:
                     self.note(f"the upload of client {client.id} was refused: {error}")
             waiting = list(by_node.values())
@@ -175,18 +177,14 @@ class Link:
             if waiting:
                 time.sleep(1.0)
                 self.meet()
-        if not answers:
-            raise InputError("no client gave an answer that can be used")
         return {client.id: answers[client.id] for client in clients if client.id in answers}
 
-    @staticmethod
-    def _read(reply: Envelope, asked: str, most: int, sent: Message) -> Message:
+    def _read(self, reply: Envelope, asked: str, most: int) -> Message:
         """An answer to this question and to no other."""
         echo = reply.content.get("asked")
         if not isinstance(echo, ConfigRecord) or echo.get("what") != asked:
             raise UploadError("it belongs to another round")
-        devices = {tensor.device for tensor in sent.tensors.values()} or {torch.device("cpu")}
-        return wire.message(reply.content, devices.pop(), most)
+        return wire.message(reply.content, self.device, most)
 
 
 def across(algorithm: Algorithm, link: Link) -> Algorithm:
@@ -258,6 +256,7 @@ def federate(grid: Grid, context: Context) -> Record:
     link = Link(grid, experiment.clients, timeout, bool(config.get("wait-for-all", True)))
     clients = link.gather(float(config.get("patience", 120.0)))
     task = server_task(experiment, context, sum(map(len, clients)))
+    link.device = task.runtime.device
     for client in clients:
         client.task = task
     out = str(config.get("out", ""))

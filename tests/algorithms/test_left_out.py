@@ -1,0 +1,56 @@
+"""Questions before a round: a client whose answer is refused in every round does not end the run."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from core.federation import Message, UploadError
+from tests.algorithms.subjects import ROUNDS, crowd, subjects
+
+SUBJECTS = subjects()
+#: what clients are asked before a round, and who never answers as asked; FL-MRCM asks its target alone
+ASKED = {
+    "asyndgan": ("introduce", 1),
+    "desa": ("anchors", 1),
+    "fedad": ("teach", 1),
+    "fediod": ("introduce", 1),
+    "fediod learns=segmentation pretrain_steps=1": ("introduce", 1),
+    "fedmix": ("averages", 1),
+    "flmrcm": ("encode", 0),
+}
+
+
+def spoilt(subject, question, who, refused):
+    """The algorithm, one of whose clients sends nothing when it is asked this question."""
+    algorithm = subject.new()
+    honest = getattr(algorithm, question)
+
+    def answers(clients, messages, rng):
+        given = honest(clients, messages, rng)
+        return {id_: Message({}) if id_ == who else one for id_, one in given.items()}
+
+    setattr(algorithm, question, answers)
+    algorithm.schedule = attrs.evolve(algorithm.schedule, active=None, refused=refused)
+    return algorithm
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_run_goes_on_with_the_others(name, monkeypatch):
+    subject, (question, who) = SUBJECTS[name], ASKED[name]
+    algorithm = spoilt(subject, question, who, "leave_out")
+    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+    if name == "flmrcm":  # which says that its result is that of FedAvg
+        algorithm.measures = lambda state: {}
+    results = list(subject.run(crowd(subject.learns)))
+    assert len(results) == ROUNDS
+    assert all(str(who) in result.refused for result in results)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_it_ends_where_the_schedule_says_so(name, monkeypatch):
+    subject = SUBJECTS[name]
+    algorithm = spoilt(subject, *ASKED[name], "end")
+    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+    with pytest.raises(UploadError, match=f"client {ASKED[name][1]} was refused"):
+        list(subject.run(crowd(subject.learns)))
