@@ -15,19 +15,21 @@ from core.models.blocks import at_once
 from core.models.images_last import wants_last
 from core.models.side_by_side import joined, merged, parted, widened
 
-#: what two networks of one architecture have in common
-Form = tuple[str, bool, tuple[tuple[str, torch.Size, torch.dtype], ...]]
+#: what two networks of one architecture have in common: layers, plain attributes, weights
+Form = tuple[str, tuple[str, ...], tuple[tuple[str, torch.Size, torch.dtype], ...]]
+#: what an attribute may be for two networks to be told apart by it
+PLAIN = (str, int, float, tuple, type(None))
 
 
 class Stacked:
     """K networks that are applied together.
 
-    Networks of one architecture (the same layers with the same shapes) run as one program over
-    their stacked weights: side by side, as one network with more channels, where they can, else by
-    `torch.func.vmap`. That pays where many small kernels cost more to start than to run: on a GPU,
-    and on a CPU with small batches. `batched=None` batches on CUDA, and on a CPU as many networks
-    side by side as `at_once` allows. All ways give the same numbers within rounding, and the same
-    gradients.
+    Networks of one architecture (the same layers with the same shapes, modes and settings, such as a
+    way of pooling that is kept as a text) run as one program over their stacked weights: side by
+    side, as one network with more channels, where they can, else by `torch.func.vmap`. That pays
+    where many small kernels cost more to start than to run: on a GPU, and on a CPU with small
+    batches. `batched=None` batches on CUDA, and on a CPU as many networks side by side as `at_once`
+    allows. All ways give the same numbers within rounding, and the same gradients.
 
     The networks stay the owners of their weights: a gradient with respect to an output reaches
     their parameters, and a step of an optimiser on these is seen by the next call. Weights that
@@ -147,4 +149,11 @@ def _form(network: nn.Module) -> Form:
     tensors = tuple(
         (name, tensor.shape, tensor.dtype) for name, tensor in network.state_dict().items()
     )
-    return repr(network), network.training, tensors
+    # a network's text does not show what it keeps as plain attributes, nor the mode of a layer
+    kept = tuple(
+        f"{path}.{name} = {value!r}"
+        for path, module in network.named_modules()
+        for name, value in sorted(vars(module).items())
+        if not name.startswith("_") and isinstance(value, PLAIN)
+    )
+    return repr(network), kept, tensors

@@ -138,6 +138,29 @@ def test_two_instances_with_the_same_layers_but_other_modes_are_kept_apart():
     assert Stacked([one, other.train()]).groups == [[0], [1]]
 
 
+@pytest.mark.parametrize("batched", [True, None])
+def test_networks_that_pool_in_two_ways_are_kept_apart(batched):
+    """Images of 160 pixels leave a last map of 5x5: both ways have weights of the same shapes."""
+    networks = [
+        models.build("resnet18", 1, 160, 3, Rng(0), pool=pool).eval()
+        for pool in ("whole", "released")
+    ]
+    images = torch.randn(2, 1, 160, 160, generator=Rng(1).generator())
+    together = Stacked(networks, batched)
+    assert together.groups == [[0], [1]]
+    with torch.no_grad():
+        answers = together(images)
+        for network, answer in zip(networks, answers, strict=True):
+            assert torch.equal(answer, network(images))
+    assert not torch.allclose(*answers)
+
+
+def test_a_layer_in_another_mode_keeps_networks_apart():
+    one, other, alike = teachers("convnet", "convnet", "convnet")
+    next(layer for layer in other.modules() if isinstance(layer, torch.nn.BatchNorm2d)).train()
+    assert Stacked([one, other, alike]).groups == [[0, 2], [1]]
+
+
 def test_no_network():
     with pytest.raises(InputError, match="no network"):
         Stacked([])
