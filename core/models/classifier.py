@@ -48,7 +48,7 @@ def at_least(what: str, value: object, low: int) -> int:
     return value  # type: ignore[return-value]
 
 
-def one_of(what: str, value: object, known: Iterable[str]) -> None:
+def check_name(what: str, value: object, known: Iterable[str]) -> None:
     """Raise InputError, with the nearest name as a hint, unless the value is one of the known
     names.
     """

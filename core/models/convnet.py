@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.models.classifier import Classifier, at_least, one_of
+from core.models.classifier import Classifier, at_least, check_name
 from core.models.convolution import convolve
 from core.models.fused import activate
 
@@ -47,7 +47,7 @@ class ConvNet(Classifier):
         super().__init__()
         at_least("depth", depth, 1)
         at_least("width", width, 1)
-        one_of("normalisation", norm, NORMS)
+        check_name("normalisation", norm, NORMS)
         if size < 2**depth:
             raise InputError(
                 f"a convnet of depth {depth} needs images of at least {2**depth}x{2**depth}, "

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from core.errors import InputError
-from core.models.classifier import Classifier, one_of
+from core.models.classifier import Classifier, check_name
 from core.models.convolution import convolve
 from core.models.fused import activate
 from core.models.residual import BasicBlock
@@ -40,8 +40,8 @@ class ResNet18(Classifier):
         self, channels: int, size: int, classes: int, *, stem: str = "auto", pool: str = "whole"
     ) -> None:
         super().__init__()
-        one_of("stem", stem, STEMS)
-        one_of("pool", pool, POOLS)
+        check_name("stem", stem, STEMS)
+        check_name("pool", pool, POOLS)
         small = stem == "small" or (stem == "auto" and size < 64)
         side = -(-size // (8 if small else 32))  # every halving rounds up
         if pool == "released" and side < 4:
