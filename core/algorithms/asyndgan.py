@@ -100,12 +100,14 @@ class AsynDGAN(Algorithm):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh generator and a fresh segmentation network. Raises InputError where images would
-        be augmented: the server trains on made ones as they are.
+        be augmented: the server trains on made ones as they are; and where they are too small for
+        the clients' discriminators.
         """
         if self.settings.local_augmentation != "none":
             raise InputError(
                 "AsynDGAN's server trains on images as they are made: set local_augmentation to none"
             )
+        conditional.judge(task, Rng(0), **self._judging())  # what cannot be is refused here
         width = self.settings.generator_width
         tensors = pack(task.new_model(rng.at("student")), "student/")
         generator = conditional.generator(task, rng.at("generator"), width=width)
@@ -214,7 +216,7 @@ class AsynDGAN(Algorithm):
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
         task, settings = clients[0].task, self.settings
-        form = {"width": settings.discriminator_width, "layers": settings.discriminator_layers}
+        form = self._judging()
         root = Rng(rng.seed, ("asyndgan",))
         # to build a network costs as much as its step: one discriminator takes each client's weights
         # in turn, and what perceives is the same at every client
@@ -230,6 +232,11 @@ class AsynDGAN(Algorithm):
                 judge = conditional.judge(task, root.at("judge", client.id), **form)
             answers[client.id] = self._judged(client, messages[client.id], judge, perception)
         return answers
+
+    def _judging(self) -> dict[str, int]:
+        """The form of a discriminator."""
+        settings = self.settings
+        return {"width": settings.discriminator_width, "layers": settings.discriminator_layers}
 
     def _judged(
         self,

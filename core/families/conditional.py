@@ -65,10 +65,12 @@ def generator(task: Task, rng: Rng, *, width: int) -> LabelToImage:
 
 
 def judge(task: Task, rng: Rng, *, width: int, layers: int = 2) -> DensePatchDiscriminator:
-    """A fresh discriminator of images beside their label maps, on the task's device."""
-    channels = task.dataset.channels + dense(task).conditions
-    form = {"width": width, "layers": layers}
-    return fresh(DensePatchDiscriminator, channels, rng=rng, device=task.runtime.device, **form)
+    """A fresh discriminator of images beside their label maps, on the task's device. Raises InputError
+    where the images are too small for so many layers.
+    """
+    data, form = task.dataset, {"width": width, "layers": layers}
+    seen = data.channels + dense(task).conditions, data.size
+    return fresh(DensePatchDiscriminator, *seen, rng=rng, device=task.runtime.device, **form)
 
 
 def maps_of(client: Client) -> torch.Tensor:

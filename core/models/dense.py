@@ -30,12 +30,15 @@ class UNet(nn.Module):
 
     Args:
         channels, size: images are (N, channels, size, size); `size` is a multiple of 8, for there
-            are three steps of halving.
+            are three steps of halving, and at least 16: the last map is normalised, and one single
+            cell would leave nothing.
         classes: C, classes of a pixel or channels of an image.
         width: channels of the first map; each halving doubles them.
         residual: units of two convolutions beside a shortcut on every level; 0: one convolution.
         direct: whether a 1x1 convolution of the image is added to the answer. Nothing else reaches it
             at full resolution, which an image made of an image needs.
+
+    Raises InputError for a bad value or size.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class UNet(nn.Module):
 
         at_least("width", width, 1)
         at_least("residual", residual, 0)
-        if size % 8:
-            raise InputError(f"a U-Net takes images whose side is a multiple of 8, not {size}")
+        if size % 8 or size < 16:
+            raise InputError(
+                f"a U-Net takes images whose side is a multiple of 8 and at least 16, not {size}"
+            )
         levels = tuple(width * 2**level for level in range(4))
         self.net = MonaiUNet(
             2, channels, classes, levels, (2, 2, 2), num_res_units=residual, act="RELU"
@@ -141,17 +146,26 @@ class DensePatchDiscriminator(nn.Module):
     MONAI's patch discriminator.
 
     Args:
-        channels: of an image and of the planes of its label map together; width: channels of the
-            first map; layers: steps of halving.
+        channels: of an image and of the planes of its label map together; size: side of an image;
+            width: channels of the first map; layers: steps of halving. After them the map must have
+            3x3 cells, for two convolutions take one off each, and the first of them is normalised.
+
+    Raises InputError for a bad value, and where the images are too small for so many layers.
     """
 
-    def __init__(self, channels: int, *, width: int = 64, layers: int = 2) -> None:
+    def __init__(self, channels: int, size: int, *, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         _monai()
         from monai.networks.nets import PatchDiscriminator
 
         at_least("width", width, 1)
         at_least("layers", layers, 1)
+        most = max(0, (size // 3).bit_length() - 1)  # size // 2**most is 3 or more
+        if layers > most:
+            raise InputError(
+                f"a judge of patches halves images of {size}x{size} at most {most} times: it cannot "
+                f"have {layers} layers of halving"
+            )
         self.net = PatchDiscriminator(2, width, channels, num_layers_d=layers, norm="INSTANCE")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -232,3 +232,10 @@ def test_images_that_are_made_are_not_augmented(task):
     augmented = attrs.evolve(TINY, settings=FAST | {"local_augmentation": "crop_flip"})
     with pytest.raises(InputError, match="set local_augmentation to none"):
         list(rounds(augmented, task=task))
+
+
+@pytest.mark.parametrize("layers", [4, 5])
+def test_images_too_small_for_the_judges_are_refused_before_the_first_round(task, layers):
+    deep = attrs.evolve(TINY, settings=FAST | {"discriminator_layers": layers})
+    with pytest.raises(InputError, match="32x32 at most 3 times: it cannot have"):
+        deep.new_algorithm().initialise(task, Rng(0))

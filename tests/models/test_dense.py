@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from core import models
 from core.errors import InputError
@@ -50,6 +52,12 @@ def test_a_direct_way_adds_a_mix_of_the_channels():
         unet(direct=1)
 
 
+@pytest.mark.parametrize("residual", [0, 1])
+def test_the_smallest_images_of_a_unet_train_it(residual):
+    network = models.build("unet", 1, 16, 2, Rng(0), width=2, residual=residual).train()
+    network(torch.randn(1, 1, 16, 16)).sum().backward()
+
+
 def test_weights_come_from_the_seed_alone():
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
@@ -68,11 +76,28 @@ def test_a_generator_makes_images_of_its_labels_alone():
 
 
 def test_a_judge_gives_one_logit_per_patch():
-    judge = fresh(DensePatchDiscriminator, 5, width=4, rng=Rng(0)).train()
+    judge = fresh(DensePatchDiscriminator, 5, 32, width=4, rng=Rng(0)).train()
     images = torch.randn(3, 5, 32, 32)
     found = judge(images)
     assert found.shape[:2] == (3, 1) and found.shape[2] == found.shape[3] > 1
     torch.testing.assert_close(found[:1], judge(images[:1]))
+
+
+@given(st.integers(6, 70), st.integers(1, 5))
+@settings(max_examples=30, deadline=None)
+def test_a_judge_is_built_where_it_can_be_trained(size, layers):
+    """From six pixels on the largest number of layers that is named can be trained, and no larger one
+    can be built.
+    """
+    try:
+        judge = fresh(DensePatchDiscriminator, 1, size, width=1, layers=layers, rng=Rng(0))
+    except InputError as error:
+        most = int(str(error).split(" at most ")[1].split()[0])
+        assert 1 <= most < layers
+        judge = fresh(DensePatchDiscriminator, 1, size, width=1, layers=most, rng=Rng(0))
+        with pytest.raises(InputError, match=f"at most {most} times"):
+            fresh(DensePatchDiscriminator, 1, size, width=1, layers=most + 1, rng=Rng(0))
+    judge.train()(torch.randn(2, 1, size, size)).sum().backward()
 
 
 def test_planes_by_hand():
@@ -81,7 +106,8 @@ def test_planes_by_hand():
 
 
 def test_bad_sizes_are_named():
-    with pytest.raises(InputError, match="multiple of 8, not 12"):
-        models.build("unet", 3, 12, 2, Rng(0))
+    for size in (8, 12, 20):
+        with pytest.raises(InputError, match=f"multiple of 8 and at least 16, not {size}"):
+            models.build("unet", 3, size, 2, Rng(0))
     with pytest.raises(InputError, match="width"):
         unet(width=0)
