@@ -148,18 +148,18 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
     ...]}`.
 
     The layout of the FedVCK authors' split files, in whose order the sample numbers are returned.
-    Clients may be empty and samples may be left out. With `samples` given, numbers beyond it are
-    refused. With `labels` (N,) given, each client keeps the classes of its `client_classes` only,
-    as the authors' code does: classes with few samples on a client are not listed. Raises
-    InputError, naming the file, when it is missing, not of this form, or when a sample appears
-    twice.
+    Clients may be empty and samples may be left out. Numbers beyond `samples`, or beyond the N of
+    `labels`, are refused where these are given. With `labels` (N,) each client keeps the classes of
+    its `client_classes` only, as the authors' code does: classes with few samples on a client are
+    not listed. Raises InputError, naming the file, when it is missing, not of this form, or when a
+    sample appears twice.
     """
-    path = Path(path)
+    path, given = Path(path), None if labels is None else _labels(labels)
+    if given is not None:
+        samples = min(len(given), len(given) if samples is None else samples)
     data = _read_json(path)
-    idx = _lists(data, "client_idx", path)
-    parts = [np.array(part, dtype=np.int64) for part in idx]
-    everything = np.concatenate(parts)
-    values, counts = np.unique(everything, return_counts=True)
+    parts = [np.array(part, dtype=np.int64) for part in _lists(data, "client_idx", path)]
+    values, counts = np.unique(np.concatenate(parts), return_counts=True)
     if len(values) and values[0] < 0:
         raise InputError(f"{path}: client_idx holds the negative number {values[0]}")
     if samples is not None and len(values) and values[-1] >= samples:
@@ -170,16 +170,15 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
         raise InputError(
             f"{path}: sample {values[counts.argmax()]} is given out {counts.max()} times"
         )
-    if labels is None:
+    if given is None:
         return parts
-    labels = _labels(labels)
     listed = _lists(data, "client_classes", path)
     if len(listed) != len(parts):
         raise InputError(
             f"{path}: client_classes lists {len(listed)} clients, client_idx {len(parts)}"
         )
     return [
-        part[np.isin(labels[part], classes)] for part, classes in zip(parts, listed, strict=True)
+        part[np.isin(given[part], classes)] for part, classes in zip(parts, listed, strict=True)
     ]
 
 

@@ -203,6 +203,13 @@ def test_from_file(tmp_path):
     assert [part.tolist() for part in listed] == [[0], [], [3]]
 
 
+@pytest.mark.parametrize("samples", [None, 3, 9])
+def test_a_sample_without_a_label_is_refused(tmp_path, samples):
+    path = write(tmp_path / "s.json", [[0, 3]], [[0]])
+    with pytest.raises(InputError, match=r"holds sample 3, but there are only 3 training samples"):
+        p.from_file(path, samples, np.zeros(3, dtype=int))
+
+
 def test_split_dispatches(tmp_path):
     labels = torch.arange(4).repeat(10)
     centre = torch.arange(40) % 3
