@@ -30,13 +30,15 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     """Zip data sets that are here, the smallest first, into a file of at most `limit` bytes; return
     their names.
 
-    Only sets that everybody may pass on are taken. `LICENCES.md` in the pack says where each is
-    from. Raises InputError when there is nothing to pack.
+    Only sets that everybody may pass on are taken, and each once: of one that is here in two
+    layouts the smaller. `LICENCES.md` in the pack says where each is from. Raises InputError when
+    there is nothing to pack.
     """
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
     for size, name, source, files in sorted(_candidates(folder, room), key=lambda one: one[:2]):
-        if size <= room and not any(files == taken for _, taken in chosen.values()):
+        new = name not in chosen and not any(files == taken for _, taken in chosen.values())
+        if new and size <= room:
             chosen[name], room = (source, files), room - size
     if not chosen:
         raise InputError(

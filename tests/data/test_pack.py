@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import zipfile
 
 import numpy as np
 import pytest
 
 from core import data
-from core.data.pack import pack, shareable
+from core.data.pack import _candidates, pack, shareable
 from core.errors import InputError
+from tests.data import layouts
 
 
 @pytest.fixture
@@ -50,6 +52,22 @@ def test_what_does_not_fit_stays_out_and_the_file_is_below_its_limit(folder, tmp
     limit = 2**16 + 60_000
     assert pack(tmp_path / "pack.zip", folder, limit) == ["breastmnist"]
     assert (tmp_path / "pack.zip").stat().st_size <= limit
+
+
+def test_a_set_in_two_layouts_takes_its_room_once(folder, tmp_path):
+    """Raw and packed with gzip: the limit leaves room for the smaller of them and all other sets."""
+    layouts.mnist(folder, "FashionMNIST")
+    for path in list((folder / "FashionMNIST" / "raw").iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    sizes: dict[str, int] = {}
+    for size, name, _, _ in _candidates(folder, 2**30):
+        sizes[name] = min(size, sizes.get(name, size))
+    assert set(sizes) == {"fashionmnist", "breastmnist", "pneumoniamnist"}
+    target, limit = tmp_path / "pack.zip", 2**16 + sum(sizes.values())
+    assert set(pack(target, folder, limit)) == set(sizes)
+    assert target.stat().st_size <= limit
+    with zipfile.ZipFile(target) as archive:
+        assert len([name for name in archive.namelist() if "FashionMNIST" in name]) == 4
 
 
 def test_nothing_to_pack_is_said(tmp_path):
