@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from core.files import read_bounded
 #: bytes of the largest file that is read, and of what one of its parts may unpack to: the training
 #: images have 182 and 225 million
 LARGEST, GROWN = 2**28, 2**29
+#: packed bytes that are given to zlib at once
+SLICE = 2**16
 #: how a .mat file marks a part that is packed
 COMPRESSED = 15
 FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
@@ -31,16 +34,28 @@ def _bounded(content: bytes) -> None:
     """
     if content[124:128] != b"\x00\x01IM":
         raise ValueError("it is not of version 5")
-    at = 128
+    at, view = 128, memoryview(content)
     while at + 8 <= len(content):
         kind, size = struct.unpack_from("<II", content, at)
-        part, at, grown = content[at + 8 : at + 8 + size], at + 8 + size, 0
-        unpacker = zlib.decompressobj()
-        while kind == COMPRESSED and part and not unpacker.eof:
-            grown += len(unpacker.decompress(part, 2**20))
-            part = unpacker.unconsumed_tail
+        part, at = view[at + 8 : at + 8 + size], at + 8 + size
+        grown = 0
+        for block in _unpacked(part) if kind == COMPRESSED else ():
+            grown += len(block)
             if grown > GROWN:
                 raise ValueError(f"it would unpack to more than {GROWN:,} bytes")
+
+
+def _unpacked(part: memoryview) -> Iterator[bytes]:
+    """A part that is packed, at most a megabyte of it at a time."""
+    unpacker = zlib.decompressobj()
+    # in slices: after every call zlib copies what it has not read yet
+    for start in range(0, len(part), SLICE):
+        waiting: bytes | memoryview = part[start : start + SLICE]
+        while waiting and not unpacker.eof:
+            yield unpacker.decompress(waiting, 2**20)
+            waiting = unpacker.unconsumed_tail
+        if unpacker.eof:
+            return
 
 
 def _split(path: Path) -> Split:

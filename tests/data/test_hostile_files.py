@@ -11,6 +11,8 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from core.data import available, idx, isic, load, monuseg, pictures, stl10, svhn
 from core.data import cifar as cifar_module
@@ -279,6 +281,50 @@ def test_a_mat_file_that_grows(tmp_path, monkeypatch):
     assert "would unpack to more than" in refused_file("svhn", tmp_path, path)
     path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(99))
     assert "not of version 5" in refused_file("svhn", tmp_path, path)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=5),
+    st.integers(1, 12),
+    st.integers(-1, 1),
+    st.integers(0, 9),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_part_of_a_mat_file_is_measured_whatever_its_slices(
+    monkeypatch, parts, slice_, off, level
+):
+    """The limit is on the bytes of the largest part, to the byte."""
+    largest = max(map(len, parts))
+    monkeypatch.setattr(svhn, "SLICE", slice_)
+    monkeypatch.setattr(svhn, "GROWN", largest + off)
+    content = mat(zlib.compress(parts[0], level))
+    content += b"".join(mat(zlib.compress(one, level))[128:] for one in parts[1:])
+    if off < 0:
+        with pytest.raises(ValueError, match="would unpack to more"):
+            svhn._bounded(content)
+    else:
+        svhn._bounded(content)
+
+
+def test_a_large_mat_file_is_not_copied_again_and_again(monkeypatch):
+    """What zlib is given in all: each byte about once, not all that is left after every megabyte."""
+    handed, new = [], zlib.decompressobj
+
+    class Unpacker:
+        def __init__(self):
+            self.real = new()
+
+        def decompress(self, data, most):
+            handed.append(len(data))
+            return self.real.decompress(data, most)
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+    monkeypatch.setattr(svhn.zlib, "decompressobj", Unpacker)
+    packed = zlib.compress(np.random.default_rng(0).bytes(2**24), 0)
+    svhn._bounded(mat(packed))
+    assert len(packed) <= sum(handed) < 1.5 * len(packed)
 
 
 @pytest.mark.parametrize(
