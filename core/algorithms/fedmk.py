@@ -265,16 +265,10 @@ class FedMK(condensing.Condensing):
         """Whether the next client could start from this: sorted labels, the agreed number of images
         of each class.
         """
-        images, labels = upload.tensors["images"], upload.tensors["labels"]
-        made, counts = torch.unique_consecutive(labels, return_counts=True)
-        if (
-            len(images) != len(labels)
-            or bool((made.int().diff() <= 0).any())
-            or bool((counts != self.settings.images_per_class).any())
-        ):
-            return (
-                f"it must hold {self.settings.images_per_class} images of a class, sorted by class"
-            )
+        wanted = self.settings.images_per_class
+        made, counts = torch.unique_consecutive(upload.tensors["labels"], return_counts=True)
+        if bool((made.int().diff() <= 0).any()) or bool((counts != wanted).any()):
+            return f"it must hold {wanted} images of a class, sorted by class"
         return None
 
     def train_generator(
