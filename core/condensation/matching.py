@@ -7,7 +7,7 @@ import torch
 from core.errors import unknown
 from core.models.tensors import at_least_float32
 
-KERNELS = ("linear", "inner", "gaussian")
+KERNELS = ("linear", "gaussian")
 #: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -24,12 +24,11 @@ def mmd(
     weights of Y it is the mean over i of sum_j v_j k(x_i, y_j), where v are the weights divided by their
     sum. A sample of weight 0 is not there, which is how groups of different sizes stand in one tensor.
 
-    Kernels: "linear" and "inner": k(a, b) = <a, b>. FedVCK names a linear and an inner-product
-        kernel, but a linear kernel
-            is the inner product, and the released code has this one only under the name "linear"
-            (its other kernels are polynomial, Gaussian and Laplace). So the two names are one
-            kernel. The MMD is then the squared distance of the means (Eq. 2), and is computed as
-            such, without the n x m matrix.
+    Kernels:
+        "linear": k(a, b) = <a, b>. The MMD is then the squared distance of the means (Eq. 2), and is
+            computed as such, without the n x m matrix. FedVCK names a linear and an inner-product
+            kernel, but a linear kernel is the inner product, and the released code has this one only
+            under the name "linear" (its other kernels are polynomial, Gaussian and Laplace).
         "gaussian": k(a, b) = sum_m exp(-|a - b|^2 / (m h)) for m = 1/4, 1/2, 1, 2, 4, as in M3D
             (Zhang et al. 2024), which FedVCK refers to, and in the released code. The bandwidth h
             is the mean of |a - b|^2 over all pairs of two different samples of X and Y together, of

@@ -43,18 +43,17 @@ def sample(seed, n=5, m=3, d=4):
     )
 
 
-@pytest.mark.parametrize("kernel", ["linear", "inner"])
 @pytest.mark.parametrize("weighted", [False, True])
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
-def test_linear_equals_the_double_loop(kernel, weighted, seed):
+def test_linear_equals_the_double_loop(weighted, seed):
     x, y, v = sample(seed)
     expected = loops(x, y, np.dot, v if weighted else None)
     weights = torch.tensor(v) if weighted else None
-    assert mmd(torch.tensor(x), torch.tensor(y), kernel, weights).item() == pytest.approx(
+    assert mmd(torch.tensor(x), torch.tensor(y), "linear", weights).item() == pytest.approx(
         expected, rel=1e-10
     )
-    found = mmd(torch.tensor(x).float(), torch.tensor(y).float(), kernel, weights)
+    found = mmd(torch.tensor(x).float(), torch.tensor(y).float(), "linear", weights)
     assert found.dtype == torch.float32 and found.item() == pytest.approx(
         expected, rel=1e-4, abs=1e-6
     )
