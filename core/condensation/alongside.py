@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import functional_call
 
 from core.models import Classifier, replace_layers
-from core.models.fused import finish
+from core.models.fused import FusedNorm, finish
 from core.models.images_last import Window, affine, convolve, standardise
 from core.models.side_by_side import Linears, joined, parted, widened
 
@@ -120,7 +120,7 @@ class _Convolution(nn.Module):
         return rows.permute(3, 0, 1, 2)
 
 
-class _Norm(nn.Module):
+class _Norm(FusedNorm):
     """Batch normalisation by the statistics of the images themselves or of those before."""
 
     def __init__(self, layer: nn.BatchNorm2d, turn: _Turn) -> None:
@@ -128,17 +128,8 @@ class _Norm(nn.Module):
         self.weight, self.bias, self.eps, self._turn = layer.weight, layer.bias, layer.eps, turn
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """The normalised maps (N, C, H, W)."""
-        return self.activate(maps, slope=1.0)
-
-    def activate(
-        self,
-        maps: torch.Tensor,
-        *,
-        shortcut: torch.Tensor | None = None,
-        slope: float = 0.0,
-        pool: int = 1,
+    def activated(
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """What follows a convolution, as in `core.models.fused.activate`."""
         if shortcut is None and pool == 1:

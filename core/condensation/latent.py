@@ -15,7 +15,7 @@ from torch import nn
 
 from core.errors import InputError
 from core.models import Classifier, replace_layers
-from core.models.fused import affine, standardise
+from core.models.fused import FusedNorm, affine, standardise
 from core.models.tensors import at_least_float32
 
 
@@ -135,7 +135,7 @@ class LatentEncoder(nn.Module):
         return self.model.classifier(features)
 
 
-class GroupwiseNorm(nn.Module):
+class GroupwiseNorm(FusedNorm):
     """Batch normalisation with statistics per group, as one scale and one shift per image and
     channel.
     """
@@ -147,17 +147,8 @@ class GroupwiseNorm(nn.Module):
         self.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.eps, self.position, self.current = layer.eps, position, current
 
-    def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """The normalised maps (N, C, H, W)."""
-        return self.activate(maps, slope=1.0)
-
-    def activate(
-        self,
-        maps: torch.Tensor,
-        *,
-        shortcut: torch.Tensor | None = None,
-        slope: float = 0.0,
-        pool: int = 1,
+    def activated(
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """The normalised maps and what follows them: see `core.models.fused.activate`."""
         current, rest = self.current, (shortcut, slope, pool)

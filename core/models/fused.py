@@ -42,16 +42,16 @@ def activate(
     """pool(f(norm(maps) + shortcut)): what follows a convolution in a block.
 
     Args:
-        maps: (N, C, H, W). norm: a normalisation layer, or one of its own kind with a method
-            `activate` that takes the same arguments; None: none. shortcut: (N, C, H, W) or None.
+        maps: (N, C, H, W). norm: a normalisation layer, PyTorch's or a `FusedNorm`; None: none.
+            shortcut: (N, C, H, W) or None.
         slope: f(z) is z above 0 and slope z below: 0 for ReLU, 1 for none.
         pool: side of the windows that are averaged; what is left over at the edges is dropped.
     """
     if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks):
         return finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
-    if hasattr(norm, "activate"):
-        return norm.activate(maps, shortcut=shortcut, slope=slope, pool=pool)  # type: ignore[union-attr, operator]
     rest = (shortcut, slope, pool)
+    if isinstance(norm, FusedNorm):
+        return norm.activated(maps, *rest)
     if _fits(kernels, maps, shortcut, pool):
         if norm is None:
             one = torch.ones(1, maps.shape[1])
@@ -62,6 +62,22 @@ def activate(
             each = torch.arange(len(maps))
             return standardise(maps, norm.weight, norm.bias, each, len(maps), norm.eps, *rest)[0]  # type: ignore
     return finish(maps if norm is None else norm(maps), *rest)
+
+
+class FusedNorm(nn.Module):
+    """A normalisation of another kind than PyTorch's, which says itself what `activate` makes of maps
+    that it normalises.
+    """
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """The normalised maps (N, C, H, W)."""
+        return self.activated(maps, None, 1.0, 1)
+
+    def activated(
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
+    ) -> torch.Tensor:
+        """pool(f(norm(maps) + shortcut)), with the arguments of `activate`."""
+        raise NotImplementedError(f"{type(self).__name__} has no activated")
 
 
 def affine(
