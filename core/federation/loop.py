@@ -40,6 +40,16 @@ class RoundResult:
     #: whether the next result is at hand too: it comes from a checkpoint
     followed: bool = False
 
+    @classmethod
+    def of(
+        cls, number: int, metrics: dict[str, float], state: State, ledger: Ledger
+    ) -> RoundResult:
+        """The result of the round that the ledger has counted last."""
+        last = ledger.rounds[-1]
+        up, down = ledger.nbytes("up"), ledger.nbytes("down")
+        refused = last.get("refused", {})
+        return cls(number, metrics, up, down, last["seconds"], state, ledger, refused)
+
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
         return {
@@ -111,16 +121,7 @@ def rounds(
         if schedule.tests(number):
             with ledger.timed("evaluate"):
                 metrics = tested(algorithm, task, state, number)
-        result = RoundResult(
-            number,
-            metrics,
-            ledger.nbytes("up"),
-            ledger.nbytes("down"),
-            ledger.rounds[-1]["seconds"],
-            state,
-            ledger,
-            ledger.rounds[-1].get("refused", {}),
-        )
+        result = RoundResult.of(number, metrics, state, ledger)
         history.append(result.row())
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)

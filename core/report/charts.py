@@ -269,10 +269,8 @@ def partition_plot(
         classes: names of the classes; by default their numbers.
     """
     targets = np.asarray(labels).astype(np.int64)
-    names = [
-        str(name)
-        for name in (range(int(targets.max(initial=0)) + 1) if classes is None else classes)
-    ]
+    named = range(int(targets.max(initial=0)) + 1) if classes is None else classes
+    names = [str(name) for name in named]
     counts = np.stack(
         [
             np.bincount(targets[np.asarray(part, dtype=np.int64)], minlength=len(names))
@@ -284,28 +282,31 @@ def partition_plot(
     with rc_context(style.rc()):
         figure = blank(min(2.2 + 0.55 * len(names), 12), min(1.6 + 0.34 * len(parts), 14))
         axes = figure.subplots()
-        client, cls = np.nonzero(counts)
-        # equal to 300 square points for the largest cell: neighbouring dots then just touch
-        areas = 300 * counts[client, cls] / max(counts.max(), 1)
-        axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
-        axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
-        sizes = counts.sum(axis=1)
-        axes.set_yticks(
-            range(len(parts)), [f"client {k} ({size:,})" for k, size in enumerate(sizes)]
-        )
-        axes.set(
-            xlabel="class",
-            title=title,
-            xlim=(-0.6, len(names) - 0.4),
-            ylim=(len(parts) - 0.4, -0.6),
-        )
+        _place_dots(axes, counts, names, title)
         style.note(
             figure, "Area of a dot: number of samples. In brackets: all samples of the client."
         )
-    held = (counts > 0).sum(axis=1)
+    held, sizes = (counts > 0).sum(axis=1), counts.sum(axis=1)
     figure.set_label(
         f"{title + '. ' if title else ''}Samples of each class on each of {len(parts)} clients. A client "
         f"has {sizes.min():,} to {sizes.max():,} samples; of the {len(names)} classes it has at least "
         f"{held.min()} and at most {held.max()}."
     )
     return figure
+
+
+def _place_dots(axes: Any, counts: np.ndarray, names: Sequence[str], title: str) -> None:
+    """The dots of a partition, (clients, classes) samples each, and the axes around them."""
+    client, cls = np.nonzero(counts)
+    # equal to 300 square points for the largest cell: neighbouring dots then just touch
+    areas = 300 * counts[client, cls] / max(counts.max(), 1)
+    axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
+    axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
+    sizes = counts.sum(axis=1)
+    axes.set_yticks(range(len(counts)), [f"client {k} ({size:,})" for k, size in enumerate(sizes)])
+    axes.set(
+        xlabel="class",
+        title=title,
+        xlim=(-0.6, len(names) - 0.4),
+        ylim=(len(counts) - 0.4, -0.6),
+    )

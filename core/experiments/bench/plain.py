@@ -152,11 +152,11 @@ def gddfl(
     _fit(model, images, labels, batch, epochs, lambda x, y: F.cross_entropy(model(x), y))
 
 
-def fediod(task: Task, clients: Sequence[Client], batch: int, local: int, steps: int) -> None:
-    """Teachers; then steps in which generator, student and discriminators learn, client by client."""
-    data, teachers = task.dataset, []
+def _teachers(task: Task, clients: Sequence[Client], batch: int, local: int) -> list[nn.Module]:
+    """A network of each client after so many batches of its images."""
+    teachers = []
     for client in clients:
-        teacher, images = _model(task), data.normalise(client.images)
+        teacher, images = _model(task), task.dataset.normalise(client.images)
         _fit(
             teacher,
             images[: local * batch],
@@ -166,6 +166,12 @@ def fediod(task: Task, clients: Sequence[Client], batch: int, local: int, steps:
             lambda x, y: F.cross_entropy(teacher(x), y),  # noqa: B023
         )
         teachers.append(teacher.eval())
+    return teachers
+
+
+def fediod(task: Task, clients: Sequence[Client], batch: int, local: int, steps: int) -> None:
+    """Teachers; then steps in which generator, student and discriminators learn, client by client."""
+    data, teachers = task.dataset, _teachers(task, clients, batch, local)
     student, generator = (
         _model(task, 1),
         fresh(ImageGenerator, data.channels, data.size, rng=Rng(2)),

@@ -29,6 +29,8 @@ CONDENSED, REAL, ITERATIONS = 5, 64, 6
 BILEVEL = SERVER = 50
 #: the pair whose other side is the authors' code
 AUTHORS = "fedvck, authors' code"
+#: a round as other code writes it, and by the package
+Sides = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def clients_of(task: Task, number: int) -> list[Client]:
@@ -46,57 +48,68 @@ def clients_of(task: Task, number: int) -> list[Client]:
     ]
 
 
-def _contestants(
-    runtime: Runtime, checkout: Path | None = None
-) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+def _contestants(runtime: Runtime, checkout: Path | None = None) -> dict[str, Sides]:
     """For each algorithm the plain run and ours; for FedVCK the authors' too, from a checkout."""
     task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
     task = attrs.evolve(task, model_options={"width": WIDTH})
-    clients = clients_of(task, CLIENTS)
     small = attrs.evolve(task, model="resnet8", model_options={"width": WIDTH // 4})
-    small_clients = clients_of(small, CLIENTS)
-    grey = attrs.evolve(random_task(runtime, CLIENTS * bilevel.REAL, 1, 28, 10), model="lenet")
-    grey_clients = clients_of(grey, CLIENTS)
-    sources = bilevel.problems(
-        attrs.evolve(random_task(runtime, bilevel.CLIENTS * bilevel.REAL, 1, 28, 10), model="lenet")
-    )[:CLIENTS]
+    return _by_matching(task, checkout) | {"fediod": _fediod(small)} | {"fedmk": _fedmk(runtime)}
+
+
+def _ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], Any]:
+    """A run of the package: `what` are the arguments of `whole_run` after the clients."""
+    return lambda: whole_run(task, clients, *what)
+
+
+def _by_matching(task: Task, checkout: Path | None) -> dict[str, Sides]:
+    """FedAvg, and the methods that match distributions on the same clients."""
+    clients = clients_of(task, CLIENTS)
     matching = {"iterations": ITERATIONS, "real_batch": REAL, "server_batch": BATCH}
     exact = matching | {"min_images": CONDENSED, "estimator": "expectation", "pool": 2}
     exact |= {"server_epochs": 4, "first_model": "server"}
     once = matching | {"images_per_class": CONDENSED, "server_epochs": 4}
     once["encoder_width"] = WIDTH
-    steps = {"local_steps": 2, "batch_size": BATCH, "distill_batch": BATCH, "distill_steps": 4}
     numbers = (ITERATIONS, CONDENSED, REAL, BATCH, 4)
-
-    def ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], Any]:
-        return lambda: whole_run(task, clients, *what)
-
-    fedvck = ours(task, clients, "fedvck", exact, "released")
+    fedvck = _ours(task, clients, "fedvck", exact, "released")
     beside = {}
     if checkout is not None:
         beside[AUTHORS] = (authors.fedvck(checkout, task, clients, *numbers), fedvck)
     return beside | {
         "fedavg": (
             lambda: plain.fedavg(task, clients, BATCH, 1),
-            ours(task, clients, "fedavg", {"local_epochs": 1, "batch_size": BATCH}),
+            _ours(task, clients, "fedavg", {"local_epochs": 1, "batch_size": BATCH}),
         ),
-        "fedvck": (
-            lambda: plain.fedvck(task, clients, *numbers),
-            fedvck,
-        ),
+        "fedvck": (lambda: plain.fedvck(task, clients, *numbers), fedvck),
         "gddfl": (
             lambda: plain.gddfl(task, clients, *numbers),
-            ours(task, clients, "gddfl", once),
-        ),
-        "fediod": (
-            lambda: plain.fediod(small, small_clients, BATCH, 2, 4),
-            ours(small, small_clients, "fediod", steps | {"scored_images": 0}),
-        ),
-        "fedmk": (
-            lambda: plain.fedmk(grey, sources, BILEVEL, SERVER),
-            ours(grey, grey_clients, "fedmk", {"iterations": BILEVEL, "server_steps": SERVER}),
+            _ours(task, clients, "gddfl", once),
         ),
     }
+
+
+def _fediod(task: Task) -> Sides:
+    """FedIOD, without the images that score its generator."""
+    clients = clients_of(task, CLIENTS)
+    steps = {"local_steps": 2, "batch_size": BATCH, "distill_batch": BATCH, "distill_steps": 4}
+    return (
+        lambda: plain.fediod(task, clients, BATCH, 2, 4),
+        _ours(task, clients, "fediod", steps | {"scored_images": 0}),
+    )
+
+
+def _fedmk(runtime: Runtime) -> Sides:
+    """FedMK on grey images of MNIST's size."""
+
+    def grey(clients: int) -> Task:
+        images = random_task(runtime, clients * bilevel.REAL, 1, 28, 10)
+        return attrs.evolve(images, model="lenet")
+
+    task = grey(CLIENTS)
+    clients, sources = clients_of(task, CLIENTS), bilevel.problems(grey(bilevel.CLIENTS))[:CLIENTS]
+    return (
+        lambda: plain.fedmk(task, sources, BILEVEL, SERVER),
+        _ours(task, clients, "fedmk", {"iterations": BILEVEL, "server_steps": SERVER}),
+    )
 
 
 def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
