@@ -128,7 +128,7 @@ class _Norm(FusedNorm):
         self.weight, self.bias, self.eps, self._turn = layer.weight, layer.bias, layer.eps, turn
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def activated(
+    def activate(
         self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """What follows a convolution, as in `core.models.fused.activate`."""

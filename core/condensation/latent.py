@@ -147,7 +147,7 @@ class GroupwiseNorm(FusedNorm):
         self.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.eps, self.position, self.current = layer.eps, position, current
 
-    def activated(
+    def activate(
         self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """The normalised maps and what follows them: see `core.models.fused.activate`."""

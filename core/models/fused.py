@@ -51,7 +51,7 @@ def activate(
         return finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
     rest = (shortcut, slope, pool)
     if isinstance(norm, FusedNorm):
-        return norm.activated(maps, *rest)
+        return norm.activate(maps, *rest)
     if _fits(kernels, maps, shortcut, pool):
         if norm is None:
             one = torch.ones(1, maps.shape[1])
@@ -71,13 +71,13 @@ class FusedNorm(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The normalised maps (N, C, H, W)."""
-        return self.activated(maps, None, 1.0, 1)
+        return self.activate(maps, None, 1.0, 1)
 
-    def activated(
+    def activate(
         self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """pool(f(norm(maps) + shortcut)), with the arguments of `activate`."""
-        raise NotImplementedError(f"{type(self).__name__} has no activated")
+        raise NotImplementedError(f"{type(self).__name__} has no activate")
 
 
 def affine(
