@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from core import experiments, models
+from core import algorithms, experiments, models
 from core.condensation import LatentEncoder, engine, initial_images, to_wire
 from core.condensation.problem import Condensation, Draws, Problem, RealData
-from core.errors import InputError
+from core.errors import InputError, brief, unknown
 from core.experiments import Experiment, Record
 from core.experiments.profiles import apply
 from core.federation import Client, RoundResult, State, Task
@@ -27,6 +27,7 @@ from core.server import ServerTraining, update_model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_Settings = Mapping[str, Mapping[str, Any]]
 #: settings with which a method does something on 8 x 8 digits within seconds
 SMALL: dict[str, dict[str, Any]] = {
     "fedvck": {"image_lr": 1.0, "clip_norm": 30.0, "pool": 1, "server_lr": 0.02},
@@ -103,6 +104,16 @@ def follow(experiment: Experiment, task: Task, clients: Sequence[Client] | None 
     return Run(experiment, record, results, people)
 
 
+def _on_top(below: _Settings, above: _Settings) -> _Settings:
+    """Settings by algorithm, some on top of others. Raises InputError where it is not that."""
+    for name, settings in above.items():
+        if name not in algorithms.names():
+            raise unknown("algorithm", name, algorithms.names())
+        if not isinstance(settings, Mapping):
+            raise InputError(f"own must give {name} a mapping of settings, not {brief(settings)}")
+    return {**below, **{name: {**below.get(name, {}), **of} for name, of in above.items()}}
+
+
 class Lesson:
     """The runs of one page: they share data, split and schedule, and differ in algorithm and
     settings.
@@ -114,6 +125,8 @@ class Lesson:
         settings: hyper-parameters of every run.
         own: hyper-parameters of the runs of an algorithm, by its name.
         fields: of `Experiment`: dataset, clients, rounds, seed and the like.
+
+    Raises InputError where `own` is about no algorithm.
     """
 
     def __init__(
@@ -123,11 +136,11 @@ class Lesson:
         *,
         alpha: float | None = None,
         settings: Mapping[str, Any] | None = None,
-        own: Mapping[str, Mapping[str, Any]] | None = None,
+        own: _Settings | None = None,
         **fields: Any,
     ) -> None:
         self.profile, self.algorithm = profile, algorithm
-        self.settings, self.own, self.fields = dict(settings or {}), dict(own or {}), fields
+        self.settings, self.own, self.fields = dict(settings or {}), _on_top({}, own or {}), fields
         if alpha is not None:
             self.fields["partition"] = {"name": "dirichlet", "alpha": alpha}
 
@@ -152,15 +165,13 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with other arguments. Raises InputError for other data or another model."""
-        kept = {
-            "profile": self.profile,
-            "algorithm": self.algorithm,
-            "settings": self.settings,
-            "own": self.own,
-            **self.fields,
-        }
-        other = type(self)(**{**kept, **changes})
+        """The same lesson with other arguments, those in `own` on top of what it has. Raises
+        InputError for other data or another model.
+        """
+        if "own" in changes:
+            changes["own"] = _on_top(self.own, changes["own"])
+        kept = {name: getattr(self, name) for name in ("profile", "algorithm", "settings", "own")}
+        other = type(self)(**{**kept, **self.fields, **changes})
         mine, theirs = self.experiment(), other.experiment()
         for field in ("dataset", "model", "model_options"):
             if getattr(mine, field) != getattr(theirs, field):

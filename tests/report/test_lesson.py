@@ -70,6 +70,22 @@ def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
         lesson.but(model="lenet")
 
 
+def test_a_changed_lesson_puts_settings_of_an_algorithm_on_top_of_its_own(lesson):
+    other = lesson.but(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
+    assert other.experiment().settings == lesson.experiment(lr=0.2).settings
+    assert other.experiment().settings["mu"] == 0.5 and lesson.experiment().settings["lr"] == 0.05
+    assert other.experiment("fedavg").settings == lesson.experiment("fedavg", lr=0.3).settings
+
+
+def test_settings_of_an_algorithm_that_is_none_are_refused(lesson):
+    with pytest.raises(InputError, match="no algorithm named 'fedprx'; did you mean 'fedprox'"):
+        lesson.but(own={"fedprx": {"mu": 1.0}})
+    with pytest.raises(InputError, match="no algorithm named 'teacher_models'"):
+        lesson.but(own={"teacher_models": []})
+    with pytest.raises(InputError, match="own must give fedprox a mapping of settings, not 0.5"):
+        lesson.but(own={"fedprox": 0.5})
+
+
 def test_a_run_keeps_what_the_package_gives_round_by_round(lesson):
     run = lesson.run("fedavg")
     plain = list(experiments.rounds(lesson.experiment("fedavg")))
