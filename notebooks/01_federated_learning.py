@@ -380,7 +380,7 @@ show(
 # *Easy, 10 minutes.*
 #
 # A ConvNet has about $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? In its Table 9
-# FedVCK prints 12.13 to 12.21 MB for four of its data sets. What must one MB be?
+# FedVCK prints 12.13 to 12.21 MB for four of its data sets. What must one MB be? (To be checked: `bytes_per_mb`.)
 # ```
 #
 # ```{solution} ex-fl-bytes

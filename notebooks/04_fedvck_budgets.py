@@ -368,6 +368,7 @@ table("fedvck", "budget", best)
 # authors' script FedVCK's clients move 1,000 images for 10,000 iterations, and each iteration looks at 256 real images
 # of every class that the script lists for a client; it lists 20 such pairs. The server trains for 1,000 epochs, by the
 # equations on the round's 1,000 images, in the code on those of all rounds so far. How many times FedAvg's work is that?
+# (To be checked: `kept_one` with the images of one round, `kept_all` with those of all rounds.)
 # ```
 #
 # ````{solution} ex-vckb-work

@@ -248,7 +248,8 @@ pd.DataFrame(
 # *Hard, 30 minutes.*
 #
 # How large is {eq}`eq:abl-adjacent` for two condensations of the *same* round that differ only in their noise? Why is
-# this the number that the figure should be compared with?
+# this the number that the figure should be compared with? (To be checked: `spread`, the table that `adjacent_mmd`
+# returns.)
 # ```
 #
 # ````{solution} ex-abl-control

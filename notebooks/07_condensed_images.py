@@ -238,7 +238,7 @@ pd.DataFrame(arms).T.round(1)
 #
 # The images start as $\mathcal{N}(0, 1)$ in the form of network inputs, $x = (v - \mu) / \sigma$ with $v$ from 0
 # (black) to 1 (white). Which share of the pixels, in percent, is beyond black or white at the start? Take the data
-# set's $\mu$ and $\sigma$, `task.dataset.mean[0]` and `task.dataset.std[0]`.
+# set's $\mu$ and $\sigma$, `task.dataset.mean[0]` and `task.dataset.std[0]`. (To be checked: `beyond`, in percent.)
 # ```
 #
 # ````{solution} ex-dc-noise

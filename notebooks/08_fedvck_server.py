@@ -311,7 +311,8 @@ Markdown(
 # *Easy, 10 minutes.*
 #
 # What are $\mathbf{p}_c$, $\mathrm{HN}(c)$ and $\mathbf{f}_c$ of a class without any image? Try it with
-# `server.hard_negatives(prototypes, 3, present=...)`.
+# `server.hard_negatives(prototypes, 3, present=...)`. (To be checked: `absent_row`, what this returns for the class, a
+# list of three whole numbers.)
 # ```
 #
 # ````{solution} ex-vck-absent

@@ -289,7 +289,7 @@ show(
 # *Medium, 15 minutes.*
 #
 # What is the largest possible ratio of two probabilities in {eq}`eq:vck-selection` for $b = 0.3$? And with the softmax
-# of the released code?
+# of the released code? (To be checked: `largest_printed` and `largest_released`.)
 # ```
 #
 # ````{solution} ex-vck-ratio
@@ -322,5 +322,5 @@ for answer, chance in [
     (largest_released, weight.exp()),
 ]:
     reached = (chance.max() / chance.min()).item()
-    assert answer > 0.999 * reached, "some errors have a larger ratio"
-    assert answer < 1.001 * reached, "no errors have a ratio as large as this"
+    assert answer > 0.99 * reached, "some errors have a larger ratio"
+    assert answer < 1.01 * reached, "no errors have a ratio as large as this"

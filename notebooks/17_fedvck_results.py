@@ -362,6 +362,7 @@ Markdown(
 #
 # Ten methods are equally good, and the mean of each over its seeds has a standard error of one point. By how much does
 # one of them, chosen before, trail the best of the nine others on average? What does that mean for the leads above?
+# (To be checked: `points_behind`.)
 # ```
 #
 # ````{solution} ex-vckr-nine

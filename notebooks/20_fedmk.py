@@ -350,7 +350,7 @@ Markdown(
 #
 # Let the "network" be one number $w$, with $\mathcal{L}(w, \hat{x}) = \frac{1}{2} (w - \hat{x})^2$ on one made-up
 # number and $\mathcal{L}(w, x) = \frac{1}{2} (w - x)^2$ on one real one. Work out {eq}`eq:mk-chain`, and compare it
-# with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest?
+# with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest? (To be checked: `resting_point(w, x, eta)`.)
 # ```
 #
 # ````{solution} ex-mk-hand

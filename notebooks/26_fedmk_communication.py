@@ -197,7 +197,7 @@ pd.DataFrame(rows).T.round(1)
 # *Easy, 10 minutes.*
 #
 # How many images of each class may a client of MNIST send at most, so that its upload is not larger than a model of
-# 105 K?
+# 105 K? (To be checked: `most_images`, a whole number.)
 # ```
 #
 # ````{solution} ex-mk-even

@@ -319,6 +319,7 @@ pd.DataFrame(found).T.round(0)
 # *Easy, 10 minutes.*
 #
 # A client has a single image of a class. What does the shift do to it?
+# (To be checked: `largest_change`, of any value of the image.)
 # ```
 #
 # ````{solution} ex-shift-one

@@ -298,7 +298,7 @@ Markdown(
 # *Medium, 15 minutes.*
 #
 # Find $q$ and $\hat q$ for which $H(q, \hat q) - H(\hat q)$, as FedIOD prints it, is negative. Does it have the same
-# gradient for the student as {eq}`eq:kd-loss`?
+# gradient for the student as {eq}`eq:kd-loss`? (To be checked: `teacher_q` and `student_q`, lists of probabilities.)
 # ```
 #
 # ````{solution} ex-kd-printed

@@ -316,7 +316,7 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # *Easy, 10 minutes.*
 #
 # Suppose the accuracies of 500 epochs scatter around their mean with a standard deviation of half a point. What does
-# the best of them gain?
+# the best of them gain? (To be checked: `gain`, in points.)
 # ```
 #
 # ````{solution} ex-ior-choice

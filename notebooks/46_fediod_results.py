@@ -375,8 +375,8 @@ Markdown(
 #
 # *Medium, 15 minutes.*
 #
-# Nine methods are equally good, and the mean of each over its seeds has an error of one point. How often is a given
-# one the first in at least three of four columns, if the columns are independent? What does that say of ranks?
+# Nine methods are equally good, and the mean of each over its seeds has an error of one point. How often is one of
+# them first in at least three of four independent columns (to be checked: `first_in_three`)? What then of ranks?
 # ```
 #
 # ````{solution} ex-iodr-rank

@@ -152,6 +152,7 @@ table("gddfl", "starts", best)
 # A client condenses ten images of each of two classes. In each move the encoder sees these images and 64 real images of
 # each class, forwards; the way back, through the condensed images only, costs twice a forward pass. Training a model on
 # 20 images for 50 epochs costs three forward passes an image. How many times the cost of that training are 300 moves?
+# (To be checked: `price`.)
 # ```
 #
 # ````{solution} ex-gddw-price
@@ -170,4 +171,6 @@ table("gddfl", "starts", best)
 price = 300 * (2 * 64 + 3 * 20) / (50 * 3 * 20)
 
 # %% tags=["check", "remove-cell"] name="ex-gddw-price"
-assert round(price, 1) == 18.8, "real images pass forwards, condensed both ways"
+assert abs(price / 18.8 - 1) < 0.01, (
+    "real images pass forwards, condensed ones both ways"
+)

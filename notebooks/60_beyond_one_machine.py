@@ -312,6 +312,7 @@ pd.DataFrame(
 # *Easy, 10 minutes.*
 #
 # Sort the durations so that the longest run begins first. How much sooner do 64 workers end?
+# (To be checked: `longest_first`, the sorted list.)
 # ```
 #
 # ````{solution} ex-machines-tail

@@ -324,6 +324,7 @@ Markdown(
 #
 # Two methods are equally good. One is published with the best of 50 tries, the other is run by its rivals with the
 # published values: one try. Noise has a standard deviation of 1 point. By how much does the first win on average?
+# (To be checked: `points_ahead`.)
 # ```
 #
 # ````{solution} ex-tuning-two
@@ -356,7 +357,7 @@ assert 2.1 < points_ahead < 2.4, "the mean of the largest of 50 draws"
 # *Easy, 10 minutes.*
 #
 # The validation split of PneumoniaMNIST has 524 images. A method has an accuracy of 85%. How large is the standard
-# error that comes from the number of images alone? Give it as a share, not in points.
+# error that comes from the number of images alone? (To be checked: `standard_error`, as a share, not in points.)
 # ```
 #
 # ```{solution} ex-tuning-size
