@@ -230,7 +230,7 @@ def book(
       python -m core book student --out class
       python -m core book slides 01_federated_learning
     """
-    from core.report import classroom, notebooks, site
+    from core.report import notebooks, site, students
 
     def sources() -> list[Path]:
         return [notebooks.find(name) for name in chapter or notebooks.chapters()]
@@ -246,7 +246,7 @@ def book(
         "serve": site.serve,
         "shots": lambda: site.screenshots(out or Path("shots"), chapter),
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
-        "student": lambda: told(classroom.write_students(sources(), out or Path("student"))),
+        "student": lambda: told(students.write_students(sources(), out or Path("student"))),
         "slides": lambda: told(site.write_slides(sources(), out or Path("slides"))),
     }
     if action not in actions:

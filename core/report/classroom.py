@@ -1,18 +1,20 @@
-"""What a class needs, made from the book's own notebooks: exercises, student notebooks, slides.
+"""What a class needs of the book's own notebooks: their exercises, and their text as plain Markdown
+for student notebooks and slides.
 
 In a source an exercise states how hard it is and how long it takes in its first line, such as
 `*Easy, 10 minutes.*`. Where an answer can be checked, two code cells follow its solution: one
 tagged `solution` computes the answer, one tagged `check` asserts what a right answer fulfils. The
-book runs both, so that every check is known to accept its solution.
+book runs both, so that every check is known to accept its solution. The text of the exercise names
+the answers as code, such as `best` or `best(x)`; what else the solution computes is its own affair.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
+import html
 import re
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
         notebook = notebooks.read(path)
         name = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
         chapter = name[1] if name else path.stem
-        checked = {cell.metadata["name"] for cell in notebook.cells if "check" in _tags(cell)}
+        checked = {cell.metadata["name"] for cell in notebook.cells if "check" in tags(cell)}
         rows += [
             {
                 "chapter": f"[{chapter}](../notebooks/{one.chapter})",
@@ -99,42 +101,11 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# ---- student notebooks
+def tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
 
 
-def student(source: str | Path) -> Any:
-    """A notebook for students (nbformat's node): without solutions, with answers to be filled in
-    where a cell checks them.
-    """
-    notebook = notebooks.for_readers(notebooks.find(source))
-    cells: list[Any] = []
-    here = equations(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            text = plain(cell.source, here)
-            cell.source = re.sub(r"\]\((\d\d_\w+)(?:#[^)]*)?\)", r"](\1.ipynb)", text)
-        elif "solution" in _tags(cell):
-            cell.source = unanswered(cell.source)
-            cell.metadata["tags"] = ["answer"]
-        elif "check" in _tags(cell):
-            cell.source = guarded(cell.source, cells[-1].source)
-            cell.metadata["tags"] = ["check", "raises-exception"]
-        if cell.source.strip():
-            cells.append(cell)
-    notebook.cells = cells
-    return notebook
-
-
-def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
-    """Write the student notebook of each source into a folder, and return the files."""
-    nbformat = notebooks.needed("nbformat")
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for source in sources:
-        written.append(folder / f"{source.stem}.ipynb")
-        nbformat.write(student(source), written[-1])
-        copy_figures(written[-1])
-    return written
+# ---- pages as any notebook shows them
 
 
 def copy_figures(written: Path) -> None:
@@ -144,79 +115,63 @@ def copy_figures(written: Path) -> None:
         shutil.copyfile(FIGURES / name, written.parent / SHOWN / name)
 
 
-def _tags(cell: Any) -> list[str]:
-    return cell.metadata.get("tags", [])
-
-
 _EQUATION = re.compile(r"\$\$ \(eq:([\w-]+)\)")
-
-
-def equations(notebook: Any) -> set[str]:
-    """The labels of the equations that stand in a notebook (nbformat's node)."""
-    return {label for cell in notebook.cells for label in _EQUATION.findall(cell.source)}
+_REFERENCE = re.compile(r"\{eq\}`eq:([\w-]+)`")
+_FIGURE = re.compile(
+    r"```\{figure\} (?P<file>\S+)\n:alt: (?P<alt>[^\n]*)\n(?P<options>(?::[^\n]*\n)*)\n*"
+    r"(?P<text>.*?)\n```",
+    re.DOTALL,
+)
 
 
 @functools.cache
-def _pages_of_equations() -> dict[str, str]:
-    """The name of the page on which each of the book's equations stands."""
-    return {
-        label: path.stem
-        for path in sorted(notebooks.NOTEBOOKS.glob("*.py"))
-        for label in _EQUATION.findall(path.read_text(encoding="utf-8"))
-    }
+def _numbers() -> dict[str, str]:
+    """The number of each of the book's equations: that of its page, and its place there."""
+    found = {}
+    for path in sorted(notebooks.NOTEBOOKS.glob("*.py")):
+        labels = _EQUATION.findall(path.read_text(encoding="utf-8"))
+        found.update({label: f"{path.stem[:2]}.{k}" for k, label in enumerate(labels, 1)})
+    return found
 
 
-def plain(text: str, here: Container[str] = ()) -> str:
+def _number(label: str) -> str:
+    return _numbers().get(label, label)
+
+
+def plain(text: str) -> str:
     """The Markdown of a page of the book as any notebook shows it: no solutions, exercises under
-    headings, equations with their labels as tags, figures from the folder beside it, no roles and
-    directives, no links to the book's pages of prose. `here` are the labels of the equations that
-    the reader has at hand; of others the page is named.
+    headings, equations with the number of their page and their place on it, figures from the folder
+    beside it, no roles and directives, no links to the book's pages of prose.
     """
-
-    def equation(found: re.Match[str]) -> str:
-        page = "" if found[1] in here else _pages_of_equations().get(found[1], "")
-        return f"({found[1]}, in {page})" if page else f"({found[1]})"
 
     def block(found: re.Match[str]) -> str:
         return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
 
-    def figure(found: re.Match[str]) -> str:
-        return f"![{found['alt']}]({SHOWN}/{Path(found['file']).name})\n\n{found['text']}"
-
-    text = _BLOCK.sub(block, text)
-    text = re.sub(
-        r"```\{figure\} (?P<file>\S+)\n:alt: (?P<alt>[^\n]*)\n(?::[^\n]*\n)*\n*(?P<text>.*?)\n```",
-        figure,
-        text,
-        flags=re.DOTALL,
-    )
+    text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
     text = re.sub(r"\[([^\]]+)\]\(\.\./book/[^)]*\)", r"\1", text)
-    text = re.sub(r"\n\$\$ \(eq:([\w-]+)\)", r"\\tag{\1}\n$$", text)
-    text = re.sub(r"\{eq\}`eq:([\w-]+)`", equation, text)
+    text = re.sub(
+        r"\n\$\$ \(eq:([\w-]+)\)", lambda found: f"\\tag{{{_number(found[1])}}}\n$$", text
+    )
+    text = _with_numbers(text)
     text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)
     text = re.sub(r"\{(?:term|doc|ref)\}`(?:([^`<]+?) *<[^`>]*>|([^`]+))`", r"\1\2", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def unanswered(solution: str) -> str:
-    """A solution cell with `...` in the place of each value and of each function's body."""
-    rows = []
-    for node in ast.parse(solution).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            rows.append(ast.unparse(node))
-        elif isinstance(node, ast.FunctionDef):
-            rows.append(f"def {node.name}({ast.unparse(node.args)}):\n    ...  # your answer")
-        elif isinstance(node, ast.Assign):
-            rows.append(f"{ast.unparse(node.targets[0])} = ...  # your answer")
-    return "\n".join(rows)
+def _figure(found: re.Match[str]) -> str:
+    """A figure as an image of the width that it has in the book, and its caption."""
+    width = re.search(r"^:width: (\d+)px$", found["options"], re.MULTILINE)
+    size = f' width="{width[1]}"' if width else ""
+    file, alt = f"{SHOWN}/{Path(found['file']).name}", html.escape(found["alt"])
+    return f'<img src="{file}" alt="{alt}"{size}>\n\n{found["text"]}'
 
 
-def guarded(check: str, answers: str) -> str:
-    """A check that first says which answers are missing, and at the end that all is right."""
-    names = [
-        ast.unparse(node.targets[0])
-        for node in ast.parse(answers).body
-        if isinstance(node, ast.Assign)
-    ]
-    guards = [f'assert {name} is not ..., "{name} has no value yet"' for name in names]
-    return "\n".join([*guards, check, '"Right."'])
+def _with_numbers(text: str) -> str:
+    """References to equations as their numbers, in brackets of their own where they stand in none."""
+
+    def within(found: re.Match[str]) -> str:
+        return _REFERENCE.sub(lambda one: f"equation {_number(one[1])}", found[0])
+
+    text = re.sub(rf"\({_REFERENCE.pattern}\)", r"{eq}`eq:\1`", text)
+    text = re.sub(r"\([^()]*\{eq\}[^()]*\)", within, text)
+    return _REFERENCE.sub(lambda one: f"({_number(one[1])})", text)

@@ -82,7 +82,7 @@ def test_settings_of_an_algorithm_that_is_none_are_refused(lesson):
         lesson.but(own={"fedprx": {"mu": 1.0}})
     with pytest.raises(InputError, match="no algorithm named 'teacher_models'"):
         lesson.but(own={"teacher_models": []})
-    with pytest.raises(InputError, match="own must give fedprox a mapping of settings, not 0.5"):
+    with pytest.raises(InputError, match=r"own must give fedprox a mapping of settings, not 0\.5"):
         lesson.but(own={"fedprox": 0.5})
 
 

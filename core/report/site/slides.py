@@ -60,14 +60,13 @@ def deck(notebook: Any) -> Any:
     import nbformat
 
     cells: list[Any] = []
-    here = classroom.equations(notebook)
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
         if {"remove-cell", "setup", "parameters"} & set(tags):
             continue
         if cell.cell_type == "markdown":
             # other chapters are other files, which may not be there
-            text = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", classroom.plain(cell.source, here))
+            text = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", classroom.plain(cell.source))
             cells += [_slide(nbformat, part) for part in _parts(text)]
         elif shown := _code(cell):
             cells.append(shown)
