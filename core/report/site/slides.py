@@ -17,8 +17,12 @@ from core.report.site.selfcontained import COMPONENT, copy_mathjax
 
 #: code with more lines is left to the notebook
 LINES = 14
+#: a listing of `core` with more lines is left to the notebook, too
+LISTING = 30
+#: characters that fit below a figure
+CAPTION = 250
 _MATHJAX = """<script>
-MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true, tags: "all"}};
+MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true, tags: "none"}};
 </script>
 <script src="mathjax/%s" defer></script>"""
 _START = """<script src="reveal/dist/reveal.js"></script>
@@ -30,6 +34,8 @@ _CSS = """<style>
 .reveal .slides {font-size: 26px} .reveal pre {width: 100%%; font-size: .6em}
 .reveal h1 {font-size: 1.9em} .reveal h2 {font-size: 1.4em}
 .reveal h1, .reveal h2, .reveal h3 {text-transform: none}
+.reveal section img {height: 560px; width: auto; max-width: 100%%; object-fit: contain; margin: 0}
+.reveal section .core-figure svg {max-height: 640px; max-width: 100%%}
 .reveal table {font-size: .62em} .jp-InputPrompt, .jp-OutputPrompt {display: none}
 %s
 </style>"""
@@ -62,14 +68,14 @@ def deck(notebook: Any) -> Any:
     cells: list[Any] = []
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
-        if {"remove-cell", "setup", "parameters"} & set(tags):
+        if {"remove-cell", "hide-cell", "setup", "parameters"} & set(tags):
             continue
         if cell.cell_type == "markdown":
             # other chapters are other files, which may not be there
             text = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", classroom.plain(cell.source))
             cells += [_slide(nbformat, part) for part in _parts(text)]
-        elif shown := _code(cell):
-            cells.append(shown)
+        else:
+            cells += _code(cell)
     notebook.cells = cells
     return notebook
 
@@ -80,9 +86,10 @@ def _parts(text: str) -> list[str]:
     for section in re.split(r"(?m)^(?=#{1,3} )", text):
         room = 900
         for paragraph in filter(None, re.split(r"\n{2,}", section)):
-            if not parts or paragraph.startswith("#") or len(paragraph) > room:
+            figure = paragraph.startswith("<img ")
+            if not parts or figure or paragraph.startswith("#") or len(paragraph) > room:
                 parts.append(paragraph)
-                room = 900 - len(paragraph)
+                room = CAPTION if figure else 900 - len(paragraph)
             else:
                 parts[-1] += f"\n\n{paragraph}"
                 room -= len(paragraph)
@@ -94,19 +101,45 @@ def _slide(nbformat: Any, text: str) -> Any:
     return nbformat.v4.new_markdown_cell(text, metadata={"slideshow": {"slide_type": kind}})
 
 
-def _code(cell: Any) -> Any:
-    """A code cell as a slide: its code where that is short, its outputs; None where nothing is
-    left.
+def _code(cell: Any) -> list[Any]:
+    """A code cell as slides: its outputs, below its code where that is short and not folded on the
+    page, but each figure on a slide of its own; none where nothing is left.
     """
     lines = cell.source.splitlines()
     imports = all(re.match(r"(from|import) |[ )\w,]*$|$", line) for line in lines)
-    hidden = imports or len(lines) > LINES
-    if hidden and not cell.outputs:
-        return None
-    cell.metadata = {"slideshow": {"slide_type": "subslide"}}
-    if hidden:
-        cell.metadata["tags"] = ["hide_input"]
-    return cell
+    hidden = imports or len(lines) > LINES or "hide-input" in cell.metadata.get("tags", [])
+    outputs = [output for output in cell.outputs if not _is_long(output)]
+    drawn = [output for output in outputs if _is_figure(output)]
+    rest = [output for output in outputs if output not in drawn]
+    hidden = hidden or len(outputs) < len(cell.outputs)
+    shown = [] if hidden and not rest else [(rest, hidden)]
+    return [
+        _with_outputs(cell, some, without_code)
+        for some, without_code in [*shown, *(([output], True) for output in drawn)]
+    ]
+
+
+def _is_long(output: Any) -> bool:
+    return "".join(output.get("data", {}).get("text/markdown", "")).count("\n") > LISTING
+
+
+def _is_figure(output: Any) -> bool:
+    kinds = output.get("data", {})
+    return "image/png" in kinds or "<svg" in "".join(kinds.get("text/html", ""))
+
+
+def _with_outputs(cell: Any, outputs: list[Any], without_code: bool) -> Any:
+    """A code cell that has these outputs only, as a slide."""
+    import nbformat
+
+    metadata = {"slideshow": {"slide_type": "subslide"}}
+    hide = {"tags": ["hide_input"]} if without_code else {}
+    return nbformat.v4.new_code_cell(
+        cell.source,
+        outputs=outputs,
+        execution_count=cell.execution_count,
+        metadata={**metadata, **hide},
+    )
 
 
 def _html(path: Path) -> str:
