@@ -251,14 +251,13 @@ pd.DataFrame(arms).T.round(1)
 # ```python
 # m, d = task.dataset.mean[0], task.dataset.std[0]
 # ends = torch.tensor([-m / d, -(1 - m) / d])
-# at_the_start = 100 * torch.special.ndtr(ends).sum().item()
+# beyond = 100 * torch.special.ndtr(ends).sum().item()
 # after_the_steps = 100 * (~inside).float().mean().item()
-# at_the_start, after_the_steps
+# beyond, after_the_steps
 # ```
 #
-# On digits $\mu$ and $\sigma$ are both one half, so the share at the start is $2 \Phi(-1)$, a little less than a third.
-# The second number is that of the table above, after the steps of this page. Where it is the smaller one, as on digits,
-# the steps bring pixels back in sum, although nothing in the loss asks for it.
+# On digits $\mu$ and $\sigma$ are both one half, so the share at the start is $2 \Phi(-1)$, or 32%. The second number is that of the table above, after the steps of this page. Where it is the smaller one, as on digits, the
+# steps bring pixels back in sum, although nothing in the loss asks for it.
 # ````
 
 # %% tags=["solution", "remove-cell"]
