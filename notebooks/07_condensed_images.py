@@ -256,8 +256,9 @@ pd.DataFrame(arms).T.round(1)
 # beyond, after_the_steps
 # ```
 #
-# On digits $\mu$ and $\sigma$ are both one half, so the share at the start is $2 \Phi(-1)$, or 32%. The second number is that of the table above, after the steps of this page. Where it is the smaller one, as on digits, the
-# steps bring pixels back in sum, although nothing in the loss asks for it.
+# On digits $\mu$ and $\sigma$ are both one half, so the share at the start is $2 \Phi(-1)$, or 32%. The second number
+# is that of the table above, after the steps of this page. Where it is the smaller one, as on digits, the steps bring
+# pixels back in sum, although nothing in the loss asks for it.
 # ````
 
 # %% tags=["solution", "remove-cell"]
