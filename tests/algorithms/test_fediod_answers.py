@@ -80,12 +80,12 @@ def spoilt_later(monkeypatch, spoil, after=3):
     kind, seen = algorithms.find("fediod"), []
     true = kind.admit
 
-    def hostile(self, answers, form, clients, ledger):
+    def hostile(self, answers, form, clients, ledger, **more):
         if 1 in answers and "logits" in form[0]:
             seen.append(1)
             if len(seen) > after:
                 answers = answers | {1: spoil(answers)}
-        return true(self, answers, form, clients, ledger)
+        return true(self, answers, form, clients, ledger, **more)
 
     monkeypatch.setattr(kind, "admit", hostile)
 
