@@ -284,11 +284,12 @@ Markdown(
     "records say (means over seeds): "
     + ", ".join(f"{name} {at_size[name]:.1f}%" for name in order)
     + ". FedVCK and FedDM are in the released code's reading, in which FedDM "
-    "starts from real images ([budgets](04_fedvck_budgets))."
+    "starts from real images."
 )
 
 # %% [markdown]
-# How good the method is, the [results](17_fedvck_results) ask.
+# Which work gives these numbers, the page on [budgets](04_fedvck_budgets) says; how good the method is, the
+# [results](17_fedvck_results) ask.
 #
 # The equations on both pages are those in print, but for the cosine and the mean; rates and the bound on gradients are
 # those of the page before. The authors' code differs in many

@@ -120,11 +120,12 @@ Markdown(
     f"{share_right(ensemble, test.labels):.1f}%. With a larger budget, from "
     f"records on MNIST, *{means.idxmax()}* has {means.max():.1f}% and "
     f"*{means.idxmin()}* {means.min():.1f}%, means over seeds. The steps are "
-    "those of each teacher, the *script* has the authors' losses and rates: "
-    "[how good a student can get](53_fediod_teachers)."
+    "those of each teacher, the *script* has the authors' losses and rates."
 )
 
 # %% [markdown]
+# What a student's accuracy hangs on, [a page of its own](53_fediod_teachers) asks.
+#
 # Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes
 # $w$), the clients answer, the server sends back how its losses depend on the answers, and each client completes the
 # chain rule through its own networks.
