@@ -283,8 +283,8 @@ Markdown(
     "With the paper's network and share of images on CIFAR-10, ten rounds, "
     "records say (means over seeds): "
     + ", ".join(f"{name} {at_size[name]:.1f}%" for name in order)
-    + ". FedVCK and FedDM are in the released code's reading, in which FedDM "
-    "starts from real images."
+    + ". FedVCK is read as its released code, FedDM as a public program, which "
+    "starts from real images; Adam moves the images of both."
 )
 
 # %% [markdown]

@@ -17,6 +17,14 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
+@pytest.fixture
+def tiny(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The notebook whose source the test's module has as TEXT."""
+    path = tmp_path / "tiny.py"
+    path.write_text(request.module.TEXT)
+    return path
+
+
 @functools.cache
 def _built_for(vectors: str, folder: Path) -> ctypes.CDLL:
     """Kernels that GCC makes for processors of such a kind; each kind is made once."""

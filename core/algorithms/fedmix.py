@@ -83,12 +83,13 @@ class FedMix(fedavg.FedAvg):
         if new and self.settings.mixup:
             form = averages_format(state)
             answers = self.ask("averages", new, None, (form, {}), ledger, rng, clients)
+            if not answers:
+                return state
             piece = {
                 f"averages/{len(known)}/{name}": torch.cat(
                     [answer.tensors[f"averages/{name}"] for answer in answers.values()]
                 )
                 for name in PARTS
-                if answers
             }
             meta = state.meta | {"averaged": [*known, *answers]}
             state = attrs.evolve(state, tensors=state.tensors | piece, meta=meta)

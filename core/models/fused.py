@@ -18,6 +18,7 @@ the rectifier, sums over the n values of a group and channel:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def activate(
     return finish(maps if norm is None else norm(maps), *rest)
 
 
-class FusedNorm(nn.Module):
+class FusedNorm(nn.Module, ABC):
     """A normalisation of another kind than PyTorch's, which says itself what `activate` makes of maps
     that it normalises.
     """
@@ -73,11 +74,11 @@ class FusedNorm(nn.Module):
         """The normalised maps (N, C, H, W)."""
         return self.activate(maps, None, 1.0, 1)
 
+    @abstractmethod
     def activate(
         self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
         """pool(f(norm(maps) + shortcut)), with the arguments of `activate`."""
-        raise NotImplementedError(f"{type(self).__name__} has no activate")
 
 
 def affine(

@@ -102,6 +102,7 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
 
 
 def tags(cell: Any) -> list[str]:
+    """The tags of a notebook's cell (nbformat's node)."""
     return cell.metadata.get("tags", [])
 
 

@@ -92,12 +92,14 @@ def pictures() -> dict[str, Figure]:
 
 
 def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
-    rows, text = [], str(entry["text"])
+    """Those of one finding, which are all of one measure."""
+    rows, text, measures = [], str(entry["text"]), set[tuple[str, str]]()
     for key, name in entry["cells"].items():
         shown, print_too = f"{{{key}}}" in text, f"{{{key}.printed}}" in text
         if isinstance(name, list) or not (shown or print_too):
             continue
         cell, by_seed = _values(name, entry["profile"], known)
+        measures.add((cell.metric, cell.unit))
         mean, std = mean_and_std([*by_seed.values()])
         printed = cell.published.value if cell.published and print_too else None
         rows.append(
@@ -112,8 +114,11 @@ def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
     frame = pd.DataFrame(rows).drop_duplicates()
     numbers = ["mean", "std", "printed"]
     frame[numbers] = frame[numbers].astype(float)
-    xlabel = f"{style.measure(cell.metric)}{' (%)' * (cell.unit == 'percent')}"
-    return dots(frame, xlabel, style.digits(cell.unit))
+    if len(measures) != 1:
+        raise InputError(f"a finding gives values of one measure, not of {sorted(measures)}")
+    ((metric, unit),) = measures
+    xlabel = f"{style.measure(metric)}{' (%)' * (unit == 'percent')}"
+    return dots(frame, xlabel, style.digits(unit))
 
 
 def _other_metric(name: str) -> str:

@@ -128,7 +128,8 @@ def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """How many of `numbers` have each verdict, a row for each kind: results, costs, and settings."""
     rows = numbers(measured)
     counts = pd.crosstab(rows["kind"], rows["verdict"])
-    seen = [name for name in VERDICTS if name in VERDICTS[:7] or name in counts]
+    always = [*OUTCOMES, *(name for name in VERDICTS if name.startswith("direction"))]
+    seen = [name for name in VERDICTS if name in always or name in counts]
     return counts.reindex(index=["results", "costs", "settings"], columns=seen, fill_value=0)
 
 

@@ -36,13 +36,6 @@ print(rounds * 2, alpha, name, seeds)
 """
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    path = tmp_path / "tiny.py"
-    path.write_text(TEXT)
-    return path
-
-
 def test_the_defaults_are_read(tiny):
     found = notebooks.parameters(tiny)
     assert found == {

@@ -67,13 +67,6 @@ assert double(5) == 10, "no double yet"
 '''
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    path = tmp_path / "tiny.py"
-    path.write_text(TEXT)
-    return path
-
-
 def test_an_exercise_is_read_with_its_effort(tiny):
     (one,) = classroom.exercises(tiny)
     assert (one.label, one.title, one.level, one.minutes) == ("ex-twice", "Twice", "Easy", 5)

@@ -46,6 +46,18 @@ def test_a_picture_says_what_the_sentences_say():
     assert said.startswith("accuracy (%): cifar10-0.5, paper, FedMK: ")
 
 
+def test_a_picture_has_one_measure(tmp_path, monkeypatch):
+    cells = {
+        "a": "fedmk/2/FedMK/cifar10-0.5 at paper",
+        "b": "fedvck/12/FedVCK/cifar10-0.05 at laptop",
+    }
+    entry = {"text": "{a}, {b}", "profile": "paper", "cells": cells, "falling": []}
+    (tmp_path / "findings.yaml").write_text(json.dumps({"Two": entry}))
+    monkeypatch.setattr("core.report.findings.FINDINGS", tmp_path / "findings.yaml")
+    with pytest.raises(InputError, match="values of one measure"):
+        pictures()
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_each_paper_has_its_bottom_line(paper):
     entry = read_yaml(BOTTOM_LINES)[paper]

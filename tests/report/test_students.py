@@ -51,19 +51,12 @@ assert seven == 7 and double(5) == 10, "no double yet"
 '''
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    path = tmp_path / "tiny.py"
-    path.write_text(TEXT)
-    return path
-
-
 def codes(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def tagged(notebook, tag):
-    return [cell for cell in codes(notebook) if tag in cell.metadata.get("tags", [])]
+    return [cell for cell in codes(notebook) if tag in classroom.tags(cell)]
 
 
 def run(notebook):
