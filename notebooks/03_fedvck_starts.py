@@ -212,7 +212,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(1)
 # their own batch. Then their brightness and contrast may drift, for the batch takes both away again, and the network
 # that is trained on them keeps statistics that real images do not have. There are two ways out, and with both moving
 # pays: instance normalisation keeps no statistics; in *evaluation mode*, as in the public program, both kinds of images
-# are normalised by the running statistics of the received model. FedVCK's latent constraints ({eq}`eq:dc-latent`) are a
+# are normalised by the running statistics of the received model. FedVCK's latent constraints {eq}`eq:dc-latent` are a
 # third: its images are normalised as real ones are. So over a rival without such a way a part of FedVCK's lead may be
 # that of the constraint alone. An {ref}`exercise <ex-starts-statistics>` looks at the statistics.
 

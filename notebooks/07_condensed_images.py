@@ -225,7 +225,7 @@ pd.DataFrame(arms).T.round(1)
 #
 # ## Take away
 #
-# - Eq. 4 lets inner layers have a say as well, without another term in the loss ({eq}`eq:dc-latent`).
+# - Eq. 4 lets inner layers have a say as well, without another term in the loss {eq}`eq:dc-latent`.
 # - Within black and white a byte moves a pixel by half a grey level at most; noise outside of it is cut off.
 # - In this one run on digits the trained encoder was the better one; one run says no more.
 #

@@ -298,8 +298,8 @@ Markdown(
 #
 # ## Take away
 #
-# - The logit prototypes are small and tell which classes are confused ({eq}`eq:vck-negatives`).
-# - The contrastive loss pushes features away from the classes they are confused with ({eq}`eq:vck-contrast`); with the
+# - The logit prototypes are small and tell which classes are confused {eq}`eq:vck-negatives`.
+# - The contrastive loss pushes features away from the classes they are confused with {eq}`eq:vck-contrast`; with the
 #   dot product as printed it can fall without end.
 # - The server learns from images, not from models, so no models that drifted apart are averaged. How much unequal
 #   clients still cost stands among the [results](17_fedvck_results).

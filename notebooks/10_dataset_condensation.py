@@ -275,7 +275,7 @@ Markdown(
 # %% [markdown]
 # ## Take away
 #
-# - Condensation moves pixels until the mean features of condensed and real images agree ({eq}`eq:dc-means`).
+# - Condensation moves pixels until the mean features of condensed and real images agree {eq}`eq:dc-means`.
 # - The images carry what the encoder can see. What it does not see stays noise.
 # - Where they teach more than their noise did, a network learns from them although its weights have never met the
 #   encoder's; a network of another kind is not tried here.

@@ -276,9 +276,9 @@ show(
 #
 # ## Take away
 #
-# - A client asks the global model what it does not know ({eq}`eq:vck-importance`) and condenses that.
+# - A client asks the global model what it does not know {eq}`eq:vck-importance` and condenses that.
 # - It blends the answers of two models in a row before it takes the error, so that the whims of one count less
-#   ({eq}`eq:vck-error`).
+#   {eq}`eq:vck-error`.
 # - The probabilities stay close to uniform: those of two images of a class differ by a factor below $1 + e^b$.
 #
 # ## Exercises

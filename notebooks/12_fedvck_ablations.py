@@ -4,8 +4,8 @@
 # *Question:* what does each part of FedVCK {cite:p}`fedvck` add, and each way to compute it?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
-# Three parts can be switched off: the latent constraints ({eq}`eq:dc-latent`), the model-guided selection $P_w$
-# ({eq}`eq:vck-selection`) and the relational contrastive loss $L_{rc}$ ({eq}`eq:vck-contrast`). They are settings of
+# Three parts can be switched off: the latent constraints {eq}`eq:dc-latent`, the model-guided selection $P_w$
+# {eq}`eq:vck-selection` and the relational contrastive loss $L_{rc}$ {eq}`eq:vck-contrast`. They are settings of
 # one algorithm, so nothing else differs. Tables 4, 13 and 14 come from records. [The next page](05_fedvck_figures) has
 # the paper's figures on what is condensed.
 

@@ -345,9 +345,9 @@ attack_frame(every.drop_duplicates("id")).round(3)
 #
 # ## Take away
 #
-# - Membership is judged by image: easy images are easy for every model ({eq}`eq:pri-ratio`).
+# - Membership is judged by image: easy images are easy for every model {eq}`eq:pri-ratio`.
 # - One program attacks models and condensed images: what an attacker makes of an upload is what the server makes of it.
-# - An attack that knows nothing has a defence rate of one half, and a mean above 0.5 ({eq}`eq:pri-chance`).
+# - An attack that knows nothing has a defence rate of one half, and a mean above 0.5 {eq}`eq:pri-chance`.
 # - Who took part is not the only question: [the next page](09_leakage) asks whether condensed images are copies, and
 #   what a gradient gives away.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](43_fediod_privacy) bounds all of them.

@@ -275,7 +275,7 @@ show(
 # ## FedDM: send images, not models
 #
 # FedDM is the nearest relative of FedVCK. A client condenses images $S_c$ of every class whose mean features and
-# logits match those of its data ({eq}`eq:dc-means`), not at the global model alone but at weights around it,
+# logits match those of its data {eq}`eq:dc-means`, not at the global model alone but at weights around it,
 #
 # $$
 # w = w_t + \min\Bigl(1, \frac{\rho}{\lVert g \rVert}\Bigr) g, \qquad g \sim \mathcal{N}(0, I) ,

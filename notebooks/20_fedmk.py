@@ -336,8 +336,8 @@ Markdown(
 #
 # ## Take away
 #
-# - Meta knowledge is made so that *steps on it* do good on real data ({eq}`eq:mk-outer`); the gradient goes through
-#   the step ({eq}`eq:mk-chain`).
+# - Meta knowledge is made so that *steps on it* do good on real data {eq}`eq:mk-outer`; the gradient goes through
+#   the step {eq}`eq:mk-chain`.
 # - With batch normalisation the images act on the loss in a second way, at fixed weights.
 # - The weights of the outer loss belong to the received model, the loss to the model after the step.
 #

@@ -63,7 +63,7 @@ full = lesson.run()
 # ## Table 2: one part less
 #
 # *Without iteration* is read as one round. *Without sharing* every round starts from $U[-1, 1]$
-# ({eq}`eq:mk-sharing`). *Without pseudo knowledge* $\beta = 0$ in {eq}`eq:mk-overall`. *Without dynamic weights* all
+# {eq}`eq:mk-sharing`. *Without pseudo knowledge* $\beta = 0$ in {eq}`eq:mk-overall`. *Without dynamic weights* all
 # $\phi_i = 1$ in {eq}`eq:mk-weighted`.
 
 # %% tags=["hide-input"]

@@ -4,7 +4,7 @@
 # *Question:* what do the dynamic weights of FedMK {cite:p}`fedmk` do to a batch, and what do they gain?\
 # *Time:* some seconds on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
-# A sample on which the received model errs weighs more ({eq}`eq:mk-weights`). How much more? Here are the weights, what
+# A sample on which the received model errs weighs more {eq}`eq:mk-weights`. How much more? Here are the weights, what
 # they do to a batch, and the paper's comparisons: with another slope (Table 5) and with weights by class (Table 6). What
 # is left without any weights stands among the [ablations](21_fedmk_ablations).
 

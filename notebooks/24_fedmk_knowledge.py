@@ -307,7 +307,7 @@ Markdown(
 # %% [markdown]
 # ## Looking at the knowledge itself
 #
-# No attack is needed to look. FedMK hands the knowledge of a client to others ({eq}`eq:mk-sharing`). Is it nearer to
+# No attack is needed to look. FedMK hands the knowledge of a client to others {eq}`eq:mk-sharing`. Is it nearer to
 # the client's own images than to images that it never saw, which have another mix of classes? If not, single images are
 # not simply copied.
 

@@ -283,10 +283,10 @@ show(
 # %% [markdown]
 # ## Take away
 #
-# - One upload, one training: GDD-FL is DM with a second loss towards shifted images ({eq}`eq:gdd-losses`).
-# - The sum of both losses pulls to the point half way, with a step twice as long ({eq}`eq:gdd-midpoint`). A fair
+# - One upload, one training: GDD-FL is DM with a second loss towards shifted images {eq}`eq:gdd-losses`.
+# - The sum of both losses pulls to the point half way, with a step twice as long {eq}`eq:gdd-midpoint`. A fair
 #   comparison with DM needs an arm with the longer step alone.
-# - What is sent depends on the images, not on the network ({eq}`eq:gdd-bytes`).
+# - What is sent depends on the images, not on the network {eq}`eq:gdd-bytes`.
 #
 # ## Exercise
 #

@@ -213,7 +213,7 @@ pd.DataFrame(
 #
 # ## What condensation notices
 #
-# The losses see only mean features ({eq}`eq:gdd-midpoint`). Shifts that cancel in the mean are noise in the gradient.
+# The losses see only mean features {eq}`eq:gdd-midpoint`. Shifts that cancel in the mean are noise in the gradient.
 # What stays is the distance between $O^\mathcal{T}$ and the *average* of $O^U$. Both in percent of the distance between
 # the mean features of two classes:
 
@@ -246,14 +246,14 @@ pd.DataFrame(found).T.round(0)
 # %% [markdown]
 # The batch averages over its images, each with an $\epsilon$ of its own, so even a single draw moves the mean feature
 # less than an image. The first column is for $p = 1$, and a little too large: an average over twelve draws keeps
-# $1/\sqrt{12}$ of the noise. The target of condensation lies half way to $O^U$ ({eq}`eq:gdd-midpoint`), and with
+# $1/\sqrt{12}$ of the noise. The target of condensation lies half way to $O^U$ {eq}`eq:gdd-midpoint`, and with
 # $p = 1/2$ only half of the batches are shifted. So on average it moves by a quarter of this column. Where that is near
 # zero, GDD-FL is little more than DM with the longer step. A loss that compares more than means, such as one with the
 # Gaussian kernel, would notice the width of the cloud as well.
 #
 # ## Take away
 #
-# - As printed, mean and deviation change places ({eq}`eq:gdd-shift`): images lose contrast, and dark ones become
+# - As printed, mean and deviation change places {eq}`eq:gdd-shift`: images lose contrast, and dark ones become
 #   negatives.
 # - An encoder with instance normalisation notices the shift of a grey image at the border only, of three channels or of
 #   an inner layer somewhat more. What this brings is measured on [the next page](33_gddfl_devices).

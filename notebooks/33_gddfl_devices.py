@@ -372,7 +372,7 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # ## Take away
 #
 # - A comparison with DM needs an arm with the longer step and no shift.
-# - A norm behind the shift undoes it ({eq}`eq:gdd-undone`): look at what follows before you say what a layer does.
+# - A norm behind the shift undoes it {eq}`eq:gdd-undone`: look at what follows before you say what a layer does.
 #
 # ## Exercises
 #

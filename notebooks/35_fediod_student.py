@@ -64,7 +64,7 @@ on_real = lesson.judged(judges)  # E D_k(x'_k), (K,)
 # ## The loss of the student
 #
 # Distillation compares probabilities at a temperature (Eq. 6, {eq}`eq:kd-loss`). FedIOD goes to $\tau \to \infty$,
-# where this becomes regression on logits ({eq}`eq:kd-limit`): the student $S$ learns what the ensemble $A$ of the
+# where this becomes regression on logits {eq}`eq:kd-limit`: the student $S$ learns what the ensemble $A$ of the
 # teachers $T_k$ says (Eq. 10):
 #
 # $$
@@ -168,8 +168,8 @@ Markdown(
 #
 # ## Take away
 #
-# - The student imitates logits, not probabilities ({eq}`eq:iod-mimic`).
-# - Answers are mixed by class ({eq}`eq:iod-ensemble`). The factor by input points the other way than the mixture rule.
+# - The student imitates logits, not probabilities {eq}`eq:iod-mimic`.
+# - Answers are mixed by class {eq}`eq:iod-ensemble`. The factor by input points the other way than the mixture rule.
 #
 # ## Exercise
 #

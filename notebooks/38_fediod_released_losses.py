@@ -352,8 +352,8 @@ show(
 #
 # ## Take away
 #
-# - The released generator makes the teachers agree, the printed one makes them differ ({eq}`eq:ior-printed`,
-#   {eq}`eq:ior-released`).
+# - The released generator makes the teachers agree, the printed one makes them differ: {eq}`eq:ior-printed`
+#   and {eq}`eq:ior-released`.
 # - `balance` is not in print, and has the largest weight of the released terms.
 # - Where a discriminator is sure of a generated image, the printed loss has no slope left, the released its steepest.
 # - The printed method takes one step of the student for one of the generator, the released one five.

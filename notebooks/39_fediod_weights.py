@@ -6,7 +6,7 @@
 # *Time:* about a quarter of a minute on one CPU core. *Data:* scikit-learn's digits.
 #
 # The student learns what the teachers' ensemble says. Its weights are a ratio of class counts times a ratio of
-# discriminators ({eq}`eq:iod-importance`). In a run the weights, the temperature $\tau$ and the generator's images
+# discriminators {eq}`eq:iod-importance`. In a run the weights, the temperature $\tau$ and the generator's images
 # change together, and [Table 6](42_fediod_ablations) has only their sum. Here the images are held.
 
 # %% tags=["parameters"]

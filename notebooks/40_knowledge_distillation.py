@@ -287,7 +287,7 @@ Markdown(
 # ## Take away
 #
 # - A teacher's answer says more than a label: which other classes an image resembles. Temperature makes it louder.
-# - At high temperature distillation is regression on logits ({eq}`eq:kd-limit`).
+# - At high temperature distillation is regression on logits {eq}`eq:kd-limit`.
 # - An answer on a class carries knowledge even if the input is of another class.
 #
 # ## Exercises

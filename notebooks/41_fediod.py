@@ -330,9 +330,9 @@ show(
 #
 # ## Take away
 #
-# - Networks stay at the clients. Images, answers and gradients travel, in every step ({eq}`eq:iod-generator`). [What
+# - Networks stay at the clients. Images, answers and gradients travel, in every step {eq}`eq:iod-generator`. [What
 #   this costs](49_fediod_communication) beside FedAvg has a page.
-# - A good question looks real, makes each teacher sure and the teachers differ ({eq}`eq:iod-together`), and is hard for
+# - A good question looks real, makes each teacher sure and the teachers differ {eq}`eq:iod-together`, and is hard for
 #   the student.
 # - The equations are those in print. [Where the authors' code has something else](44_fediod_paper_vs_released), a
 #   setting has its value.

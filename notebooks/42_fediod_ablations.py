@@ -4,8 +4,8 @@
 # *Question:* what does each loss of FedIOD {cite:p}`fediod` add?\
 # *Time:* some seconds on one CPU core. *Data:* records; scikit-learn's digits for two small runs.
 #
-# The generator of FedIOD minimises a sum of four terms ({eq}`eq:iod-generator`), and the student learns from an
-# ensemble with weights by class and input ({eq}`eq:iod-importance`). Each of these is a setting of one algorithm, so
+# The generator of FedIOD minimises a sum of four terms {eq}`eq:iod-generator`, and the student learns from an
+# ensemble with weights by class and input {eq}`eq:iod-importance`. Each of these is a setting of one algorithm, so
 # arms of an ablation differ in nothing else. This page reads Table 6 and arms that learn. [What each term of the
 # loss asks for](52_fediod_terms) and [the weights](39_fediod_weights) have pages of their own.
 

@@ -272,7 +272,7 @@ pd.Series(
 # ## Take away
 #
 # - A budget means nothing without its neighbours: here, all data of one client.
-# - Releases and noise are exchanged as $T / \sigma^2$ ({eq}`eq:iop-renyi`).
+# - Releases and noise are exchanged as $T / \sigma^2$ {eq}`eq:iop-renyi`.
 # - An accountant bounds a mechanism from above, an audit the program from below.
 #
 # ## Exercise

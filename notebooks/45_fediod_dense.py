@@ -8,7 +8,7 @@
 #
 # In segmentation a network answers for every pixel: is it background, the inside of a nucleus, or its rim? The rim is a
 # class of its own so that nuclei that touch can be told apart afterwards. Nothing in FedIOD's equations
-# ({eq}`eq:iod-generator`, {eq}`eq:iod-importance`) asks for one answer per image. So here each pixel is a prediction,
+# {eq}`eq:iod-generator`, {eq}`eq:iod-importance` asks for one answer per image. So here each pixel is a prediction,
 # and teachers, ensemble and student are compared pixel by pixel.
 #
 # One thing is new. Noise is a poor start for an image of tissue, so the generator is told a **label map** and paints an

@@ -314,10 +314,10 @@ pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
 # ## Take away
 #
 # - A teacher is sure even where it knows nothing. Under label skew an average listens to the wrong teachers: averaged
-#   logits give everyone a veto ({eq}`eq:kd-veto`).
-# - Class-wise weights ({eq}`eq:kd-classwise`) remove the veto, which need not make them better than a mean of
+#   logits give everyone a veto {eq}`eq:kd-veto`.
+# - Class-wise weights {eq}`eq:kd-classwise` remove the veto, which need not make them better than a mean of
 #   probabilities: with perfect teachers at the strongest skew above they are not. What is right for a perfect teacher is
-#   a weight by input ({eq}`eq:kd-mixture`).
+#   a weight by input {eq}`eq:kd-mixture`.
 #
 # [The next chapter](36_ensemble_student) asks what a student can learn from an ensemble, and from which inputs.
 #

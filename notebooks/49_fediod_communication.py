@@ -159,7 +159,7 @@ pd.DataFrame(
 #
 # ## Take away
 #
-# - Each step is paid in images, both ways ({eq}`eq:iop-bytes`); a round of FedAvg in models.
+# - Each step is paid in images, both ways {eq}`eq:iop-bytes`; a round of FedAvg in models.
 # - Which of the two needs fewer bytes for an accuracy is a question of the network's size, and of how many steps the
 #   student needs. The records above have the laptop's small ResNet-8.
 #

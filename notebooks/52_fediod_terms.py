@@ -4,7 +4,7 @@
 # *Question:* which way does each term of the generator's loss move an image, and which term is the strongest?\
 # *Time:* about a quarter of a minute on one CPU core. *Data:* scikit-learn's digits.
 #
-# The generator of FedIOD {cite:p}`fediod` minimises a sum of four terms ({eq}`eq:iod-generator`). [Table
+# The generator of FedIOD {cite:p}`fediod` minimises a sum of four terms {eq}`eq:iod-generator`. [Table
 # 6](42_fediod_ablations) switches them on one after the other. Here all networks are held, and each term alone moves
 # the pixels of an image.
 
@@ -117,7 +117,7 @@ pd.DataFrame({name: judged(x) for name, x in ends.items()}).T.round(2)
 
 # %% [markdown]
 # Read the table down a column: who moves this quantity, and whose side effect is it? $D_k$ near 1 means *generated*
-# ({eq}`eq:iod-gan`), and the generator wants it small. $L_\text{unique}$ can make the classes of the mean answer many
+# {eq}`eq:iod-gan`, and the generator wants it small. $L_\text{unique}$ can make the classes of the mean answer many
 # on a single image; nothing in the sum asks the images to differ.
 #
 # ## Who pulls, and where to
@@ -206,7 +206,7 @@ show(
 # ## Take away
 #
 # - With weights of 1, the unbounded $L_\text{mimic}$ can pull harder than all else.
-# - $L_\text{unique}$ contains $L_\text{conf}$ ({eq}`eq:ioa-share`), so their gains cannot be expected to add up.
+# - $L_\text{unique}$ contains $L_\text{conf}$ {eq}`eq:ioa-share`, so their gains cannot be expected to add up.
 #
 # ## Exercise
 #

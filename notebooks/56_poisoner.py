@@ -58,7 +58,7 @@ def answers(run, here):
 # ## The rules
 #
 # Let $\Delta_k = w^k - w_t$ be the update of client $k$. In place of the mean with the weights $n_k / N$
-# ({eq}`eq:fl-average`) the server may take, of each number, the median over the clients, or the mean without the
+# {eq}`eq:fl-average` the server may take, of each number, the median over the clients, or the mean without the
 # largest and the smallest {cite:p}`byzantinerobust`. Or it cuts long updates to the median length $M$ before it takes
 # the mean {cite:p}`normclipping`:
 #

@@ -92,3 +92,9 @@ def test_no_two_pages_have_the_same_label():
     labels = [label for text in texts for label in re.findall(r"^# :label: (\S+)", text, re.M)]
     assert len(labels) > 50
     assert not {label for label in labels if labels.count(label) > 1}
+
+
+def test_an_equation_is_not_in_two_pairs_of_brackets():
+    """The site writes {eq}`...` as "(3)"."""
+    for path in [*SOURCES, *(ROOT / "book").glob("*.md")]:
+        assert "({eq}" not in path.read_text(encoding="utf-8"), path.name
