@@ -211,10 +211,11 @@ pd.DataFrame(rows, columns=columns).set_index("").round(1)
 # Look at the two rows *moved, against not moved*. With batch normalisation our FedDM normalises condensed images by
 # their own batch. Then their brightness and contrast may drift, for the batch takes both away again, and the network
 # that is trained on them keeps statistics that real images do not have. There are two ways out, and with both moving
-# pays: instance normalisation keeps no statistics; in *evaluation mode*, as in the public program, both kinds of images
-# are normalised by the running statistics of the received model. FedVCK's latent constraints {eq}`eq:dc-latent` are a
-# third: its images are normalised as real ones are. So over a rival without such a way a part of FedVCK's lead may be
-# that of the constraint alone. An {ref}`exercise <ex-starts-statistics>` looks at the statistics.
+# pays: instance normalisation keeps no statistics; in *evaluation mode* (the public program calls it, but with instance
+# normalisation it changes nothing) both kinds are normalised by the running statistics of the received model. FedVCK's
+# latent constraints {eq}`eq:dc-latent` are a third: its images are normalised as real ones are. So over a rival without
+# such a way a part of FedVCK's lead may be that of the constraint alone. An {ref}`exercise <ex-starts-statistics>` looks
+# at the statistics.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
 table("fedvck", "starts", best)
@@ -304,8 +305,8 @@ Markdown(
 #   for every row compares these too.
 # - At the paper's own network, after ten rounds, FedDM from real images passes FedVCK from noise, and so do these images
 #   as they are, not moved. But they show the clients' own.
-# - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. With the
-#   running statistics of the received model FedDM gains more than by any other change here.
+# - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. From real
+#   images FedDM gains most by the running statistics of the received model, from noise by instance normalisation.
 #
 # ## Exercises
 #

@@ -247,10 +247,10 @@ table("fedvck", "ladder", "converged")
 # %% [markdown]
 # ## Half of the width, and a control
 #
-# With half of the network's width more readings fit into a day. All methods keep the learning rates that were chosen for
-# the laptop's work; with rates tuned anew for more work they might do better. And what are the condensed images worth?
-# This needs a control: as many random *real* images, on which the server trains for as many steps. A federation could
-# not send them, for clients keep their images; but they say what a budget of images and steps can give.
+# With half of the network's width more readings fit into a day. All rows but those with Adam keep the learning rates
+# that were chosen for the laptop's work; with rates tuned anew they might do better. And what are the condensed images
+# worth? This needs a control: as many random *real* images, on which the server trains for as many steps. A federation
+# could not send them, for clients keep their images; but they say what a budget of images and steps can give.
 
 # %% tags=["hide-input"]
 times = {"": 1, "4 times": 4, "16 times": 16}

@@ -285,7 +285,8 @@ cost.to_frame(f"bytes of {many} images")
 # ## Take away
 #
 # - Two of the paper's ideas are weak in the code: the selection is close to uniform, and the contrast fades out.
-# - With its dot product Eq. 15 can fall without end. The large image rates of the code need its bound on the gradient.
+# - With its dot product Eq. 15 can fall without end. The code's largest image rate, 1, needs its bound on the gradient;
+#   0.1 does not here.
 # - A warm start changes what Figures 1b and 3 measure, whatever it does to [accuracy](13_fedvck_paper_vs_released).
 #
 # ## Exercise

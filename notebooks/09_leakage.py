@@ -212,15 +212,15 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(3)
 # %% [markdown]
 # SSIM, structural similarity, is 1 for equal images and near 0 for unrelated ones.
 #
-# The gradient on condensed images leads back to the condensed images, which the attacker has already. That says nothing
-# about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
+# The gradient on condensed images leads back to the condensed images at best, which the attacker has already. That says
+# nothing about the private ones ([a page on FedMK](24_fedmk_knowledge) has the details); membership does.
 #
 # ## Take away
 #
 # - Some private image is always the nearest. Only images that played no part say how near is too near.
 # - A gradient on one image gives away its label and, in a small smooth network like this page's, the image; the weights
 #   after one step are a gradient, and after more a mixture of them.
-# - An attack on the gradient of condensed images finds the condensed images, which were sent anyway.
+# - An attack on the gradient of condensed images finds at best the condensed images, which were sent anyway.
 #
 # ## Exercises
 #

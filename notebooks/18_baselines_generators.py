@@ -90,11 +90,11 @@ pd.DataFrame(accuracy).round(1)
 #
 # with the softmax $\sigma$ and weights $\omega_{k,y}$ of the clients, and sends it out. Clients train their own last
 # layer on features of all classes, those that they lack included. The paper weights all clients alike, $\omega = 1/K$;
-# its code means to weight them by their share of the class (by a slip of shapes the weights cancel out there), and this
-# is the default here: a client without the class has nothing to say on it. (The code also takes the mean of the
-# clients' losses in place of the loss of their mean logits: the setting `ensemble`.) Two terms stand in the code only,
-# and are on by default: the generator's loss has a diversity term (`eta`), and a client's outputs on its own images are
-# kept near those on features generated for the same labels (`beta`).
+# its code means to weight them by their share of the class (by a slip of shapes every image has the mean weight there),
+# and this is the default here: a client without the class has nothing to say on it. (The code also takes the mean of
+# the clients' losses in place of the loss of their mean logits: the setting `ensemble`.) Two terms stand in the code
+# only, and are on by default: the generator's loss has a diversity term (`eta`), and a client's outputs on its own
+# images are kept near those on features generated for the same labels (`beta`).
 
 # %%
 draws = Rng(seed).at("heads").generator()

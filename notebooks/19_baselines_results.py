@@ -70,9 +70,9 @@ for number in (3, 11):
 pd.DataFrame(summary).T
 
 # %% [markdown]
-# Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at `laptop` the
-# methods that condense, which are printed first, have a small part of their work, and the others a larger part of
-# theirs. So a count below a half says something about the budget, not about the paper's order.
+# Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at `laptop` every
+# method has a small part of its work, and not the same part; images have little time to become good. So a count below a
+# half says something about the budget, not about the paper's order.
 #
 # ## Accuracy against MB
 #
@@ -358,8 +358,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #   the batch. The figure of [that page](15_baselines) would show it: the error would fall like $\lambda$.
 # - FedGAN: two papers, and a program whose classifier learns centrally. FedVCK's Tables 5 and 9 fix the size of
 #   generator and discriminator, not their form.
-# - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own; a public
-#   program takes those of the received model, which is [worth many points](03_fedvck_starts). DESA's code matches its
+# - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own, or the
+#   row says "running": those of the received model, [worth many points](03_fedvck_starts). DESA's code matches its
 #   anchors at a network with instance normalisation, here they are matched at the clients' own (`encoder`).
 # - DFRD: the diversity loss, and all that `variant: released` changes. DESA: a server was added, because the comparison
 #   has one.

@@ -169,9 +169,8 @@ Markdown(
 # ## Table 5: the smoothing
 #
 # The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results), on MNIST with
-# the first three of its seeds. Table 5 prints no deviations, so the same runs may get another verdict here. A number without ±
-# is one seed: compare it with the same seed of the other rows, not with their mean. The rows *one rate in all rounds*
-# have the same slopes without this schedule.
+# the first three of its seeds. Table 5 prints no deviations, so the same runs may get another verdict here. The rows
+# *one rate in all rounds* have the same slopes without this schedule.
 
 # %% tags=["hide-input"]
 table("fedmk", 5, best)

@@ -60,7 +60,7 @@ classes, test = task.dataset.classes, task.dataset.test
 # ## Figure 3: how many images per class
 #
 # The claim: MNIST is best at 20 per class, CIFAR-10 rises with the number. Here every size has the same iterations on 64
-# images, so an image of a larger set is moved less often. All take one inner step, on CIFAR-10, too. Mind the deviations.
+# images, so an image of a larger set is moved less often. All take one inner step, on CIFAR, too. Mind the deviations.
 
 # %% tags=["hide-input"]
 table("fedmk", "figure3", best)

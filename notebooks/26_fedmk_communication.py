@@ -157,8 +157,8 @@ pd.DataFrame(readings).T.round(1)
 # of images; by how much depends on what is counted. The 200 rounds are read off a figure of the paper. Here FedAvg has
 # what FedMK has after ten rounds in far fewer, [even with the rate of FedGen's code](22_fedmk_results) (one seed), and
 # with a rate of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the
-# pixels and the number of images, and the model does not. The most that a client sends in a round, and how many rounds
-# of FedAvg cost as much as ten of FedMK:
+# number of images and their pixels, the model only a little with the pixels. The most that a client sends in a round,
+# and how many rounds of FedAvg cost as much as ten of FedMK:
 
 # %% tags=["hide-input"]
 facts = {  # channels, size, classes, images per class
@@ -188,8 +188,9 @@ pd.DataFrame(rows).T.round(1)
 # ## Take away
 #
 # - The printed saving is worked out for MNIST, with one upload in place of ten. With all ten counted, less of it is
-#   left, or nothing, by how many sets of images a client gets. On colour images one upload costs as much as many models.
-# - The upload grows with pixels and images, a model does not: say for which network a saving is meant.
+#   left, or nothing, by how many sets of images a client gets; with the rounds that FedAvg needs here, nothing. On
+#   colour images one upload costs as much as many models.
+# - The upload grows with pixels and images, this model hardly: say for which network a saving is meant.
 #
 # ```{exercise} Break even
 # :label: ex-mk-even

@@ -336,9 +336,8 @@ Markdown(
     f"{scores[kept]:.1f}%, {scores.iloc[0] - scores[kept]:.1f} points less. "
     "On test images "
     f"{column['printed']['FedMK'] - usual.measured:.1f} points are missing to "
-    "print with one step: schedules do not explain them. Over seeds the "
-    "deviation "
-    f"there is {usual['std']:.1f} points."
+    "print with one step: these schedules, one seed each, do not explain "
+    f"them. Over seeds the deviation there is {usual['std']:.1f} points."
     if kept in scores and measured
     else "That of Table 1 is not measured yet."
 )
@@ -378,8 +377,8 @@ Markdown(
 # ## Take away
 #
 # - A setting that was chosen on one data set is a guess on the next: choose again, for all methods alike.
-# - "Ten rounds" is no budget as long as nobody says how much is done in a round, nor with which network: FedMK comes to
-#   print with the wider one, its rivals are nearer to theirs with the smaller.
+# - "Ten rounds" is no budget as long as nobody says how much is done in a round, nor with which network: FedMK comes
+#   within about two points of print with the wider one, its rivals are nearer to theirs with the smaller.
 # - A control, random real images in the same steps, is no upper bound: well-made images could do better.
 #
 # ```{exercise} Images, steps, time

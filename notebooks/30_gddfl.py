@@ -13,7 +13,7 @@
 # away and DM {cite:p}`dm` is left, with steps twice as long (below).
 #
 # ```{figure} ../book/_static/gddfl.svg
-# :alt: A server above, clients below. Nothing but settings goes down. Condensed images and labels go up once, one byte a pixel. In every iteration a client draws a random network, shifts brightness and contrast of real images at random, and moves noise until the network sees in it what it sees in both. Real images and their statistics stay. The server merges all condensed images and trains a new network on them.
+# :alt: A server above, clients below. Nothing but settings goes down. Condensed images and labels go up once, one byte for each channel of a pixel. In every iteration a client draws a random network, shifts brightness and contrast of real images at random, and moves noise until the network sees in it what it sees in both. Real images and their statistics stay. The server merges all condensed images and trains a new network on them.
 # :name: fig-gddfl
 # :width: 300px
 #
@@ -242,8 +242,8 @@ source(shift.ShiftedProblem.block)
 #
 # ## What is sent, and what the server does
 #
-# One byte a pixel, and one a label. With $m$ images of each class ($m$ is the number of clients in the paper), $C$
-# classes and images of $C_x$ channels and $H$ by $H$ pixels, $K$ clients upload at most
+# One byte for each channel of a pixel, and one a label. With $m$ images of each class ($m$ is the number of clients in
+# the paper), $C$ classes and images of $C_x$ channels and $H$ by $H$ pixels, $K$ clients upload at most
 #
 # $$
 # \text{bytes} = K \, C \, m \, (C_x H^2 + 1) ,

@@ -96,9 +96,11 @@ pd.DataFrame(
 #
 # ## How the paper averaged
 #
-# Is that how the paper averaged? Its numbers belong to one table of hits and misses, so they can be tested. For every
-# averaging we look for a table with the printed recall, take the one whose precision is nearest, and ask whether
-# precision and AUC fit. A score whose threshold gives a true positive rate $a$ and a false positive rate $b$ has
+# Is that how the paper averaged? The numbers of one run belong to one table of hits and misses, and means over runs
+# nearly do, so they can be tested. For every averaging (*binary*: of melanoma; *negative*: of the benign; *macro*: both
+# classes alike; *weighted*: by class size; *micro*: of all images, which is the accuracy) we look for a table with the
+# printed recall, take the one whose precision is nearest, and ask whether precision and AUC fit. A score whose
+# threshold gives a true positive rate $a$ and a false positive rate $b$ has
 #
 # $$
 # a (1 - b) \; \le \; \mathrm{AUC} \; \le \; 1 - (1 - a) b ,
@@ -213,7 +215,8 @@ Markdown(
 # - Most printed precisions and recalls, the upper bound's among them, can be means weighted by class size; three rows
 #   cannot. Plain means of both classes fit all rows but the upper bound's, so no averaging fits all. With 1.8%
 #   positives such means say little; AUC does.
-# - Printed measures belong to one table of hits and misses, so they can be tested against each other.
+# - The measures of a run belong to one table of hits and misses, means over runs nearly so: test them against each
+#   other.
 #
 # ## Exercises
 #
@@ -262,6 +265,6 @@ Markdown(
 # ```
 #
 # About a third of the melanomas with only a handful of false alarms, from 200 training images. Read in the same way,
-# all other rows but the upper bound's need as few; read as weighted means, they raise hundreds. A test set with more
-# melanomas could be behind these rows as well; the paper does not say.
+# all other rows but the upper bound's need at most a dozen; read as weighted means, they raise hundreds. A test set
+# with more melanomas could be behind these rows as well; the paper does not say.
 # ````

@@ -267,6 +267,6 @@ Markdown(
 #     print(n, round((drawn - rows.sum(0)).norm().item() / rows.sum(0).norm().item(), 2))
 # ```
 #
-# With neighbours that differ in one image, a real one in a batch, the sensitivity would not grow with $N$. Then large
-# batches help, as in DP-SGD.
+# A larger batch helps only where one real image moves one row alone, as in DP-SGD. Here a teacher has learned from all
+# its images, so one of them may move every row.
 # ````

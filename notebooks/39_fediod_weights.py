@@ -368,8 +368,8 @@ pd.DataFrame(
 #
 # Let $d$ be the mean of the paired differences over $n$ seeds and $s$ their deviation. A difference counts when $|d|$
 # is above about $2 s / \sqrt{n}$, so $n$ is about $(2 s / d)^2$: for $s = 5$ points and $d = 1$ a hundred seeds. At the
-# few steps of this page all three are at a guess; raise `steps` and `student_steps` first. The factor hardly leaves 1,
-# so expect no order even then.
+# few steps of this page all three are at a guess; raise `steps` and `student_steps` first. In a run as short as this
+# one the factor hardly leaves 1; in longer ones it does, and which reading is better there is not measured.
 # ````
 #
 # ```{exercise} Both readings

@@ -172,7 +172,7 @@ Markdown("\n\n".join(sentences))
 # %% [markdown]
 # In print, the gains of the last two terms are small multiples of the spread. Table 6 gives no deviations. Where our
 # numbers have another order, look at the deviation and the adapted score above: where the deviation is close to zero,
-# the images became almost one. A student can follow the ensemble there, and still knows nothing of real images. And
+# the images became almost one. A student that follows the ensemble there still knows nothing of real images. And
 # see [how few images a laptop's run asks about](46_fediod_results).
 #
 # ## The arms on a loss that works
@@ -265,7 +265,7 @@ Markdown(
 # ## Take away
 #
 # - The printed gains of confidence and uniqueness are small multiples of the spread of Table 1; Table 6 has none.
-# - From the second row to the third three things change at once, so no gain there belongs to one of them.
+# - As we read Table 6, three things change at once from its second row to the third: no gain there belongs to one.
 # - Two cells cannot be placed with certainty, and which of columns 5 to 7 has which term is our reading. The signs of
 #   two steps hang on the first, those of confidence and uniqueness one by one on the second.
 #

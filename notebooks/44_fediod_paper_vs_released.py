@@ -90,7 +90,7 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 #
 # ## Measured so far
 #
-# Each switch alone, 20 clients with a ResNet-8, mostly one seed.
+# Each switch alone, 20 clients with a ResNet-8, one seed; most are not measured yet.
 
 # %% tags=["hide-input"]
 table("fediod", "released", best)
@@ -301,8 +301,8 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # %% [markdown]
 # ## Take away
 #
-# - One of the differences [turns a sign](38_fediod_released_losses): the released generator makes the teachers agree, the
-#   printed one makes them differ.
+# - One of the differences [turns a sign](38_fediod_released_losses): in the script for $\alpha = 1$ the generator is
+#   paid where the teachers agree, in print where they differ.
 # - The released code has no input ratio.
 # - `balance` is not in print and has the largest weight in the script for $\alpha = 1$; for $\alpha = 0.1$ only the
 #   adversarial loss is on.

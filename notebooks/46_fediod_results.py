@@ -176,7 +176,7 @@ Markdown(f"Best try: {told}. A guess has 10.")
 # Where the best try is close to a guess, the choice among the four says little. Nor are the grids equally wide:
 # FedIOD's span a factor of two in the rates of the game and of two and a half in the student's, FedAvg's a factor of
 # thirty. Those of FedProx and FedAvgM end at 0.01, below what FedAvg chose, and all were chosen with one seed at a
-# concentration of 0.1. So the order of these three at 1 is in part that of their grids.
+# concentration of 0.1. So the order of these three at 1 may be that of their grids.
 #
 # (sec-iodr-rates)=
 # ### Rates for the script
@@ -375,8 +375,8 @@ Markdown(
 #
 # *Medium, 15 minutes.*
 #
-# Nine methods are equally good, and the mean of each over its seeds has an error of one point. How often is one of
-# them first in at least three of four independent columns (to be checked: `first_in_three`)? What then of ranks?
+# Nine methods are equally good, and their means over seeds have an error of one point. How often is one, chosen before,
+# first in at least three of four independent columns (to be checked: `first_in_three`)? What of ranks?
 # ```
 #
 # ````{solution} ex-iodr-rank
@@ -387,8 +387,8 @@ Markdown(
 # 4 * p**3 * (1 - p) + p**4
 # ```
 #
-# About once in two hundred. So a first rank in most columns is no accident even though each lead may be within its
-# error. But columns of one data set share images and seeds, and are not independent.
+# About once in two hundred; that any of the nine is, about once in 22. So a first rank in most columns says something
+# of a method that was named before. And columns of one data set share images and seeds, and are not independent.
 # ````
 
 # %% tags=["solution", "remove-cell"]

@@ -301,8 +301,8 @@ Markdown(
 # ## Take away
 #
 # - Test the ensemble before you blame the student: no question brings to light what no teacher knows.
-# - Name both budgets, that of the teachers and that of stage two. Better teachers help only a student that can follow,
-#   and rates belong to a budget.
+# - Name both budgets, that of the teachers and that of stage two. In the small run above better teachers did not
+#   always help the student (one seed); in the records they mostly did.
 #
 # ## Exercise
 #

@@ -66,7 +66,7 @@ Markdown(
     f"{beyond[~served].mean(axis=1).max():+.1f} points; one seed differs from "
     f"another by {own.std():.1f} (standard deviation). "
     + (
-        "The same images, and the server trained in another way: "
+        "Images moved in the same way, and the server trained in another: "
         f"{changes(beyond[served])}."
         if served.any()
         else "Other trainings of the server are not measured yet."
@@ -226,9 +226,8 @@ Markdown(
 # %% [markdown]
 # ## Take away
 #
-# - Both parts fall short, as far as one seed each can say: after two rounds more work on the images and more work of the
-#   server each bring something, and both together come to the authors' first two rounds. Theirs is a single run, so
-#   something else may be missing, too.
+# - After two rounds more work on the images, or of the server, changes little beside what seeds do; both together come
+#   to the authors' first two rounds. Theirs is a single run, so something else may be missing, too.
 # - Change one part and keep the other, or you will not know which of them did it.
 # - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, and after ten
 #   rounds two seeds show no gain.

@@ -7,8 +7,8 @@
 #
 # In the [results](32_gddfl_results) ten condensed images of a class from each client do not beat as many random real
 # ones. Here is what that depends on: the number of moves, the width of the encoder with the size of its batches, and
-# what the images start from. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` differ by the augmentation and the
-# [shift](31_gddfl_shift).
+# what the images start from. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` have the same augmentation here; they
+# differ by the [shift](31_gddfl_shift) and by steps twice as long.
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
@@ -100,10 +100,11 @@ table("gddfl", "ladder", best)
 # %% [markdown]
 # ## What they start from, and how wide the encoder is
 #
-# Does the laptop's budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch,
-# print 128 and 64. And would they do better if they started as random real images of their client? (Then they [show
-# them](09_leakage).) 300 moves each. *R.S.@40* draws from all clients together, so a large centre gives more than a
-# small one; *not moved* sends ten of each class from every centre, as condensation does:
+# Does the laptop's budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch;
+# the widest here has 128 and 64 (print has batches of 64 and gives no width). And would they do better if they started
+# as random real images of their client? (Then they [show them](09_leakage).) 300 moves each. *R.S.@40* draws from all
+# clients together, so a large centre gives more than a small one; *not moved* sends ten of each class from every
+# centre, as condensation does:
 
 # %% tags=["hide-input"]
 scores = by_seed(table_runs("gddfl", "starts", best and [best]), "auc_macro")
@@ -141,7 +142,8 @@ table("gddfl", "starts", best)
 # %% [markdown]
 # ## Take away
 #
-# - Whether a condensed image is worth more than a real one depends on the work that goes into it. Say how much it was.
+# - What a condensed image is worth depends on the work that goes into it: say how much it was. That it is worth more
+#   than a real one is not shown here.
 # - As many random real images are a control that costs little to run. It belongs beside every table.
 #
 # ```{exercise} The price of an image

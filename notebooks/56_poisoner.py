@@ -59,8 +59,8 @@ def answers(run, here):
 #
 # Let $\Delta_k = w^k - w_t$ be the update of client $k$. In place of the mean with the weights $n_k / N$
 # {eq}`eq:fl-average` the server may take, of each number, the median over the clients, or the mean without the
-# largest and the smallest {cite:p}`byzantinerobust`. Or it cuts long updates to the median length $M$ before it takes
-# the mean {cite:p}`normclipping`:
+# largest and the smallest {cite:p}`byzantinerobust`. Or it cuts long updates to a length $M$ before it takes the mean
+# {cite:p}`normclipping`, here the median length:
 #
 # $$
 # \Delta_k \leftarrow \Delta_k \, \min\bigl(1, M / \lVert \Delta_k \rVert\bigr), \qquad

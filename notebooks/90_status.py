@@ -90,8 +90,9 @@ Markdown(
 records_summary().round(2).set_index(["method", "dataset", "profile"])
 
 # %% [markdown]
-# Records are never deleted. Those below are shown by no table, and no total counts them: tries of hyper-parameters that gave
-# way to others, and runs from before a table or a profile was changed.
+# A record that an error in the program spoiled is taken back; the history of the repository says why. All others stay.
+# Those below are shown by no table, and no total counts them: tries of hyper-parameters that gave way to others, and
+# runs from before a table or a profile was changed.
 
 # %% tags=["hide-output"]
 apart = records_apart()
@@ -123,7 +124,7 @@ sentences(rates.drop(columns="precision"), "speed")
 # Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which). May
 # they stand in one table? Every method twice, on the same clients and with the same seeds (`python -m core bench
 # precision`): mean accuracy in percent, the deviation over seeds in float32, and the difference seed by seed with its
-# 90% interval.
+# 90% interval. The runs have two rounds: a method that is near a guess there, 10%, tells nothing.
 
 # %%
 precisions().round(1)

@@ -305,9 +305,9 @@ Markdown(
 # - At the profile `converged` only FedVCK and FedDM keep the rates that were chosen here, though these were chosen for
 #   a server of 30 batches in a round. The others have the defaults, those of their papers or code (FedAvg 0.01 in place
 #   of 0.003), but for DESA, whose `kd` of 1 is about eleven times its code's weight; they did worse in most tries
-#   above. So no lead over them at this profile is a lead over tuned rivals. The [ladder](04_fedvck_budgets) has FedAvg
-#   at both rates. In the ladder at half of the width, a table of the laptop profile, all keep what was chosen, but for
-#   the rows with Adam.
+#   above. So no lead over them at this profile is a lead over tuned rivals. The [ladder](04_fedvck_budgets) has rows
+#   for FedAvg at both rates. In the ladder at half of the width, a table of the laptop profile, all keep what was
+#   chosen, but for the rows with Adam.
 # - Momentum, weight decay and temperatures are those of the papers or their code, but for DFRD: the momentum of its server
 #   is that of a later method of its authors, and its temperature of 1 is ours (a public copy of its code has none and 10:
 #   `variant: released`). Generators and discriminators of FedGAN, DFRD and FedIOD are narrower, to save time.
