@@ -332,10 +332,10 @@ Markdown(
 # for name in ("FedDM, real images", "FedDM, real images, not moved"):
 #     cells = TableSpec.find("fedvck", "starts").cells("laptop")
 #     (run,) = [c.experiments[0] for c in cells if c.row == name]
-#     task = make_task(run)
-#     *_, last = rounds(run, task=task)
+#     cifar = make_task(run)
+#     *_, last = rounds(run, task=cifar)
 #     network = run.new_algorithm().model(last.state)
-#     data = task.dataset
+#     data = cifar.dataset
 #     x, y = data.normalise(data.val.images), data.val.labels
 #     for kept in (True, False):
 #         network.train(not kept)
