@@ -83,6 +83,7 @@ pd.DataFrame(summary).T
 measured = pd.concat(
     table_runs("fedvck", number).assign(table=number) for number in (3, 11)
 )
+named = dict(zip(measured["id"], measured["row"], strict=True))
 columns = {
     key: list(of.drop_duplicates("id")["record"])
     for key, of in measured.groupby(["table", "column", "profile"], sort=False)
@@ -124,7 +125,9 @@ def one_class(record):
 
 for key, found in full.items():
     title = where(*key, found)
-    figure = curves(found, x="megabytes", title=title)
+    figure = curves(
+        found, x="megabytes", by=lambda r: named[r.experiment.id], title=title
+    )
     figure.axes[0].set_xscale("log")
     show(figure)
 drawn = {key[:2] for key in full}
