@@ -306,11 +306,12 @@ Markdown(
 #
 # ## Take away
 #
-# - For FedDM the start of the images and the normalisation of the network are together worth more, after two rounds at
-#   a small size, than the printed lead; for FedVCK the start is worth less than that. A table that does not state them
-#   for every row compares these too.
+# - After two rounds at a small size the start of the images and the normalisation of the network are together worth more
+#   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
+#   row compares these too.
 # - At the paper's own network, after ten rounds, FedDM from real images passes FedVCK from noise, and so do these images
-#   as they are, not moved. But they show the clients' own.
+#   as they are, not moved. FedVCK that starts from them in every round comes at least as far (one run): here the start
+#   makes the difference. But the unmoved ones are the clients' own, and those that are moved stay near them.
 # - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. From real
 #   images FedDM gains most by the running statistics of the received model, from noise by instance normalisation.
 #
