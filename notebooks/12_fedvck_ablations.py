@@ -6,8 +6,8 @@
 #
 # Three parts can be switched off: the latent constraints {eq}`eq:dc-latent`, the model-guided selection $P_w$
 # {eq}`eq:vck-selection` and the relational contrastive loss $L_{rc}$ {eq}`eq:vck-contrast`. They are settings of
-# one algorithm, so nothing else differs. Tables 4, 13 and 14 come from records. [The next page](05_fedvck_figures) has
-# the paper's figures on what is condensed.
+# one algorithm, so nothing else differs. Tables 4, 13 and 14 come from records, which have few of their cells so far.
+# [The next page](05_fedvck_figures) has the paper's figures on what is condensed.
 
 # %% tags=["parameters"]
 dataset = "digits"
