@@ -240,7 +240,7 @@ printed = {
     for cell in TableSpec.find("fedvck", 11).cells("paper")
     if cell.column == "cifar10-0.05" and cell.published
 }
-usual, unmoved = "FedVCK as released, Adam", "FedDM as released, not moved"
+usual = "FedVCK as released, Adam"
 labels = {
     usual: "FedVCK",
     f"{usual}, ten times the server's rate": "FedVCK, ten times",
@@ -248,20 +248,17 @@ labels = {
     "FedDM as released, Adam": "FedDM, instance norm",
     "FedDM as released, Adam, evaluation mode": "FedDM, running",
     "FedDM from noise, Adam, evaluation mode": "FedDM, running, noise",
-    unmoved: "FedDM, not moved",
+    "FedDM as released, not moved": "FedDM, not moved",
 }
-size = "converged"
+size, tables = "converged", ("ladder", "rivals")
 beside = pd.concat(
-    readings_beside("fedvck", each, size, printed)
-    for each in ("ladder", "rivals")
+    readings_beside("fedvck", each, size, printed) for each in tables
 )
 beside = beside[~beside.index.duplicated()]
 beside.reindex([row for row in labels if row in beside.index]).round(1)
 
 # %% tags=["hide-input"]
-wide = pd.concat(
-    table_runs("fedvck", each, [size]) for each in ("ladder", "rivals")
-)
+wide = pd.concat(table_runs("fedvck", each, [size]) for each in tables)
 wide = wide[wide["row"].isin(labels)].drop_duplicates("id")
 named = dict(zip(wide["id"], wide["row"].map(labels), strict=True))
 if len(wide):
@@ -280,20 +277,20 @@ if len(wide):
     )
 
 # %% tags=["hide-input"]
-ends, lead = beside["measured"], printed["FedVCK"].value
-lead -= printed["FedDM"].value
-behind = pd.concat(
-    gains("fedvck", each, "accuracy", usual, size)
-    for each in ("ladder", "rivals")
+ends = beside["measured"]
+lead = printed["FedVCK"].value - printed["FedDM"].value
+over = pd.concat(
+    gains("fedvck", each, "accuracy", usual, size) for each in tables
 )
-behind = behind.drop_duplicates("row").set_index("row")
+over = over.drop_duplicates("row").set_index("row")
 Markdown(
     f"In print FedVCK leads FedDM by {lead:.1f} points. Here FedVCK from "
     f"noise has {ends[usual]:.1f}%. Against it, over the seeds that both "
-    "have (in brackets how many): "
+    "have, with the 90% interval where there are several: "
     + "; ".join(
-        f"*{labels[row]}* {of.gain:+.1f} ({of.seeds:.0f})"
-        for row, of in behind.iterrows()
+        f"*{labels[row]}* {of.gain:+.1f}"
+        + (f" ({of.low:+.1f} to {of.high:+.1f})" if of.seeds > 1 else "")
+        for row, of in over.iterrows()
         if row in labels
     )
     + "."
@@ -310,8 +307,8 @@ Markdown(
 #   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
 #   row compares these too.
 # - At the paper's own network, after ten rounds, FedDM from real images passes FedVCK from noise, and so do these images
-#   as they are, not moved. FedVCK that starts from them in every round comes at least as far (one run): here the start
-#   makes the difference. But the unmoved ones are the clients' own, and those that are moved stay near them.
+#   as they are, not moved. FedVCK that starts from them in every round comes at least as far (one run); its server
+#   then learns from the images of ten starts. But the unmoved ones are the clients' own, and those that are moved stay near them.
 # - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. From real
 #   images FedDM gains most by the running statistics of the received model, from noise by instance normalisation.
 #

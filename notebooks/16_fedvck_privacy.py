@@ -249,7 +249,7 @@ rows = {
     "FedVCK, printed": fedvck,
     "FedAvg, printed": fedavg,
     f"few targets, by chance ({n} members)": by_chance[n],
-    "all images, by chance (1394 members)": chance([1394] * 10),
+    (every := "all images, by chance (1394 members)"): chance([1394] * 10),
 }
 names = ["largest AUC", "mean AUC", "clients defended"]
 pd.DataFrame(rows).T.set_axis(names, axis=1).round(3)
@@ -260,20 +260,20 @@ noise = ((2 * n + 1) / (12 * n**2) * (0.5 - 0.5 / math.pi) * 2 / 10) ** 0.5
 gap = fedavg[mean] - fedvck[mean]
 safe = round(10 * fedavg["mia_defense_rate"])
 luck = sum(math.comb(10, k) for k in range(safe + 1)) / 2**10
-none, largest = chance([1394] * 10)[mean], fedvck["mia_auc_max"]
-leaks = math.ceil(10 * (fedvck[mean] - none) / (largest - none))
-half = sum(math.comb(10 - leaks, k) for k in range(5, 11)) / 2 ** (10 - leaks)
+none, kept = rows[every][mean], round(10 * fedvck["mia_defense_rate"])
+leaks = math.ceil(10 * (fedvck[mean] - none) / (fedvck["mia_auc_max"] - none))
+rest = 10 - leaks
+half = sum(math.comb(rest, k) for k in range(kept, rest + 1)) / 2**rest
 Markdown(
     "- **Few targets.** The mean is matched by choice, and the other columns "
     "are near chance, too: an attack that finds nothing could give this row.\n"
-    f"- FedAvg's row is hardly chance, also with few targets. Its mean is "
-    f"{gap:.3f} higher; by noise two such means differ by about {noise:.3f}. "
-    f"And at most {safe} of ten clients defended comes by chance in "
-    f"{luck:.1%} of cases.\n"
+    f"- FedAvg's row is hardly chance. Its mean is {gap:.3f} higher; by noise "
+    f"two such means differ by about {noise:.3f}. At most {safe} of ten "
+    f"clients defended comes by chance in {luck:.1%} of cases.\n"
     "- **All images.** By chance the largest and the mean AUC would be lower "
     f"than FedVCK's. So clients would have a leak, at least {leaks} of them by "
     "its largest AUC. Of the others every second is defended, by chance: of "
-    f"{10 - leaks} the five that are printed, or more, in {half:.0%} of cases."
+    f"{rest} the {kept} that are printed, or more, in {half:.0%} of cases."
 )
 
 # %% [markdown]

@@ -78,7 +78,7 @@ size.round(1)
 # %% tags=["hide-input"]
 drawn = {}
 for one in size.itertuples():
-    name = one.Index.removesuffix(", Adam")
+    name = one.Index.replace(", Adam", "")
     drawn |= {name: (one.measured, one.std), f"{name}, print": (one.printed, 0)}
 show(
     bars(

@@ -173,6 +173,5 @@ def _with_numbers(text: str) -> str:
     def within(found: re.Match[str]) -> str:
         return _REFERENCE.sub(lambda one: f"equation {_number(one[1])}", found[0])
 
-    text = re.sub(rf"\({_REFERENCE.pattern}\)", r"{eq}`eq:\1`", text)
     text = re.sub(r"\([^()]*\{eq\}[^()]*\)", within, text)
     return _REFERENCE.sub(lambda one: f"({_number(one[1])})", text)

@@ -13,7 +13,7 @@ from core.algorithms.fediod.scores import ensemble_accuracy
 from core.algorithms.fediod.server import generator_from
 from core.algorithms.fediod.teachers import teachers
 from core.errors import InputError
-from core.experiments import make_clients, rounds
+from core.experiments import TableSpec, make_clients, rounds
 from core.federation import Ledger
 from core.models import Stacked
 from core.rng import Rng
@@ -288,6 +288,10 @@ def test_printed_and_released_values():
         printed.distill_epochs,
         printed.noise,
     ) == (1e-3, 1e-3, 0, 64, 300, 100)
+    cells = [cell for cell in TableSpec.find("fediod", 1).cells("paper") if cell.published]
+    assert {len(cell.experiments) for cell in cells} == {3}
+    runs = [run for cell in cells for run in cell.experiments]
+    assert {(run.clients, run.model) for run in runs} == {(20, "resnet8")}
     differing = {
         field.name
         for field in attrs.fields(type(printed))

@@ -136,7 +136,7 @@ def test_equations_are_told_by_their_page_and_their_place_on_it():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Sum it ({eq}`eq:one`).", "Sum it (one)."),
+        ("Sum it {eq}`eq:one`.", "Sum it (one)."),
         ("Loss (Eq. 6, {eq}`eq:one`).", "Loss (Eq. 6, equation one)."),
         ("Both ({eq}`eq:one`, {eq}`eq:two`).", "Both (equation one, equation two)."),
     ],
