@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import textwrap
 from collections.abc import Mapping
@@ -274,9 +275,10 @@ def check(
     make_folder(out, "--out")
     known = records()
     book = [known[one.id] for one in found.experiments if one.id in known]
-    if book:
-        took = statistics.mean(one.core_seconds for one in book)
-        print(f"profile {found.profile}: a run of the book took {took:,.0f} s of one core")
+    took = [one.core_seconds for one in book if not math.isnan(one.core_seconds)]
+    if took:
+        of_one = f"{statistics.mean(took):,.0f} s of one core"
+        print(f"profile {found.profile}: a run of the book took {of_one}")
     for one in runs:
         record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
         yours.append(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from core.files import alone
 class Pending:
     """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
     them; `missing` says why it cannot run here, if so. `core_seconds` of one core is what the same
-    run took with other seeds, their median; None where there is none. `answered` says that all its
+    run took on a CPU with other seeds, their median; None where there is none. `answered` says that all its
     cells are complete with a larger budget.
     """
 
@@ -150,10 +151,11 @@ def _but_for(name: str, experiment: Experiment) -> str:
 
 
 def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
-    """Seconds of one core that runs took, the median over seeds."""
+    """Seconds of one core that runs on a CPU took, the median over seeds."""
     took: dict[str, list[float]] = {}
     for record in measured:
-        took.setdefault(_but_for("seed", record.experiment), []).append(record.core_seconds)
+        if not math.isnan(record.core_seconds):
+            took.setdefault(_but_for("seed", record.experiment), []).append(record.core_seconds)
     return {name: statistics.median(costs) for name, costs in took.items()}
 
 

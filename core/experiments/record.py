@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ class Record:
 
     @property
     def core_seconds(self) -> float:
-        """Wall time of all rounds, times the threads that computed."""
-        return self.seconds * self.environment.get("threads", 1)
+        """Wall time of all rounds, times the threads that computed; nan for a run on a GPU."""
+        on_cpu = self.environment.get("device", "cpu") == "cpu"
+        return self.seconds * self.environment.get("threads", 1) if on_cpu else math.nan
 
     def save(self, path: Path) -> None:
         """Write the record atomically. Raises FileError when it cannot be written, and InputError for

@@ -66,30 +66,35 @@ def spreads(scores: pd.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 def core_hours(runs: pd.DataFrame) -> float:
-    """Hours of one core that the runs of `table_runs` took, each counted once."""
+    """Hours of one core that the runs of `table_runs` took, each counted once; those on a GPU are
+    left out.
+    """
     once = runs.drop_duplicates("id")["record"]
-    return sum(one.core_seconds for one in once) / 3600
+    return float(once.map(lambda one: one.core_seconds).sum()) / 3600  # pandas leaves nan out
 
 
 def cost_in_words(paper: str, measured: Mapping[str, Record] | None = None) -> str:
     """How many runs the tables of a paper rest on, and the hours of one core that they took, by
-    profile, in a sentence. Raises InputError for an unknown paper.
+    profile, in a sentence; in another the hours of a GPU. Raises InputError for an unknown paper.
     """
     known = records() if measured is None else measured
-    parts, seen = [], set[str]()
+    parts, on_gpu, seen = [], list[float](), set[str]()
     for profile in PROFILES:
         of = [table_runs(paper, spec.table, [profile], known) for spec in TableSpec.of_paper(paper)]
         runs = pd.concat(of).drop_duplicates("id")
         runs = runs[~runs["id"].isin(seen)]
         seen |= set(runs["id"])
-        if len(runs):
-            parts.append(f"{profile} {core_hours(runs):.1f} ({len(runs)})")
-    if not parts:
+        on_cpu = runs["record"].map(lambda one: one.core_seconds).notna()
+        on_gpu += [one.seconds for one in runs["record"][~on_cpu]]
+        if on_cpu.any():
+            parts.append(f"{profile} {core_hours(runs):.1f} ({on_cpu.sum()})")
+    if not parts and not on_gpu:
         return "No run is behind these tables yet."
-    return (
+    said = (
         "Hours of one core that the runs behind all tables of this paper took, by profile, with "
-        f"their number: {', '.join(parts)}."
+        f"their number: {', '.join(parts) or 'none'}."
     )
+    return said + (f" Hours of a GPU: {sum(on_gpu) / 3600:.1f} ({len(on_gpu)})." if on_gpu else "")
 
 
 def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:

@@ -43,14 +43,24 @@ def diverging() -> Pending:
 
 
 def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
-    """Seconds of one core: two threads computed for one, two and nine seconds."""
+    """Seconds of one core: two threads computed for one, two and nine seconds. What a GPU took says
+    nothing of them.
+    """
     known = [
         Record(
-            item(seed).experiment, {}, "", {"threads": 2}, "", rounds=[{"seconds": {"all": took}}]
+            item(seed).experiment,
+            {},
+            "",
+            {"threads": 2, "device": device},
+            "",
+            rounds=[{"seconds": {"all": took}}],
         )
-        for seed, took in enumerate((1.0, 9.0, 2.0))
+        for seed, (took, device) in enumerate(
+            [(1.0, "cpu"), (9.0, "cpu"), (2.0, "cpu"), (0.1, "cuda"), (0.1, "cuda")]
+        )
     ]
     assert list(queue._core_seconds(known).values()) == [4.0]
+    assert not queue._core_seconds(known[3:])
 
 
 def rows(path: Path) -> list:

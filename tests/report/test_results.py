@@ -191,6 +191,19 @@ def test_hours_count_each_run_once_and_each_of_its_threads():
     assert cost_in_words("fedmk", {}) == "No run is behind these tables yet."
 
 
+def test_hours_of_a_gpu_are_no_hours_of_one_core():
+    cells = TableSpec.find("fedmk", "protocol").cells("paper")
+    known = {run.id: record(run) for run in cells[0].experiments[:2]}
+    for device, kept in zip(("cpu", "cuda"), known.values(), strict=True):
+        kept.environment = {"device": device, "threads": 2}
+        kept.rounds = [row | {"seconds": {"clients": 1800.0}} for row in kept.rounds]
+    assert core_hours(table_runs("fedmk", "protocol", ["paper"], known)) == 2.0
+    said = cost_in_words("fedmk", known)
+    assert said.endswith("with their number: paper 2.0 (1). Hours of a GPU: 1.0 (1).")
+    del known[cells[0].experiments[0].id]
+    assert "number: none. Hours of a GPU" in cost_in_words("fedmk", known)
+
+
 def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
     run = TableSpec.find("fedmk", "1").cells("paper")[0].experiments[0]
     scores = [0.1, 0.9, 0.3, 0.5, 0.7, 0.6, 0.8]
