@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 try:
     from core.cli import cells, run, tools  # noqa: F401  (their verbs enter the application)
@@ -40,9 +41,35 @@ def _failed(error: InputError, hint: str = "") -> int:
     return 2
 
 
+#: what is said where memory runs out
+NO_MEMORY = (
+    "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
+    "--set batch_size=16; `python -m core algorithms NAME` lists what an algorithm has)"
+)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out. Those of PyTorch are known by name and text, as it
+    takes seconds to import.
+    """
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
+
+
+def _misused(error: Any) -> int:
+    """Print what Typer says of the arguments, and which help to see."""
+    context = getattr(error, "ctx", None)
+    verb = context.info_name if context is not None and context.parent else None
+    see = " ".join(filter(None, ["python -m core", verb, "--help"]))
+    return _failed(InputError(error.format_message()), f" (see {see})")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. A mistake gives one clear line and status 2, an interruption status
-    130.
+    """Run the command line. A mistake gives one clear line and status 2; what the machine lacks, such
+    as memory, one with status 1; an interruption status 130.
     """
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± shows a question mark
         if hasattr(stream, "reconfigure"):
@@ -64,14 +91,14 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 1
     except Exception as error:
+        if _out_of_memory(error):
+            print(f"error: {NO_MEMORY}", file=sys.stderr)
+            return 1
         # Typer's usage errors: some versions take the class from click, others carry their own copy
         # of it
         if not hasattr(error, "format_message"):
             raise
-        context = getattr(error, "ctx", None)
-        verb = context.info_name if context is not None and context.parent else None
-        see = " ".join(filter(None, ["python -m core", verb, "--help"]))
-        return _failed(InputError(error.format_message()), f" (see {see})")
+        return _misused(error)
     if status == 130:
         goes_on = (arguments or sys.argv[1:])[:1] in (["run"], ["check"], ["book"])
         where = "goes on where it stopped" if goes_on else "starts anew"

@@ -8,6 +8,7 @@ import sys
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from core.__main__ import main
 from core.cli.pending import _run_pending
@@ -117,6 +118,26 @@ def test_a_python_without_the_packages_gets_one_line(tmp_path):
     )
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "the package typer is not installed" in done.stderr and "make install" in done.stderr
+
+
+def memory_of_a_gpu_runs_out():
+    raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@pytest.mark.parametrize(
+    "greedy", [lambda: bytes(2**62), lambda: torch.empty(2**50), memory_of_a_gpu_runs_out]
+)
+def test_memory_that_runs_out_is_told_in_one_line(greedy, capsys, monkeypatch):
+    monkeypatch.setattr(queue, "measure", lambda *given, **named: greedy())
+    assert main(list(RUN)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: memory ran out") and "--model-set width=" in line
+
+
+def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch):
+    monkeypatch.setattr(queue, "measure", lambda *given, **named: torch.eye(2) @ torch.eye(3))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        main(list(RUN))
 
 
 def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
