@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import attrs
@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.federation import Algorithm, Client, Ledger, Message, State, Task, rounds, select
+from core.federation import Algorithm, Client, Ledger, Message, Runtime, State, Task, rounds, select
 from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
@@ -132,17 +132,17 @@ def attack(
         clients: fresh ones; where the attacked round is not the first, those before it run again,
             and shadow clients remember of them what the real ones do.
         kept: a file that keeps what every shadow run gave, so that an attack that was cut goes on
-            there; one that is damaged, or has another `key`, counts as none.
-        in_time: asked before every run of the method whether there is time for it.
+            there; one that is damaged, or has another `key`, counts as none. The rounds before the
+            attacked one have a checkpoint beside it, `earlier(kept)`.
+        in_time: asked before each of these rounds, and every run, whether there is time for it.
 
     Raises OutOfTime where there was not, and InputError for a method whose clients do not upload
-    once in this round, or whose server keeps no single model, and where no client has a target.
+    once in this round, or whose server keeps no single model, and where no client has a target;
+    FileError as `rounds` does.
     """
     algorithm, known = algorithm.among(clients), Known.kept_at(kept, key)
     here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
-    state = algorithm.initialise(task, Rng(seed).at("initialise"))
-    for result in islice(rounds(algorithm, task, clients, seed), settings.round - 1):
-        state = result.state
+    state = _before(settings.round, algorithm, task, clients, seed, known, in_time)
     asked = aimed(select(clients, algorithm.schedule.active, here.at("select")), draws)
     masks = {
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
@@ -159,15 +159,36 @@ def attack(
         draw = here.at("shadow", number - 1) if number else here
         return confidences(algorithm, state, asked, cast, draw)
 
-    left = [number for number in range(settings.shadows + 1) if number not in known.runs]
-    alone = left.count(0)  # the real run comes first, and alone
-    found = chain(map(run, left[:alone]), task.runtime.in_parallel(run, left[alone:]))
-    for number, one in zip(left, found, strict=True):
-        if one is not None:
-            known.add(number, one)
-    if len(known.runs) <= settings.shadows:
-        raise OutOfTime
+    known.complete(settings.shadows + 1, run, task.runtime)
     return _judged(asked, masks, known, settings)
+
+
+def earlier(kept: Path) -> Path:
+    """The checkpoint of the rounds before the attacked one, beside the file that keeps its runs."""
+    return kept.with_suffix(".rounds.safetensors")
+
+
+def _before(
+    number: int,
+    algorithm: Algorithm,
+    task: Task,
+    clients: Sequence[Client],
+    seed: int,
+    known: Known,
+    in_time: Callable[[], bool],
+) -> State:
+    """The server's state before a round, with clients that remember what they do then. Raises
+    OutOfTime where there was no time for all rounds before it.
+    """
+    state = algorithm.initialise(task, Rng(seed).at("initialise"))
+    saved, key = known.path and earlier(known.path), {"attack": known.key}
+    results = rounds(algorithm, task, clients, seed, checkpoint=saved, key=key)
+    for _ in range(number - 1):
+        if not in_time():
+            raise OutOfTime
+        state = next(results).state
+        known.save()  # the time that it took
+    return state
 
 
 @attrs.define(eq=False)
@@ -183,7 +204,7 @@ class Known:
 
     @classmethod
     def kept_at(cls, path: Path | None, key: str) -> Known:
-        """What `add` wrote; nothing where there is no such file, whole and with this key."""
+        """What `save` wrote; nothing where there is no such file, whole and with this key."""
         if path is None:
             return cls(path, key)
         try:
@@ -205,9 +226,24 @@ class Known:
         """Wall time of all parts."""
         return self.before + time.perf_counter() - self.began
 
-    def add(self, number: int, one: Confidences) -> None:
-        """Enter what a run gave, and write all, atomically."""
-        self.runs[number] = one
+    def complete(
+        self, count: int, run: Callable[[int], Confidences | None], runtime: Runtime
+    ) -> None:
+        """Do those of so many runs that are missing; the real one comes first, and alone. Raises
+        OutOfTime where a run gave None, as there was no time for it.
+        """
+        left = [number for number in range(count) if number not in self.runs]
+        alone = left.count(0)
+        found = chain(map(run, left[:alone]), runtime.in_parallel(run, left[alone:]))
+        for number, one in zip(left, found, strict=True):
+            if one is not None:
+                self.runs[number] = one
+                self.save()
+        if len(self.runs) < count:
+            raise OutOfTime
+
+    def save(self) -> None:
+        """Write all, atomically."""
         if self.path is None:
             return
         named = {

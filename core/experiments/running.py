@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from core import data, federation
 from core.errors import InputError, one_line
-from core.experiments.attack import Outcome, OutOfTime, attack
+from core.experiments.attack import Outcome, OutOfTime, attack, earlier
 from core.experiments.experiment import Experiment
 from core.experiments.record import (
     Record,
@@ -89,11 +89,13 @@ def rounds(
     algorithm = algorithm or experiment.new_algorithm()
     key, seed = _key(experiment, task), experiment.seed
     fresh = [client.copy() for client in clients] if experiment.attack else []
+    if checkpoint and not checkpoint.exists():  # what an attack left is of another run
+        _remove(*_beside(checkpoint))
     for result in federation.rounds(algorithm, task, clients, seed, checkpoint=checkpoint, key=key):
         if not experiment.attack or result.round < experiment.rounds:
             yield result
             continue
-        how, kept = LikelihoodRatio(**experiment.attack), checkpoint and _kept(checkpoint)
+        how, kept = LikelihoodRatio(**experiment.attack), checkpoint and _beside(checkpoint)[0]
         told = {"kept": kept, "key": json.dumps(key), "in_time": _in_time(deadline)}
         try:
             found = attack(algorithm, task, fresh, seed, how, **told)  # type: ignore[arg-type]
@@ -108,15 +110,22 @@ def _attacked(result: RoundResult, found: Outcome) -> RoundResult:
     return attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
 
 
-def _kept(checkpoint: Path) -> Path:
-    """The file beside a checkpoint from which an attack that was cut goes on."""
-    return checkpoint.with_suffix(".attack.safetensors")
+def _beside(checkpoint: Path) -> tuple[Path, Path]:
+    """The files beside a checkpoint from which an attack that was cut goes on: what its runs gave, and
+    the checkpoint of the rounds before the attacked one.
+    """
+    kept = checkpoint.with_suffix(".attack.safetensors")
+    return kept, earlier(kept)
 
 
 def clean_up(checkpoint: Path) -> None:
     """Remove what a run resumes from, once its record is complete."""
-    checkpoint.unlink(missing_ok=True)
-    _kept(checkpoint).unlink(missing_ok=True)
+    _remove(checkpoint, *_beside(checkpoint))
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _key(experiment: Experiment, task: Task) -> dict[str, str]:

@@ -4,6 +4,7 @@ what is written down.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from types import SimpleNamespace
@@ -17,11 +18,13 @@ from core.algorithms.centralized import Centralized
 from core.algorithms.fedavg import FedAvg, Settings
 from core.algorithms.random_selection import RandomSelection
 from core.algorithms.random_selection import Settings as OneShot
+from core.algorithms.scaffold import SCAFFOLD
+from core.algorithms.scaffold import Settings as ScaffoldSettings
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import Experiment, Record, run, running
 from core.experiments import attack as attacks
-from core.experiments.attack import Outcome, aimed, attack, shared_out, targets
+from core.experiments.attack import Outcome, OutOfTime, aimed, attack, shared_out, targets
 from core.experiments.profiles import apply
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
 from core.federation.tensors import put_each
@@ -232,6 +235,30 @@ def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
         assert found.metrics() == whole and not Cut.left
 
 
+def test_rounds_before_the_attacked_one_are_not_repeated(tmp_path, monkeypatch):
+    """In slots with time for one round, or run, each; a round takes a minute on this clock."""
+    now = 0.0
+
+    class Counted(SCAFFOLD):
+        def round(self, *given):
+            nonlocal now
+            now += 60
+            return super().round(*given)
+
+    monkeypatch.setattr(attacks, "time", SimpleNamespace(perf_counter=lambda: now))
+    task, plan = noise_task(24), LikelihoodRatio(shadows=4, round=3)
+    method = Counted(ScaffoldSettings(local_steps=2), Schedule(clients=2, rounds=3))
+    whole, kept = attack(method, task, clients_of(task, 2), 0, plan), tmp_path / "kept.safetensors"
+    assert whole.seconds == now == 7 * 60  # two rounds, the real run and four shadows
+    told = {"kept": kept, "in_time": lambda: now < end}
+    for slot in range(7):
+        end = now + 60
+        with pytest.raises(OutOfTime) if slot < 6 else contextlib.nullcontext():
+            found = attack(method, task, clients_of(task, 2), 0, plan, **told)
+        assert now == end
+    assert (found.seconds, found.metrics()) == (whole.seconds, whole.metrics())
+
+
 def test_images_that_are_sent_as_they_are_can_be_told():
     """A method with a round of its own: clients are asked for numbers, then send real images."""
     task = noise_task(32)
@@ -332,6 +359,7 @@ def test_an_attack_keeps_to_its_time_and_goes_on(digits, tmp_path, threads, monk
     for module in (attacks, running):
         monkeypatch.setattr(module, "time", clock, raising=False)
     files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+    (tmp_path / "c.attack.rounds.safetensors").write_bytes(b"of another run")
     cut = run(stated, runtime=CPU, deadline=200, **files)
     assert (cut.status, len(cut.rounds), now) == ("running", 1, 180)
     assert Record.load(files["record"]).status == "running"

@@ -237,11 +237,11 @@ def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
 def test_a_checkpoint_that_a_kill_left_beside_a_complete_record_goes(tmp_path):
     queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     _, checkpoint = queue.places(small(), "adhoc", tmp_path)
-    attacked = checkpoint.with_suffix(".attack.safetensors")
-    checkpoint.write_bytes(b"left")
-    attacked.write_bytes(b"left")
+    attacked = [checkpoint.with_suffix(f".attack{kind}.safetensors") for kind in ("", ".rounds")]
+    for path in (checkpoint, *attacked):
+        path.write_bytes(b"left")
     assert not queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())[2]
-    assert not checkpoint.exists() and not attacked.exists()
+    assert not any(path.exists() for path in (checkpoint, *attacked))
 
 
 def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
