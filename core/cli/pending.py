@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from core.checks import check_number
 from core.cli.app import fail_where
 from core.errors import InputError
 from core.files import make_folder
@@ -26,8 +27,7 @@ def run_queue(
     from core.federation import Runtime
 
     minutes = 60.0 if minutes is None else minutes
-    if not minutes > 0:
-        raise InputError(f"--minutes must be more than 0, not {minutes:g}")
+    check_number("--minutes", minutes, 0, above=True)
     if gpus_per_run is not None and not (on or "").startswith("ray"):
         raise InputError("--gpus-per-run belongs to --on ray")
     if out is not None:

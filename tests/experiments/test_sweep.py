@@ -20,6 +20,7 @@ from core.experiments.source import code_version
 from core.experiments.sweep import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
 from core.experiments.sweep.local import LocalWorkers
 from core.federation import Runtime
+from core.files import alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -291,6 +292,30 @@ def test_shards_part_the_queue():
 def test_unknown_places_are_refused(text):
     with pytest.raises(InputError, match="local:2"):
         workers(text)
+
+
+@pytest.mark.parametrize("share", [-1.0, float("nan"), float("inf"), 1.5])
+def test_what_is_no_share_of_a_gpu_is_refused(share):
+    with pytest.raises(InputError, match=r"--gpus-per-run .*must be a (whole )?number"):
+        workers("ray", share)
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_sweep_without_workers_does_not_wait_for_ever(capacity, tmp_path):
+    where = Book(capacity)
+    with pytest.raises(InputError, match="no worker has what a run asks for"):
+        run([item(0)], where, tmp_path)
+    assert where.stopped
+
+
+def test_a_run_that_another_process_is_at_is_no_failure(tmp_path):
+    """As in the queue: it is left to that one."""
+    one = item(0)
+    lock = queue.places(one.experiment, one.paper, tmp_path)[1].with_suffix(".lock")
+    progress = Progress(one)
+    with alone(lock, "this test"):
+        progress.settle(perform(Task(one, tmp_path, "cpu", "float32", None)))
+    assert progress.state == "cut" and "another process is at" in display.line(progress)
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch):

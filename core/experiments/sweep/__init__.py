@@ -16,11 +16,13 @@ from typing import Any, Protocol
 
 import attrs
 
+from core.checks import check_number
 from core.errors import InputError, one_line
 from core.experiments.queue import Pending, failed_before, measure, places
 from core.experiments.record import Record
 from core.experiments.source import check_code, code_version
 from core.federation import Runtime
+from core.files import Busy
 from core.metrics import headline
 
 #: how many lost workers a run survives
@@ -47,8 +49,10 @@ class Task:
     code: str = attrs.field(factory=code_version)
 
 
-def perform(task: Task) -> Record | str:
-    """One run to its record, or as far as the time goes; one line where it failed."""
+def perform(task: Task) -> Record | Busy | str:
+    """One run to its record, or as far as the time goes; Busy where another process is at it, and one
+    line where it failed.
+    """
     experiment, paper = task.item.experiment, task.item.paper
     deadline = None if task.until is None else time.monotonic() + task.until - time.time()
     try:
@@ -57,6 +61,8 @@ def perform(task: Task) -> Record | str:
             return "it failed before with the same code"
         runtime = Runtime.choose(task.device, task.precision)
         return measure(experiment, paper, out=task.out, runtime=runtime, deadline=deadline)[0]
+    except Busy as error:
+        return error
     except Exception as error:  # whatever ends one run, the others have their turn
         return one_line(error)
 
@@ -68,7 +74,7 @@ class Workers(Protocol):
     def capacity(self) -> int:
         """Tasks that may run at once, now."""
 
-    def submit(self, function: Callable[[Task], Record | str], task: Task) -> Any:
+    def submit(self, function: Callable[[Task], Record | Busy | str], task: Task) -> Any:
         """Begin a task; hands out what it is called from now on."""
 
     def finished(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, Any]]:
@@ -80,7 +86,9 @@ class Workers(Protocol):
 
 @attrs.define(eq=False)
 class Progress:
-    """How a run stands: "queued", "running", "complete", "cut" (by the clock) or "failed"."""
+    """How a run stands: "queued", "running", "complete", "cut" (by the clock, or as another process is
+    at it) or "failed".
+    """
 
     item: Pending
     state: str = "queued"
@@ -102,6 +110,8 @@ class Progress:
         if isinstance(outcome, Record):
             self.state = "complete" if outcome.status == "complete" else "cut"
             self.look(outcome)
+        elif isinstance(outcome, Busy):
+            self.state, self.reason = "cut", str(outcome)
         elif isinstance(outcome, Lost) and self.losses < LOSSES:
             self.state, self.losses = "queued", self.losses + 1
         else:
@@ -126,7 +136,7 @@ def sweep(
     table = [Progress(item) for item in items]
     waiting, running = deque(table), dict[Any, Progress]()
     try:
-        if table and not workers.capacity:
+        if table and workers.capacity < 1:
             raise InputError("no worker has what a run asks for; see --gpus-per-run")
         while waiting or running:
             if until is not None and time.time() > until:
@@ -158,8 +168,12 @@ def workers(on: str, gpus_per_run: float = 0.0) -> Workers:
     """The workers that a text names: `local:2`, `ray` (the cluster of RAY_ADDRESS, or the one that
     runs on this machine) or `ray://host:10001`.
 
-    Raises InputError for another text, and where Ray is not installed or does not answer.
+    Raises InputError for another text, for what is no share of a GPU, and where Ray is not installed
+    or does not answer.
     """
+    check_number("--gpus-per-run", gpus_per_run, 0)
+    if gpus_per_run > 1 and gpus_per_run % 1:  # Ray's own rule
+        raise InputError(f"--gpus-per-run above 1 must be a whole number, not {gpus_per_run:g}")
     kind, _, rest = on.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):
         from core.experiments.sweep.local import LocalWorkers
