@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from core.checks import check_number
 from core.cli.app import Device, Precision, app, fail_where, pairs
 from core.errors import InputError, listed, printable
 
@@ -188,6 +189,8 @@ def gpu_check(
     from core.federation import Runtime
     from core.files import write_json
 
+    check_number("--minutes", minutes, 0, above=True)
+
     def keep(found: dict[str, Any]) -> None:
         write_json(out, found)
         kind, told = list(found["summary"].items())[-1]
@@ -201,7 +204,8 @@ def gpu_check(
 
 def _line(kind: str, told: dict[str, Any]) -> str:
     """How many of a kind went well, and which did not."""
-    rest = (f"; {how}: {', '.join(told[how])}" for how in ("failed", "cut") if told[how])
+    ways = [how for how in ("failed", "skipped", "cut") if told[how]]
+    rest = (f"; {how}: {', '.join(told[how])}" for how in ways)
     return f"{kind}: {told['ok']} ok{''.join(rest)}"
 
 

@@ -78,7 +78,7 @@ def check(
 
     Returns plain data: the machine; for each algorithm its seconds, accuracy and, on a GPU, how often
     the host waited for it; for each test, bench and the run what it gave; and a `summary`: how many
-    of each were "ok", and which "failed" or were "cut" because their time was up.
+    of each were "ok", and which "failed", were "skipped", or were "cut" because their time was up.
     """
     start = time.monotonic()
     found: dict[str, Any] = {"environment": runtime.describe(), "summary": {}}
@@ -111,9 +111,10 @@ def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _summary(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """How many of these went well, and the names of those that did not or were cut short."""
-    failed, cut = ([name for name in found if mark in found[name]] for mark in ("error", "cut"))
-    return {"ok": len(found) - len(failed) - len(cut), "failed": failed, "cut": cut}
+    """How many of these went well, and the names of those that did not, by how they ended."""
+    marks = {"failed": "error", "skipped": "skipped", "cut": "cut"}
+    rest = {how: [name for name in found if mark in found[name]] for how, mark in marks.items()}
+    return {"ok": len(found) - sum(map(len, rest.values())), **rest}
 
 
 def _output(told: list[str], limit: float) -> tuple[str, dict[str, str]]:
@@ -186,10 +187,12 @@ def _tests(limit: float) -> dict[str, Any]:
 
 
 def _case(case: ElementTree.Element) -> dict[str, Any]:
-    """How long a test took, and what it failed with."""
-    took: dict[str, Any] = {"seconds": float(case.get("time", 0))}
-    wrong = [each.get("message", "") for kind in ("failure", "error") for each in case.iter(kind)]
-    return took | ({"error": wrong[0]} if wrong else {})
+    """How long a test took, and what it failed with, or why it was skipped."""
+    found: dict[str, Any] = {"seconds": float(case.get("time", 0))}
+    for kind, mark in (("failure", "error"), ("error", "error"), ("skipped", "skipped")):
+        if (each := case.find(kind)) is not None:
+            return found | {mark: each.get("message", "")}
+    return found
 
 
 def small(name: str) -> Experiment:

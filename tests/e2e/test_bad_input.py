@@ -147,6 +147,13 @@ CASES = {
     "a network for pixels and one class": (run_with("--model", "unet"), "take convnet"),
     "minutes that are no number": (["run", "--pending", "--minutes", "nan"], "minutes"),
     **{
+        f"a check of a GPU in {minutes} minutes": (
+            ["gpu-check", "--device", "cpu", "--minutes", minutes],
+            "--minutes must be a number above 0",
+        )
+        for minutes in ("0", "-5", "nan")
+    },
+    **{
         f"{mode[0]} and {option}": (["run", *mode, option, text], option)
         for mode in (["--cell", "reference/1/FedAvg/mnist-0.05"], ["--pending"])
         for option, text in {

@@ -26,17 +26,26 @@ elif sys.argv[1] == "bilevel":
 else:
     subprocess.run(["sleep", "60"])
 """
+CASES = """
+import pytest
+def test_right(): pass
+def test_wrong(): assert 1 == 2
+@pytest.mark.skip("no such GPU")
+def test_elsewhere(): pass
+"""
 
 
 @pytest.fixture
 def two(monkeypatch, tmp_path):
-    """Two algorithms, three benches, two tests: of each some fail, and one bench takes too long."""
+    """Two algorithms, three benches, three tests: of each some fail, one bench takes too long and one
+    test is skipped.
+    """
     monkeypatch.setattr(gpu, "EACH", TWO + gpu.EACH)
     monkeypatch.setattr(gpu, "MEASURED", ("condensation", "bilevel", "run"))
     monkeypatch.setattr(gpu, "MEASURE", BENCH)
     monkeypatch.setattr(gpu.queue, "pending", lambda profile: [])
     file = tmp_path / "test_it.py"
-    file.write_text("def test_right(): pass\ndef test_wrong(): assert 1 == 2\n")
+    file.write_text(CASES)
     monkeypatch.setattr(gpu, "TESTS", file)
 
 
@@ -55,14 +64,15 @@ def test_what_fails_is_told_and_counted_and_stops_nothing(two, monkeypatch):
     }
     assert "error" not in found["tests"]["test_right"]
     assert "assert 1 == 2" in found["tests"]["test_wrong"]["error"]
-    assert found["tests"].keys() == {"test_right", "test_wrong"}
+    assert found["tests"]["test_elsewhere"]["skipped"] == "no such GPU"
+    assert found["tests"].keys() == {"test_right", "test_wrong", "test_elsewhere"}
     assert "data are missing" in found["paper"]["error"]
     assert found["environment"]["device"] == "cpu"
     assert found["summary"] == {
-        "algorithms": {"ok": 1, "failed": ["no_such_algorithm"], "cut": []},
-        "tests": {"ok": 1, "failed": ["test_wrong"], "cut": []},
-        "benches": {"ok": 1, "failed": ["bilevel"], "cut": ["run"]},
-        "paper": {"ok": 0, "failed": ["run"], "cut": []},
+        "algorithms": {"ok": 1, "failed": ["no_such_algorithm"], "skipped": [], "cut": []},
+        "tests": {"ok": 1, "failed": ["test_wrong"], "skipped": ["test_elsewhere"], "cut": []},
+        "benches": {"ok": 1, "failed": ["bilevel"], "skipped": [], "cut": ["run"]},
+        "paper": {"ok": 0, "failed": ["run"], "skipped": [], "cut": []},
     }
     assert time.monotonic() - start < 55  # nobody waits for the bench that was cut
 
@@ -71,7 +81,12 @@ def test_what_fails_is_told_and_counted_and_stops_nothing(two, monkeypatch):
 def test_the_verb_ends_with_status_1_where_something_failed(bad, monkeypatch, tmp_path, capsys):
     kinds = {"algorithms": "fedavg", "tests": "test_right", "benches": "bilevel", "paper": "run"}
     summary = {
-        kind: {"ok": int(name != bad), "failed": [name] if name == bad else [], "cut": []}
+        kind: {
+            "ok": int(name != bad),
+            "failed": [name] if name == bad else [],
+            "skipped": [],
+            "cut": [],
+        }
         for kind, name in kinds.items()
     }
     monkeypatch.setattr(gpu, "check", lambda *_: {"summary": summary})
@@ -127,16 +142,19 @@ def test_tests_that_cannot_be_run_at_all_have_failed(two, monkeypatch):
 
 
 def test_the_command_tells_what_failed(monkeypatch, tmp_path, capsys):
-    each = {"ok": 1, "failed": ["moon", "dsa"], "cut": []}
+    each = {"ok": 1, "failed": ["moon", "dsa"], "skipped": ["dc"], "cut": []}
     found = {
         "seconds": 1.0,
-        "summary": {"algorithms": each, "benches": {"ok": 2, "failed": [], "cut": ["run"]}},
+        "summary": {
+            "algorithms": each,
+            "benches": {"ok": 2, "failed": [], "skipped": [], "cut": ["run"]},
+        },
     }
     out = tmp_path / "out.json"
     monkeypatch.setattr(gpu, "check", lambda runtime, minutes, keep: keep(found) or found)
     assert main(["gpu-check", "--device", "cpu", "--out", str(out)]) == 1
     said = capsys.readouterr().out
-    assert "algorithms: 1 ok; failed: moon, dsa\nbenches: 2 ok; cut: run\n" in said
+    assert "algorithms: 1 ok; failed: moon, dsa; skipped: dc\nbenches: 2 ok; cut: run\n" in said
     assert json.loads(out.read_text()) == found
 
 
