@@ -50,8 +50,8 @@ class Record:
     metrics: dict[str, float] = attrs.field(factory=dict)
     bytes: dict[str, dict[str, int]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
-    #: the most bytes held at once: by tensors on a GPU, by the whole process on a CPU, on macOS also
-    #: before the run began; 0: not measured
+    #: the most bytes held at once, also before it was resumed: by tensors on a GPU, by the whole
+    #: process on a CPU, on macOS also before the run began; 0: not measured
     peak_memory: int = 0
     #: SHA-256 of the file in which the partition is written down; "": it is drawn, or the record is
     #: older than this field

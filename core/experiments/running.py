@@ -218,7 +218,7 @@ def _taken(
                 bar.initial = result.round
                 _show(bar, result)
                 continue
-            kept.peak_memory = runtime.peak_memory()
+            kept.peak_memory = max(result.peak_memory, runtime.peak_memory())
             if record:
                 kept.save(record)
             _show(bar, result)

@@ -23,12 +23,13 @@ from core.files import FileError, damaged, read_tensors, write_tensors
 @attrs.frozen
 class Checkpoint:
     """A place to resume from: the state after a round, with the results of that round and all
-    before it.
+    before it, and the most bytes that the run has held so far.
     """
 
     state: State
     ledger: Ledger
     history: list[dict[str, Any]]
+    peak_memory: int = 0
 
 
 def save(
@@ -48,6 +49,7 @@ def save(
         "meta": checkpoint.state.meta,
         "ledger": checkpoint.ledger.rounds,
         "history": checkpoint.history,
+        "peak_memory": checkpoint.peak_memory,
         "same": {name: one for name, one in same.items() if name != one},
     }
     plain = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
@@ -81,7 +83,7 @@ def restore(
         client.memory.update(take(f"client/{client.id}/", tensors))
     state = State(task, take("state/", tensors), facts["meta"])
     ledger = Ledger(facts["ledger"], task.runtime.device)
-    return Checkpoint(state, ledger, facts["history"])
+    return Checkpoint(state, ledger, facts["history"], facts["peak_memory"])
 
 
 def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:

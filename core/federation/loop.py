@@ -39,16 +39,18 @@ class RoundResult:
     refused: dict[str, str] = attrs.field(factory=dict)
     #: whether the next result is at hand too: it comes from a checkpoint
     followed: bool = False
+    #: the most bytes held at once so far, also before the run was resumed; see `Runtime.peak_memory`
+    peak_memory: int = 0
 
     @classmethod
     def of(
-        cls, number: int, metrics: dict[str, float], state: State, ledger: Ledger
+        cls, number: int, metrics: dict[str, float], state: State, ledger: Ledger, peak: int
     ) -> RoundResult:
         """The result of the round that the ledger has counted last."""
         last = ledger.rounds[-1]
         up, down = ledger.nbytes("up"), ledger.nbytes("down")
-        refused = last.get("refused", {})
-        return cls(number, metrics, up, down, last["seconds"], state, ledger, refused)
+        seconds, refused = last["seconds"], last.get("refused", {})
+        return cls(number, metrics, up, down, seconds, state, ledger, refused, peak_memory=peak)
 
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
@@ -107,10 +109,10 @@ def rounds(
     if saved is None:
         state = algorithm.initialise(task, rng.at("initialise"))
         saved = Checkpoint(state, Ledger(device=task.runtime.device), [])
-    state, ledger, history = saved.state, saved.ledger, saved.history
+    state, ledger, history, peak = saved.state, saved.ledger, saved.history, saved.peak_memory
     for row in list(history):  # each with what had crossed the network by then
-        then = Ledger(ledger.rounds[: row["round"]])
-        yield RoundResult(**row, state=state, ledger=then, followed=row is not history[-1])
+        then, more = Ledger(ledger.rounds[: row["round"]]), row is not history[-1]
+        yield RoundResult(**row, state=state, ledger=then, followed=more, peak_memory=peak)
 
     for number in range(len(history) + 1, schedule.rounds + 1):
         here = rng.at("round", number)
@@ -121,10 +123,11 @@ def rounds(
         if schedule.tests(number):
             with ledger.timed("evaluate"):
                 metrics = tested(algorithm, task, state, number)
-        result = RoundResult.of(number, metrics, state, ledger)
+        peak = max(peak, task.runtime.peak_memory())
+        result = RoundResult.of(number, metrics, state, ledger, peak)
         history.append(result.row())
         if checkpoint:
-            checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history), clients)
+            checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history, peak), clients)
         yield result
 
 

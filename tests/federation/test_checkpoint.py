@@ -72,6 +72,16 @@ def test_what_was_done_stays_in_the_record_where_time_is_up_at_once(tmp_path, mo
     assert saves == [3, 3, 4, 5, 5]
 
 
+def test_the_most_memory_of_a_part_before_is_that_of_the_run(tmp_path, monkeypatch):
+    files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Runtime, "peak_memory", lambda self: 2**40)
+        run(TINY, runtime=Runtime(), deadline=time.monotonic(), **files)
+    assert run(TINY, runtime=Runtime(), deadline=time.monotonic(), **files).status == "running"
+    assert Record.load(files["record"]).peak_memory == 2**40
+    assert run(TINY, runtime=Runtime(), **files).peak_memory == 2**40
+
+
 def test_precisions_are_not_mixed(files):
     refused(
         files,
