@@ -104,8 +104,8 @@ class Runtime:
         threads (`MOST_RUNS` at most), each on one core, so that a result does not depend on how many
         there are; a GPU takes one after the other.
 
-        The function must leave alone what the others use. After an error or Ctrl-C what is under way
-        still ends, but nobody waits for it, and nothing else begins.
+        The function must leave alone what the others use. After an error or Ctrl-C nothing else
+        begins; what is under way still ends, for which not the caller waits but Python when it exits.
         """
         threads = torch.get_num_threads()
         if self.device.type != "cpu" or threads == 1:

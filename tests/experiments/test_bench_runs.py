@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from core.algorithms.fedavg import FedAvg
 from core.algorithms.fediod import FedIOD
 from core.errors import InputError
 from core.experiments import bench
@@ -239,6 +240,24 @@ def test_rounds_with_many_clients_are_timed(monkeypatch):
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "clients", "environment": described, **found})
     assert text.count("MB at most") == 2
+
+
+def test_precisions_are_compared_for_what_a_method_says_of_itself(monkeypatch):
+    """The tasks that a class states are not those of the classes made from it."""
+
+    class Own(FedAvg):
+        pass
+
+    class ForPixels(Own):
+        learns = ("segmentation",)
+
+    class Again(ForPixels):
+        pass
+
+    kinds = {"own": Own, "pixels": ForPixels, "again": Again}
+    monkeypatch.setattr(precision.algorithms, "names", lambda: list(kinds))
+    monkeypatch.setattr(precision.algorithms, "find", kinds.__getitem__)
+    assert precision.methods() == ["own", "again"]
 
 
 def test_precisions_are_compared_on_the_same_runs(monkeypatch):

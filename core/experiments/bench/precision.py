@@ -38,7 +38,8 @@ SHORTER: dict[str, dict[str, Any]] = {
 
 def methods() -> list[str]:
     """All that tell what an image shows."""
-    return [name for name in algorithms.names() if "classification" in algorithms.find(name).learns]
+    names = algorithms.names()
+    return [name for name in names if "classification" in algorithms.find(name).serves()]
 
 
 def experiment(name: str, dataset: str, seed: int) -> Experiment:
