@@ -22,6 +22,25 @@ Shown = Annotated[
         help="quick, laptop, converged or paper; default: the one at which the table shows the cell."
     ),
 ]
+TableName = Annotated[
+    str | None,
+    typer.Argument(
+        help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables; default: list all."
+    ),
+]
+TableProfile = Annotated[
+    str | None,
+    typer.Option(
+        help="quick, laptop, converged or paper; default: for each column the one at which most of it "
+        "is measured."
+    ),
+]
+MoreRecords = Annotated[
+    Path | None,
+    typer.Option(
+        "--records", help="A folder that was given to run as --out: its records count too."
+    ),
+]
 #: columns of a table in the terminal
 SHOWN = [
     "row", "column", "metric", "printed", "measured", "std", "seeds", "profile", "difference", "verdict",
@@ -48,28 +67,7 @@ def algorithms_(
 
 
 @app.command()
-def table(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables; default: list "
-            "all."
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            help="quick, laptop, converged or paper; default: for each column the one at which most "
-            "of it is measured."
-        ),
-    ] = None,
-    also: Annotated[
-        Path | None,
-        typer.Option(
-            "--records", help="A folder that was given to run as --out: its records count too."
-        ),
-    ] = None,
-) -> None:
+def table(name: TableName = None, profile: TableProfile = None, also: MoreRecords = None) -> None:
     """Print a table: published number, measured mean and deviation, seeds, profile, difference,
     verdict; then what is to be known of it.
 

@@ -235,15 +235,20 @@ def run(
     if named := [_option(name) for name, value in queued.items() if value is not None]:
         raise InputError(f"{named[0]} belongs to --pending")
     if cell is None:
-        from core.experiments.record import ADHOC
-
-        _measure(_stated(profile, single, seed), ADHOC, out, how)
+        _measure(_stated(profile, single, seed), out, how)
     else:
-        from core.experiments import TableSpec
-
         _alone("--cell", single)
-        found = TableSpec.find_cell(cell, profile)
-        _measure(found.chosen(seed, free=out is not None), found.paper, out, how, found)
+        _measure_cell(cell, profile, seed, out, how)
+
+
+def _measure_cell(
+    cell: str, profile: str, seeds: list[int] | None, out: Path | None, how: dict[str, str]
+) -> None:
+    """Run a cell of a table at a profile, with all its seeds or these."""
+    from core.experiments import TableSpec
+
+    found = TableSpec.find_cell(cell, profile)
+    _measure(found.chosen(seeds, free=out is not None), out, how, found)
 
 
 def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
@@ -314,7 +319,7 @@ def _measured_before(record: Any) -> str:
 
 
 def _measure(
-    experiments: list[Any], paper: str, out: Path | None, how: dict[str, str], cell: Any = None
+    experiments: list[Any], out: Path | None, how: dict[str, str], cell: Any = None
 ) -> None:
     """Run experiments one after the other and say what came out, of a cell beside what is printed. One
     that diverges does not stop the others.
@@ -322,12 +327,14 @@ def _measure(
     from core.errors import Diverged
     from core.experiments import queue
     from core.experiments.profiles import Profile as Profiles
+    from core.experiments.record import ADHOC
     from core.federation import Runtime, UploadError
     from core.report.summary import in_columns, summary_frame
 
     if out is not None:
         make_folder(out, "--out")
     runtime, added, failed, done = Runtime.choose(**how), False, [], []
+    paper = cell.paper if cell else ADHOC
     stale = _by_other_code(paper)
     for experiment in experiments:
         try:

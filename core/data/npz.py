@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -153,6 +153,26 @@ def _split(
     return Split(images, labels, centre)
 
 
+def _numbered(splits: Sequence[Split], path: Path) -> tuple[str, ...]:
+    """The numbers up to the largest label, where classes have no names; the first split is the one to
+    train on.
+    """
+    tops = [int(split.labels.max()) for split in splits if len(split)]
+    largest, samples = max(tops, default=0), len(splits[0])
+    if largest >= samples > 0:
+        raise InputError(
+            f"{path}: labels go up to {largest} although there are {samples} training images"
+        )
+    if tops and not any((split.labels == 0).any() for split in splits):
+        raise InputError(
+            f"{path}: no image has the label 0; count labels from 0, or name the classes in an array "
+            "'classes'"
+        )
+    if tops and not largest:
+        raise InputError(f"{path}: all images are of one class; there is nothing to tell apart")
+    return tuple(str(label) for label in range(largest + 1))
+
+
 def save_npz(path: Path, data: Dataset) -> None:
     """Write a set of colour images with up to 256 classes to `path`, whole or not at all."""
     arrays = {"classes": np.array(data.classes)}
@@ -197,26 +217,7 @@ def load_npz(
         count = len(names) if names else None
         train, val, test = (_split(arrays, word, path, count) for word in ("train", "val", "test"))
     assert train is not None and test is not None  # NEEDED
-    if names is None:
-        tops = [
-            int(split.labels.max())
-            for split in (train, val, test)
-            if split is not None and len(split)
-        ]
-        if max(tops, default=0) >= len(train) > 0:
-            raise InputError(
-                f"{path}: labels go up to {max(tops)} although there are {len(train)} training images"
-            )
-        if tops and not any(
-            (split.labels == 0).any() for split in (train, val, test) if split is not None
-        ):
-            raise InputError(
-                f"{path}: no image has the label 0; count labels from 0, or name the classes in an array "
-                "'classes'"
-            )
-        names = tuple(str(label) for label in range(max(tops, default=0) + 1))
-        if tops and len(names) < 2:
-            raise InputError(f"{path}: all images are of one class; there is nothing to tell apart")
+    names = names or _numbered([split for split in (train, val, test) if split is not None], path)
     if size is not None and train.images.shape[2] != size:
         raise InputError(f"{path} holds images of {train.images.shape[2]} pixels, not {size}")
     return assemble(name, train, val, test, names, mean, std, path)

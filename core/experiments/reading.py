@@ -47,15 +47,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
     Raises InputError, naming the file and the key.
     """
-    data, where = read_yaml(path), short(path)
-    check_keys(data, _TABLE_KEYS, where)
-    for key in ("paper", "table", "title", "rows", "columns"):
-        if key not in data:
-            raise InputError(f"{where} has no {key!r}")
-    if (data["paper"], str(data["table"])) != (path.parent.name, path.stem):
-        raise InputError(
-            f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree"
-        )
+    data, where = _stated(path), short(path)
     metrics = _metrics(data, where)
     defaults = Layer.read(data.get("defaults"), f"{where}, defaults")
     check_keys(defaults.fields, FIELDS - {"algorithm"}, defaults.where)
@@ -88,6 +80,20 @@ def read_table(path: Path) -> dict[str, Any]:
         "note": _text(data["note"], f"{where}, note") if "note" in data else None,
         "path": path,
     }
+
+
+def _stated(path: Path) -> dict[str, Any]:
+    """What a table's file states, with no key that is unknown or missing, and the name of the file."""
+    data, where = read_yaml(path), short(path)
+    check_keys(data, _TABLE_KEYS, where)
+    for key in ("paper", "table", "title", "rows", "columns"):
+        if key not in data:
+            raise InputError(f"{where} has no {key!r}")
+    if (data["paper"], str(data["table"])) != (path.parent.name, path.stem):
+        raise InputError(
+            f"{where} says it is table {data['table']} of {data['paper']}; file and text must agree"
+        )
+    return data
 
 
 Part = TypeVar("Part")

@@ -105,7 +105,7 @@ class Runtime:
         there are; a GPU takes one after the other.
 
         The function must leave alone what the others use. After an error or Ctrl-C nothing else
-        begins; what is under way still ends, for which not the caller waits but Python when it exits.
+        begins. What is under way still ends: the caller goes on, and Python waits for it at its exit.
         """
         threads = torch.get_num_threads()
         if self.device.type != "cpu" or threads == 1:
