@@ -193,9 +193,9 @@ def available(root: str | Path | None = None) -> list[DatasetInfo]:
     return rows
 
 
-def no_data(root: str | Path | None = None) -> dict[str, str]:
+def no_data() -> dict[str, str]:
     """The user's own npz files in the data folder that are no data set, by name, and why."""
-    return {path.name: wrong for path, wrong in _yours(data_root(root)) if wrong}
+    return {path.name: wrong for path, wrong in _yours(data_root()) if wrong}
 
 
 def _yours(folder: Path) -> Iterator[tuple[Path, str]]:

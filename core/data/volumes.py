@@ -38,10 +38,14 @@ def nifti(path: Path) -> np.ndarray:
         raise _damaged(path, error) from None
 
 
-def hdf5(path: Path, name: str = "reconstruction_rss") -> np.ndarray:
-    """The slices (N, H, W) under `name` in an HDF5 file, by default fastMRI's reference images.
+#: the name of fastMRI's reference images in its files
+REFERENCE = "reconstruction_rss"
 
-    Raises InputError as `nifti` does, and for a file without that name.
+
+def hdf5(path: Path) -> np.ndarray:
+    """The slices (N, H, W) of fastMRI's reference images in an HDF5 file.
+
+    Raises InputError as `nifti` does, and for a file without them.
     """
     try:
         import h5py
@@ -50,12 +54,12 @@ def hdf5(path: Path, name: str = "reconstruction_rss") -> np.ndarray:
     _there(path)
     try:
         with h5py.File(path, "r") as file:
-            if not isinstance(file.get(name), h5py.Dataset):
+            if not isinstance(file.get(REFERENCE), h5py.Dataset):
                 raise InputError(
-                    f"{path} has no {name!r}; it holds: {', '.join(file) or 'nothing'}"
+                    f"{path} has no {REFERENCE!r}; it holds: {', '.join(file) or 'nothing'}"
                 )
-            _three(file[name].shape, path)
-            return _finite(file[name][()], path)
+            _three(file[REFERENCE].shape, path)
+            return _finite(file[REFERENCE][()], path)
     except InputError:
         raise
     except Exception as error:

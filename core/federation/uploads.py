@@ -40,7 +40,6 @@ def check_upload(
     client_id: int,
     *,
     samples: int | None = None,
-    update_norm: float = UPDATE_NORM,
 ) -> Message:
     """Hand on an upload that has exactly the announced form, or raise UploadError.
 
@@ -51,7 +50,7 @@ def check_upload(
     reason = _misshapen(message, tensors, meta, samples)
     if not reason:
         (seen,) = looks([message], tensors)
-        reason = _unsound(seen, tensors, samples, update_norm)
+        reason = _unsound(seen, tensors, samples, UPDATE_NORM)
     if reason:
         raise _refusal(client_id, reason)
     return message

@@ -28,6 +28,8 @@ from core.federation import Client
 
 APP = REPOSITORY / "hospitals"
 HOST = "127.0.0.1"
+#: seconds within which a SuperLink has to listen
+STARTS = 120.0
 
 
 def free_port() -> int:
@@ -131,7 +133,7 @@ class Deployment:
             raise InputError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
-    def superlink(self, *, simulated: bool = False, seconds: float = 120.0) -> None:
+    def superlink(self, *, simulated: bool = False) -> None:
         """Start the server's end and wait until it listens; a simulated federation needs no nodes."""
         keys_ = self.folder / "keys"
         self.start(
@@ -143,7 +145,7 @@ class Deployment:
             *("--simulation" if simulated else "--enable-supernode-auth",),
             "--disable-runtime-dependency-installation",
         )
-        end = time.monotonic() + seconds
+        end = time.monotonic() + STARTS
         while True:
             try:
                 socket.create_connection((HOST, self.port), 1).close()
