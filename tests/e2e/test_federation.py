@@ -3,13 +3,16 @@ authentication. One of the nodes is killed in the middle of a round, and a stran
 Flower's simulation.
 """
 
+import json
 import os
 import signal
+import subprocess
 import time
 
 import attrs
 import pytest
 
+from core.errors import InputError
 from core.experiments import Experiment, run
 from core.federation import Runtime
 
@@ -90,3 +93,17 @@ def test_a_simulated_run_ends_with_the_record_of_one_process(tmp_path):
     assert record.status == "complete"
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
     assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_fails_before_its_first_round_is_not_waited_for(tmp_path, monkeypatch):
+    """Its ServerApp ends and the SuperLink goes on; what Flower 1.41 answers to `flwr ls`."""
+    run = {"status": "finished:failed", "status-details": "ServerApp failed: clients [0] are away"}
+    answer = subprocess.CompletedProcess([], 0, json.dumps({"success": True, "runs": [run]}), "")
+    monkeypatch.setattr(
+        "core.experiments.flower.deployment.subprocess.run", lambda *_, **__: answer
+    )
+    monkeypatch.setattr("core.experiments.flower.demo.FIRST_ROUND", 1.0)
+    said = r"no round is on record after 1 s; Flower says: finished:failed, .*\[0\] are away"
+    with pytest.raises(InputError, match=said):
+        follow(Deployment(tmp_path), tmp_path / "record.json", 3)

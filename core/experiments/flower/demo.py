@@ -24,6 +24,8 @@ from core.federation import Client, Runtime, Task, distribute
 HOSPITALS = 3
 #: images of a hospital, so that the demonstration ends while one looks on
 MOST = 300
+#: seconds within which the first round must be on record: Flower begins, the nodes come, all compute
+FIRST_ROUND = 900.0
 #: two blocks: a third one would leave one pixel of the digits' eight
 MODEL = {"width": 32, "depth": 2}
 
@@ -85,9 +87,10 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
     """Print a line for every round; the record when it is complete.
 
     A node that ends is started again, as a service manager would do it: the server takes it back
-    when it has missed the old one's sign of life.
+    when it has missed the old one's sign of life. Raises InputError where the SuperLink ends, and
+    where no round is on record after `FIRST_ROUND` seconds.
     """
-    shown, again = 0, 0.0
+    shown, again, end = 0, 0.0, time.monotonic() + FIRST_ROUND
     while True:
         record = Record.load(path) if path.exists() else None
         for row in record.rounds[shown:] if record else ():
@@ -101,6 +104,10 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
         ended = [name for name, one in deployment.processes.items() if one.poll() is not None]
         if "superlink" in ended:
             raise InputError(f"the server ended; see {deployment.folder / 'superlink.log'}")
+        if record is None and time.monotonic() > end:
+            raise InputError(
+                f"no round is on record after {FIRST_ROUND:g} s; Flower says: {deployment.status()}"
+            )
         if ended and time.monotonic() > again:
             again = time.monotonic() + 5
             for name in ended:

@@ -176,6 +176,11 @@ class Deployment:
             *("--host", HOST, "--port", str(free_port()), "--node-config", config),
         )
 
+    def status(self) -> str:
+        """What Flower says of the last run: how it stands, and why it ended."""
+        run = json.loads(self.command("ls", "demo", "--format", "json"))["runs"][0]
+        return ", ".join(filter(None, [run["status"], run["status-details"]]))
+
     def run(self, experiment: Experiment, **config: str | float | bool) -> Path:
         """Begin a run; the file in which its record will stand."""
         return self._run(experiment, {"server-data": str(self.folder / "server"), **config})
