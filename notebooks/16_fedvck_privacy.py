@@ -294,7 +294,7 @@ Markdown(
 # last row of Table 12 gives FedVCK's server, and with it the attacker, ten times as many.
 #
 # The defence rate moves in steps of one client in ten. Where two methods are equally many clients apart in every seed,
-# the interval of their difference has no width; such a pair decides nothing.
+# nothing is known of how their difference spreads; such a pair decides nothing.
 
 # %%
 table("fedvck", 6, best)

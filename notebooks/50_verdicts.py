@@ -98,9 +98,10 @@ Markdown(
 # where one lead is far below zero, or many are a little below. A true claim fails so in at most one case of twenty. Each
 # rival is a comparison of its own.
 #
-# *Few seeds.* With one seed there is no interval. Such a comparison cannot refute a claim, but it keeps one from holding.
-# Three seeds do not refute much either. Of some 25 comparisons one would have to have $p < 0.002$. With two degrees of
-# freedom that is a lead sixteen standard errors below zero. So *unclear* is no praise.
+# *Few seeds.* With one seed, or the same lead in all, nothing is known of the spread, and there is no interval. Such a
+# comparison cannot refute a claim, but it keeps one from holding. Bytes are exact: there the same lead in all seeds is
+# the true one. Three seeds do not refute much either. Of some 25 comparisons one would have to have $p < 0.002$. With
+# two degrees of freedom that is a lead sixteen standard errors below zero. So *unclear* is no praise.
 #
 # *In the tables below.* They count columns and measures, and show the lead over the best rival of each. *Behind* are those
 # where the interval of some rival, taken by itself, lies on the wrong side of zero. A claim may be behind in all columns

@@ -48,8 +48,8 @@ tally().T
 # ## Orders
 #
 # Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one.
-# It is the mean over seeds, with its 95% interval, which has no width where all seeds give the same tau; pairs that are
-# printed within two points of each other do not count.
+# It is the mean over seeds, with its 95% interval; pairs that are printed within two points of each other do not count.
+# With one seed, or the same tau in all, nothing is known of its spread, and the interval is all from -1 to 1.
 
 # %% tags=["hide-output"]
 orders().set_index(["paper", "table", "column", "metric"]).round(2)

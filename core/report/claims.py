@@ -15,6 +15,7 @@ on a page, or are open.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -193,9 +194,13 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
         half = one.interval[2] - one.mean
         best = f", the best of {rivals} rivals," if rivals > 1 else ""
         verb = "leads" if one.mean >= 0 else "trails"
-        # an interval of two seeds would hold nearly everything
+        # an interval of two seeds would hold nearly everything, one without a spread everything
         low, high = sorted(abs(one.mean) + side * half for side in (-1, 1))
-        interval = f" [{low:.{digits}f}, {high:.{digits}f}]" if one.seeds > 2 else ""
+        interval = (
+            f" [{low:.{digits}f}, {high:.{digits}f}]"
+            if one.seeds > 2 and math.isfinite(half)
+            else ""
+        )
         seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
         return (
             f"“{one.cell.row}” {verb} “{one.rival}”{best} by {abs(one.mean):.{digits}f}{unit}{interval} "

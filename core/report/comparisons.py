@@ -15,7 +15,7 @@ from core.experiments.cell import Cell
 from core.experiments.spec import as_list, as_mapping, check_keys
 from core.report.frames import best_cells
 from core.report.intervals import interval, probability
-from core.report.verdict import FULL, budget, by_column, differences, values
+from core.report.verdict import FULL, KINDS, budget, by_column, differences, values
 
 #: of a claim: by how much to lead, whether in most columns only, and from which value on it counts
 RULES = ("by", "most", "least")
@@ -48,12 +48,17 @@ class Lead:
     @property
     def interval(self) -> tuple[float, float, float]:
         """The mean lead over this rival and the ends of its 90% interval over seeds."""
-        return interval(self.gaps[self.rival])
+        return interval(self.gaps[self.rival], exact=self.exact)
 
     @property
     def mean(self) -> float:
         """The mean lead over this rival."""
         return self.interval[0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is compared has no noise, as bytes."""
+        return self.cell.metric in KINDS
 
     @property
     def in_full(self) -> bool:
@@ -62,11 +67,11 @@ class Lead:
 
     def above(self, by: float) -> bool:
         """Whether the 90% interval of the lead over each rival lies above `by`."""
-        return all(interval(each)[1] > by for each in self.gaps.values())
+        return all(interval(each, exact=self.exact)[1] > by for each in self.gaps.values())
 
     def below(self, by: float) -> bool:
         """Whether that of the lead over some rival lies below `by`."""
-        return any(interval(each)[2] < by for each in self.gaps.values())
+        return any(interval(each, exact=self.exact)[2] < by for each in self.gaps.values())
 
 
 def lead_over(
@@ -93,7 +98,7 @@ def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
     5% * i / m. One lead far below counts, or many that are a little below, and true claims are refuted
     in at most 5% of cases, also where comparisons share a side and so rise and fall together. Where a
     row is to lead several rivals, each of them is a comparison, so looking for the best costs nothing.
-    One seed decides nothing.
+    One seed decides nothing, and so does the same lead in all, unless it is exact.
     """
     low = chances(found, by)
     return any(p <= 0.05 * i / len(low) for i, p in enumerate(low, 1))
@@ -103,8 +108,12 @@ def chances(found: Sequence[Lead], by: float) -> list[float]:
     """How likely leads as low are where they are `by` in truth, in rising order; of those that have
     more than one seed.
     """
-    known = [gaps for one in found for gaps in one.gaps.values() if len(gaps) > 1]
-    return sorted(probability(gaps, by) for gaps in known)
+    return sorted(
+        probability(gaps, by, one.exact)
+        for one in found
+        for gaps in one.gaps.values()
+        if len(gaps) > 1
+    )
 
 
 def asked_leads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,7 +74,7 @@ def _in_words(row: Any, digits: int) -> str:
 
 def forest(gaps: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Any:
     """Paired differences, a row for each name, the first above: a dot for each seed, below them their
-    mean with its 90% interval, and a line at zero. One seed has no interval.
+    mean with its 90% interval, and a line at zero. One seed has no interval, nor have equal differences.
 
     Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
     is nothing to draw.
@@ -91,7 +92,7 @@ def forest(gaps: Mapping[str, Sequence[float]], xlabel: str, title: str = "") ->
             mean, low, high = interval(of)
             axes.scatter(of, [row - 0.15] * len(of), 22, seed, alpha=0.8, linewidth=0)
             words = f"{name} {mean:+.1f}"
-            if len(of) > 1:
+            if math.isfinite(low):
                 axes.plot([low, high], [row + 0.15] * 2, color=whole, solid_capstyle="butt")
                 words += f", from {low:+.1f} to {high:+.1f}"
             axes.plot(mean, row + 0.15, "D", color=whole)

@@ -5,6 +5,7 @@ only while the records give their order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from core.report import style
 from core.report.claims import PAPERS
 from core.report.dots import dots
 from core.report.intervals import interval
-from core.report.verdict import differences, in_printed_unit, mean_and_std, values
+from core.report.verdict import KINDS, differences, in_printed_unit, mean_and_std, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,6 +69,8 @@ class Difference:
         digits, sign = style.digits(self.unit), style.difference(self.unit)
         if self.seeds == 1:
             return f"{self.mean:.{digits}f}{sign} (one seed)"
+        if math.isinf(self.high):
+            return f"{self.mean:.{digits}f}{sign} (the same in all {self.seeds} seeds)"
         low, high = f"{self.low:.{digits}f}", f"{self.high:.{digits}f}"
         return f"{self.mean:.{digits}f}{sign} (90% interval {low} to {high}, {self.seeds} seeds)"
 
@@ -170,7 +173,8 @@ def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Mea
         gaps = differences(ours, theirs)
         a, b = (one.published.value if one.published else None for one in (cell, other))
         printed = "–" if a is None or b is None else f"{a - b:.{style.digits(cell.unit)}f}"
-        return Difference(*interval(gaps), len(gaps), cell.unit, printed)
+        ends = interval(gaps, exact=cell.metric in KINDS)
+        return Difference(*ends, len(gaps), cell.unit, printed)
     cell, by_seed = _values(name, profile, known)
     printed = cell.published.text if cell.published else "–"
     return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)

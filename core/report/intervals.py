@@ -105,47 +105,60 @@ class Comparison:
         return None
 
 
-def interval(differences: Sequence[float], confidence: float = 0.9) -> tuple[float, float, float]:
+def interval(
+    differences: Sequence[float], confidence: float = 0.9, exact: bool = False
+) -> tuple[float, float, float]:
     """The mean of paired differences, one for each seed, and the two ends of its t interval.
 
     Runs with the same seed share partition and initial network, so their differences spread less
-    than their values. With one seed the interval is the whole line. Raises InputError for none.
+    than their values. One seed, or the same difference in all, says nothing of their spread: then the
+    interval is the whole line. Raises InputError for no seed.
+
+    Args:
+        exact: whether the values follow from shapes and counts, as bytes do, so that the same
+            difference in several seeds is the true one.
     """
     if not len(differences):
         raise InputError("paired differences need at least one seed that both sides have")
     gaps = np.asarray(differences, dtype=float)
     mean, half = float(gaps.mean()), math.inf
-    if len(gaps) > 1:
+    if _varied(gaps):
         half = float(_t((1 + confidence) / 2, len(gaps) - 1) * gaps.std(ddof=1)) / len(gaps) ** 0.5
+    elif exact and len(gaps) > 1:
+        half = 0.0
     return mean, mean - half, mean + half
 
 
-def probability(gaps: Sequence[float], true: float = 0.0) -> float:
-    """How often paired differences with a mean of `true` come out as low as these, by a t test; 1 for
-    one seed, which says nothing of its spread.
+def probability(gaps: Sequence[float], true: float = 0.0, exact: bool = False) -> float:
+    """How often paired differences with a mean of `true` come out as low as these, by a t test; 1 where
+    they say nothing of their spread. `exact` and the rule for equal differences are those of
+    `interval`.
     """
     from scipy.special import stdtr  # `scipy.stats` takes a second to import
 
-    if len(gaps) < 2:
-        return 1.0
-    error = np.std(gaps, ddof=1) / len(gaps) ** 0.5
     below = np.mean(gaps) - true
-    if not error:
-        return float(below >= 0)
-    return float(stdtr(len(gaps) - 1, below / error))
+    if not _varied(gaps):
+        return float(not (exact and len(gaps) > 1 and below < 0))
+    return float(stdtr(len(gaps) - 1, below / np.std(gaps, ddof=1) * len(gaps) ** 0.5))
+
+
+def _varied(gaps: Sequence[float] | np.ndarray) -> bool:
+    """Whether differences spread, by more than the last digits of a float."""
+    return bool(np.ptp(gaps) > 1e-9 * np.abs(gaps).max())
 
 
 def kendall(
     printed: Sequence[float], found: np.ndarray, noise: float = 0.0
 ) -> tuple[float, float, float]:
     """Kendall's tau between a printed and a measured order of rows: its mean over seeds and the
-    ends of its 95% t interval.
+    ends of its 95% t interval. It ends at -1 and 1 at most, and does so where `interval` knows of no
+    spread: with one seed, or the same tau in all.
 
     Args:
         printed: (R,); found: (seeds, R), paired by seed.
         noise: pairs of rows that are printed at most so far apart do not count.
 
-    Returns nan where no pair counts; with one seed the interval is [-1, 1].
+    Returns nan where no pair counts.
     """
     gaps = np.subtract.outer(printed, printed)
     first, second = np.nonzero(np.triu(np.abs(gaps) > noise, 1))

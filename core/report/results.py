@@ -18,6 +18,7 @@ from core.report.intervals import interval
 from core.report.learning_curves import curve_frame, curves
 from core.report.verdict import (
     DECIDING,
+    KINDS,
     SEEDS,
     by_column,
     compare,
@@ -171,7 +172,8 @@ def gains(
     row for each `column` and `row` with such a seed, the mean `gain` in the unit of print, `low` and
     `high`, the ends of its 90% interval, and `seeds`.
 
-    Seeds that one side lacks do not count, so that runs which are still missing shift nothing. A
+    Seeds that one side lacks do not count, so that runs which are still missing shift nothing. The
+    ends are infinite where nothing is known of the spread (see `interval`). A
     profile of None is the one that the table shows. Raises InputError as `table_frame` does.
     """
     spec = TableSpec.find(paper, str(table))
@@ -182,7 +184,7 @@ def gains(
         for row, ours in found.items():
             gaps = differences(ours, found.get(against, {}))
             if row != against and gaps:
-                rows.append((column, row, *interval(gaps), len(gaps)))
+                rows.append((column, row, *interval(gaps, exact=metric in KINDS), len(gaps)))
     return pd.DataFrame(rows, columns=["column", "row", "gain", "low", "high", "seeds"])
 
 

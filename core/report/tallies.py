@@ -16,6 +16,7 @@ from core.report.intervals import OUTCOMES, kendall
 from core.report.verdict import (
     DECIDING,
     FULL,
+    KINDS,
     VERDICTS,
     Judgement,
     budget,
@@ -27,14 +28,6 @@ from core.report.verdict import (
     printed_values,
     values,
 )
-
-#: what is compared: settings are read back from the record, costs follow from shapes and counts
-KINDS = {
-    "condensation_ratio_percent": "settings",
-    "upload_mb": "costs",
-    "upload_mb_per_round": "costs",
-}
-
 
 #: the columns of `numbers`
 NUMBERS = ("paper", "own", "kind", "budget", "verdict", "difference")

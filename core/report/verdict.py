@@ -16,7 +16,7 @@ With fewer seeds a value is **pending**.
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
 90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
-decides nothing, but for rows that no seed changes, as what is sent). A cell's **direction agrees**
+decides nothing, but for what is exact, as bytes: see `KINDS`). A cell's **direction agrees**
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
 than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
 measured and printed with different numbers. A cell that is measured but has no such pair, or no
@@ -64,6 +64,12 @@ MARGINS = {"percent": 2.0, "auc": 0.02}
 SHARE = 0.02
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
+#: measures that are exact: settings are read back from the record, costs follow from shapes and counts
+KINDS = {
+    "condensation_ratio_percent": "settings",
+    "upload_mb": "costs",
+    "upload_mb_per_round": "costs",
+}
 #: kinds of content that are exchanged once, before training, and that a cost per round leaves out,
 #: as FedVCK's Tables 5 and 9 do (column "Initialization" of its Table 10): averaged images and
 #: anchors
@@ -171,14 +177,15 @@ def agreement(
     printed: Mapping[str, float | None],
     found: Mapping[str, Mapping[int, float]],
     pairs: Iterable[tuple[str, str]],
+    exact: bool = False,
 ) -> tuple[int, int, int]:
     """Of the pairs of rows, how many are ordered as printed, how many the other way round, and how
-    many could be compared; `found` holds a row's values by seed.
+    many could be compared; `found` holds a row's values by seed, `exact` is that of `interval`.
 
     Left out are pairs without a common seed or with a row that is not printed, and pairs printed
     with equal numbers.
     """
-    sides = [direction(printed, found, *pair) for pair in pairs]
+    sides = [direction(printed, found, *pair, exact) for pair in pairs]
     known = [side for side in sides if side is not None]
     return known.count(1), known.count(-1), len(known)
 
@@ -188,20 +195,20 @@ def direction(
     found: Mapping[str, Mapping[int, float]],
     a: str,
     b: str,
+    exact: bool = False,
 ) -> int | None:
     """1 for two rows that are ordered as printed, -1 the other way round, 0 where that is not decided;
     None where they cannot be compared.
 
-    Differences that are the same for all seeds decide nothing: a measure with few values has such,
-    and their spread is not known. Values that no seed changes, as bytes, are compared as they are.
+    Differences that are the same for all seeds decide nothing, unless they are `exact` (see
+    `interval`): a measure with few values has such, and their spread is not known.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))
     if p is None or q is None or p == q or not gaps:
         return None
-    _, low, high = interval(gaps)
-    varied = any(len(set(found[row].values())) > 1 for row in (a, b))
-    if (varied and math.isclose(low, high, rel_tol=1e-9)) or not (low > 0 or high < 0):
+    _, low, high = interval(gaps, exact=exact)
+    if not (low > 0 or high < 0):
         return 0
     return 1 if (low > 0) == (p > q) else -1
 
@@ -237,10 +244,11 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         records: complete records by experiment id.
     """
     found: dict[int, Judgement] = {}
-    for column in by_column(cells).values():
+    for (_, metric), column in by_column(cells).items():
         printed, rows = printed_values(column), measured_values(column, records)
         for row, cell in column.items():
-            pairs = agreement(printed, rows, [(row, rival) for rival in cell.rivals])
+            rivals = [(row, rival) for rival in cell.rivals]
+            pairs = agreement(printed, rows, rivals, metric in KINDS)
             found[id(cell)] = _judge(cell, list(rows[row].values()), pairs)
     return [found[id(cell)] for cell in cells]
 

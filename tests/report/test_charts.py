@@ -80,6 +80,8 @@ def test_a_forest_has_a_dot_for_each_seed_and_an_interval_of_their_mean():
         "Two. lead, mean and 90% interval: FedGen +2.0, from +0.3 to +3.7 (3 seeds); "
         "MOON -4.0 (1 seed)."
     )
+    same = dots.forest({"FedGen": [2.0, 2.0]}, "lead")
+    assert len(same.axes[0].get_lines()) == 2 and "FedGen +2.0 (2 seeds)" in same.get_label()
     with pytest.raises(InputError, match="nothing to draw"):
         dots.forest({}, "lead")
 

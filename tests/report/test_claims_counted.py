@@ -5,6 +5,7 @@ import pytest
 
 from core.experiments import TableSpec, records
 from core.report.claims import Claim, judge
+from core.report.comparisons import Lead, refuted
 
 CSV = """paper,table,method,dataset,metric,value,std,unit,better,note
 p,1,a,mnist,accuracy,80,,percent,higher,
@@ -28,7 +29,7 @@ columns:
 
 @pytest.fixture
 def leads(tmp_path, monkeypatch):
-    """Judge that A leads B on two columns, the second with these data, by so many points in each."""
+    """Judge that A leads B on two columns, the second with these data, by about so many points in each."""
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "published.csv").write_text(CSV)
@@ -39,8 +40,8 @@ def leads(tmp_path, monkeypatch):
         monkeypatch.setattr(TableSpec, "find", lambda paper, table: spec)
         known, some = {}, next(iter(records().values()))
         for cell in spec.cells("paper"):
-            gap = gaps[cell.column] * (cell.row == "A")
             for run in cell.experiments:
+                gap = (gaps[cell.column] + (run.seed - 1) / 10) * (cell.row == "A")
                 scores = {"accuracy": 0.5 + (gap + run.seed) / 100}
                 known[run.id] = attrs.evolve(some, experiment=run, metrics=scores)
         detail = {"tables": [1], "pairs": [["A", "B"]], **more}
@@ -60,3 +61,13 @@ def test_columns_that_the_same_runs_fill_are_one_comparison(leads):
     (lead,) = leads("mnist", {"one": 3, "other": 3}).leads
     assert (lead.cell.column, round(lead.mean, 6)) == ("one", 3)
     assert len(leads("svhn", {"one": 3, "other": 3}).leads) == 2
+
+
+@pytest.mark.parametrize(
+    ("metric", "decides"), [("upload_mb_per_round", True), ("accuracy", False)]
+)
+def test_the_same_lead_in_all_seeds_decides_only_of_what_is_exact(metric, decides):
+    cells = (cell for spec in TableSpec.all() for cell in spec.cells("paper"))
+    cell = next(cell for cell in cells if cell.metric == metric)
+    ahead, behind = (Lead(cell, {"rival": (gap,) * 3}) for gap in (2.0, -2.0))
+    assert ahead.above(0) == behind.below(0) == refuted([behind]) == decides

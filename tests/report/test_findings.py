@@ -13,6 +13,7 @@ from core.report.claims import PAPERS
 from core.report.findings import (
     BOTTOM_LINES,
     FINDINGS,
+    Difference,
     Measured,
     bottom_line,
     bottom_lines,
@@ -101,6 +102,11 @@ def test_a_difference_is_that_of_the_files_and_its_interval_scipys():
     entry |= {"text": "{lead.printed}", "profile": "laptop"}
     text = stated("x", entry | {"cells": {"lead": printed}}, records())
     assert text == f"{61.89 - 38.68:.1f}"
+
+
+def test_the_same_difference_in_all_seeds_has_no_interval():
+    same = Difference(3.0, -np.inf, np.inf, 3, "percent", "–")
+    assert str(same) == "3.0 points (the same in all 3 seeds)"
 
 
 def test_another_metric_of_a_cell_is_that_of_its_files():

@@ -146,8 +146,21 @@ def test_paired_differences_as_scipy_has_them(pairs):
     np.testing.assert_allclose(interval(np.subtract(a, b))[1:], theirs, rtol=1e-6, atol=1e-8)
 
 
-def test_one_pair_says_nothing_and_none_is_refused():
-    assert interval([2.0]) == (2.0, -math.inf, math.inf)
+@pytest.mark.parametrize("gaps", [[2.0], [2.0] * 3, [0.0] * 3, [0.4 - 0.1, 0.5 - 0.2]])
+def test_one_pair_and_equal_ones_say_nothing(gaps):
+    """By hand 0.4 - 0.1 = 0.5 - 0.2, but not in the last digit of a float."""
+    assert interval(gaps) == (pytest.approx(gaps[0]), -math.inf, math.inf)
+    assert probability(gaps, 2.5) == probability(gaps, -2.5) == 1
+
+
+def test_what_is_exact_needs_two_seeds():
+    assert interval([2.0] * 2, exact=True) == (2.0, 2.0, 2.0)
+    assert interval([2.0], exact=True)[1:] == (-math.inf, math.inf)
+    varied = [1.0, 2.0, 4.0]
+    assert interval(varied, exact=True) == interval(varied)
+
+
+def test_paired_differences_need_a_seed():
     with pytest.raises(InputError):
         interval([])
 
@@ -160,10 +173,11 @@ def test_the_chance_of_differences_so_low_as_scipy_has_it(gaps, true):
     assert probability(gaps, true) == pytest.approx(theirs, abs=1e-9)
 
 
-def test_equal_differences_refute_what_is_more_and_not_what_they_are():
-    """Two methods that are equal on every seed do not refute that one leads."""
-    assert probability([2.0] * 3, 2.0) == probability([0.0] * 3) == probability([-9.0]) == 1
-    assert probability([2.0] * 3, 2.5) == 0 and probability([2.0] * 3, 1.5) == 1
+def test_equal_differences_refute_what_is_more_only_where_they_are_exact():
+    assert probability([2.0] * 3, 2.5, exact=True) == 0
+    for true in (1.5, 2.0):
+        assert probability([2.0] * 3, true, exact=True) == 1
+    assert probability([2.0], 2.5, exact=True) == 1
 
 
 @given(st.permutations(range(6)), st.permutations(range(6)), st.permutations(range(6)))
@@ -177,7 +191,12 @@ def test_pairs_within_the_noise_of_print_do_not_count():
     assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]), noise=1.0)[0] == 1.0
     assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]))[0] == pytest.approx(1 / 3)
     assert math.isnan(kendall([1.0, 1.5], np.array([[2.0, 1.0]]), noise=1.0)[0])
-    assert kendall([1.0, 5.0], np.array([[1.0, 2.0]]))[1:] == (-1.0, 1.0)
+
+
+def test_one_tau_and_equal_ones_have_no_interval():
+    one = np.array([[1.0, 2.0, 3.0]])
+    for found in (one, np.concatenate([one, one + 5])):
+        assert kendall([1.0, 9.0, 5.0], found)[1:] == (-1.0, 1.0)
 
 
 def test_false_verdicts_are_rare():

@@ -157,6 +157,12 @@ def test_a_gain_is_over_the_seeds_that_both_have():
     assert gains("fedmk", 6, "accuracy", "Class-balanced weights", "paper", {}).empty
 
 
+def test_a_gain_in_bytes_is_exact():
+    found = gains("fedvck", 9, "upload_mb_per_round", "FedAvg", "paper")
+    of = found[(found["row"] == "FedVCK") & (found["seeds"] > 1)]
+    assert len(of) and (of["low"] == of["high"]).all()
+
+
 def test_a_gain_after_each_round_is_over_the_seeds_that_both_have():
     cells = [cell for cell in TableSpec.find("fedmk", 6).cells("paper") if cell.published]
     one, other = (cell for cell in cells if cell.column == cells[0].column)

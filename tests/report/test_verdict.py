@@ -31,6 +31,7 @@ p,1,d,mnist,accuracy,80.00,9,percent,higher,
 p,1,e,mnist,accuracy,OOM,,percent,higher,out of memory
 p,1,a,mnist,upload_mb_per_round,12.13,,MB,lower,
 p,1,a,mnist,upload_mb,121.30,,MB,lower,
+p,1,b,mnist,upload_mb,242.60,,MB,lower,
 p,1,b,mnist,condensation_ratio_percent,5,,percent,lower,
 p,1,a,mnist,mia_auc_max,0.556,,auc,lower,
 """
@@ -42,7 +43,8 @@ metrics: [accuracy, upload_mb_per_round, upload_mb, condensation_ratio_percent, 
 rows:
   - {name: A, algorithm: fedavg, match: {method: a},
      metrics: [accuracy, upload_mb_per_round, upload_mb, mia_auc_max]}
-  - {name: B, algorithm: fedprox, match: {method: b}, metrics: [accuracy, condensation_ratio_percent]}
+  - {name: B, algorithm: fedprox, match: {method: b},
+     metrics: [accuracy, upload_mb, condensation_ratio_percent]}
   - {name: C, algorithm: fedavgm, match: {method: c}, metrics: [accuracy]}
   - {name: D, algorithm: standalone, match: {method: d}, metrics: [accuracy]}
   - {name: E, algorithm: centralized, match: {method: e}, metrics: [accuracy], not_testable: no data}
@@ -152,8 +154,9 @@ def test_agreement_by_hand():
     assert agreement(printed, rows(a=[5, 6]), PAIRS) == (0, 0, 0)
     # the same difference in each seed, as of a measure with few values: its spread is not known
     assert agreement(printed, rows(a=[0.1, 0.2], b=[0.4, 0.5]), PAIRS) == (0, 0, 1)
-    # but what no seed changes, as bytes, is as it is
-    assert agreement(printed, rows(a=[0.2, 0.2], b=[0.4, 0.4]), PAIRS) == (1, 0, 1)
+    assert agreement(printed, rows(a=[0.2, 0.2], b=[0.4, 0.4]), PAIRS) == (0, 0, 1)
+    # but what is exact, as bytes, is as it is
+    assert agreement(printed, rows(a=[0.2, 0.3], b=[0.4, 0.5]), PAIRS, exact=True) == (1, 0, 1)
     assert agreement({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
 
 
@@ -245,6 +248,16 @@ def test_at_a_reduced_budget_directions_count(spec):
     }
     assert found["D"].std is None
     assert found["A"].difference == pytest.approx(10.5 - 60)
+
+
+def test_bytes_have_a_direction_though_no_seed_changes_them(spec):
+    cells = [one for one in spec.cells("quick") if one.metric == "upload_mb"]
+    known = {
+        run.id: attrs.evolve(record(run), bytes={"up": {"parameters": sent * MB}})
+        for cell, sent in zip(cells, (3, 4), strict=True)
+        for run in cell.experiments
+    }
+    assert [one.pairs for one in judge(cells, known)] == [(1, 0, 1)] * 2
 
 
 def test_one_method_has_no_direction(spec):
