@@ -121,10 +121,11 @@ sentences(rates.drop(columns="precision"), "speed")
 # %% [markdown]
 # ## Precision
 #
-# Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which). May
-# they stand in one table? Every method twice, on the same clients and with the same seeds (`python -m core bench
-# precision`): mean accuracy in percent, the deviation over seeds in float32, and the difference seed by seed with its
-# 90% interval. The runs have two rounds: a method that is near a guess there, 10%, tells nothing.
+# Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which, and so
+# does the list below a table that has both). May they stand in one table? Every method twice, on the same clients and
+# with the same seeds (`python -m core bench precision`): mean accuracy in percent, the deviation over seeds in float32,
+# and the difference seed by seed with its 90% interval. The runs have two rounds: a method that is near a guess there,
+# 10%, tells nothing.
 
 # %%
 precisions().round(1)

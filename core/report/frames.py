@@ -12,10 +12,13 @@ from core.errors import InputError, unknown
 from core.experiments import PROFILES, Record, records
 from core.experiments.cell import Cell
 from core.experiments.grid import TableSpec
+from core.experiments.record import reckoning
 from core.report.verdict import MB, Judgement, judge
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = PROFILES[::-1]
+#: between several precisions of one mean
+AND = " and "
 COLUMNS = (
     "paper",
     "table",
@@ -34,6 +37,7 @@ COLUMNS = (
     "seeds",
     "wanted",
     "codes",
+    "reckoned",
     "difference",
     "verdict",
     "reason",
@@ -53,7 +57,8 @@ def table_frame(
     Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`,
     `printed_std`, `printed_text` and `note` as published; `profile`; `measured` (mean over seeds),
     `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
-    `codes` (versions of the program that they ran with, 1 where all ran with the same);
+    `codes` (versions of the program that they ran with, 1 where all ran with the same); `reckoned`
+    (the precisions that they were computed in, joined by `AND`, with the device if not the CPU);
     `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
     in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
 
@@ -70,11 +75,7 @@ def table_frame(
     known = records() if measured is None else measured
     cells = shown_cells(spec, known, profile)
     rows = [
-        _row(
-            cell,
-            judgement,
-            len({known[run.id].code for run in cell.experiments if run.id in known}),
-        )
+        _row(cell, judgement, [known[run.id] for run in cell.experiments if run.id in known])
         for cell, judgement in zip(cells, judge(cells, known), strict=True)
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -208,8 +209,8 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     ]
 
 
-def _row(cell: Cell, found: Judgement, codes: int) -> dict[str, Any]:
-    printed = cell.published
+def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]:
+    printed, runs = cell.published, runs if found.seeds else []
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
     return {
         "paper": cell.paper,
@@ -228,10 +229,19 @@ def _row(cell: Cell, found: Judgement, codes: int) -> dict[str, Any]:
         "std": found.std,
         "seeds": found.seeds,
         "wanted": len(cell.experiments),
-        "codes": codes if found.seeds else 0,
+        "codes": len({run.code for run in runs}),
+        "reckoned": AND.join(sorted({_reckoned(run) for run in runs})),
         "difference": found.difference,
         "verdict": found.verdict,
         "reason": found.reason,
         "stand_in": cell.stand_in or "",
         "command": "" if cell.not_testable else cell.command(),
     }
+
+
+def _reckoned(run: Record) -> str:
+    """The precision of a run, and its device if that is not the CPU: what else `reckoning` names is in
+    the last digits.
+    """
+    by = reckoning(run.environment)
+    return by["precision"] + f" on {by['device']}" * (by["device"] != "cpu")

@@ -17,7 +17,7 @@ from core.experiments.grid import TableSpec
 from core.experiments.lines import slug
 from core.experiments.profiles import Overrides, Profile
 from core.report import style
-from core.report.frames import BEST_FIRST, table_frame, verdict_counts
+from core.report.frames import AND, BEST_FIRST, table_frame, verdict_counts
 
 #: columns of a grid that fit a page
 ACROSS = 5
@@ -209,7 +209,7 @@ def _tooltip(row: pd.Series) -> str:
         parts.append(
             f"measured {value}, {row['seeds']} of {row['wanted']} seeds, profile {row['profile']}"
         )
-    parts += [_versions(row["codes"])]
+    parts += [_ran_with(row)]
     if not pd.isna(row["difference"]):
         parts.append(f"difference {formatted(row['difference'], None, row['unit'], '+')}")
     parts += [f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]]
@@ -218,9 +218,25 @@ def _tooltip(row: pd.Series) -> str:
     return escape("; ".join(part for part in parts if part), quote=True)
 
 
-def _versions(codes: int) -> str:
-    """What is said where seeds ran with different versions of the program."""
-    return f"{codes} versions of the program" if codes > 1 else ""
+def _ran_with(row: pd.Series) -> str:
+    """What is said where seeds ran with different versions of the program, or in different precisions."""
+    versions = f"{row['codes']} versions of the program" if row["codes"] > 1 else ""
+    return "; ".join(filter(None, (versions, row["reckoned"] if AND in row["reckoned"] else "")))
+
+
+def _remark(frame: pd.DataFrame) -> str:
+    """What the means of a table mix; "" where they mix nothing."""
+    codes, mixed = frame["codes"].gt(1).sum(), frame["reckoned"].str.contains(AND).sum()
+    ways = sorted({way for one in frame["reckoned"] for way in one.split(AND) if way})
+    said = (
+        [f"{codes} of the means are over runs of several versions of the program."] if codes else []
+    )
+    if len(ways) > 1:
+        means = f", {mixed} of the means in more than one" if mixed else ""
+        said.append(
+            f"The runs were computed in {AND.join(ways)}{means}; differences of rows may mix these."
+        )
+    return " ".join(said)
 
 
 def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
@@ -297,7 +313,7 @@ def _details(frame: pd.DataFrame) -> str:
                 f"{seeds} of {wanted}"
                 for seeds, wanted in zip(frame["seeds"], frame["wanted"], strict=True)
             ],
-            "ran with": frame["codes"].map(_versions),
+            "ran with": frame.apply(_ran_with, axis=1),
             "profile": frame["profile"],
             "difference": [
                 formatted(value, None, unit, "+")
@@ -314,11 +330,8 @@ def _details(frame: pd.DataFrame) -> str:
     ]
     kept = [name for name in shown if shown[name].ne("").any()]
     body = shown[kept].to_html(index=False, escape=False, border=0)
-    mixed = int(frame["codes"].gt(1).sum())
-    remark = (
-        f"{mixed} of the means are over runs of several versions of the program." if mixed else ""
-    )
+    remark = _remark(frame)
     return _folded(
         f"All {len(frame)} cells of this table: seeds, differences, reasons and commands",
-        f"{body}<p>{remark}</p>" if remark else body,
+        f"{body}<p>{escape(remark)}</p>" if remark else body,
     )

@@ -16,40 +16,12 @@ import pytest
 
 from core.cli.cells import table_in_columns
 from core.errors import InputError
-from core.experiments import Record, TableSpec
+from core.experiments import TableSpec
 from core.experiments.profiles import Profile
 from core.report.frames import metrics_frame, table_frame
 from core.report.style import measure as measure_name
 from core.report.tables import ACROSS, formatted, heading, table
-
-
-def record(experiment, **metrics):
-    """A complete record as a run of ten rounds leaves it."""
-    rounds = [
-        {"round": r, "metrics": metrics, "up": 100, "down": 50, "seconds": {}} for r in range(1, 11)
-    ]
-    return Record(
-        experiment=experiment,
-        settings={},
-        fingerprint="f",
-        environment={"device": "cpu"},
-        code="c",
-        status="complete",
-        rounds=rounds,
-        metrics=metrics,
-        bytes={"up": {"parameters": 1000}, "down": {}},
-    )
-
-
-def measure(cell, accuracies):
-    return {
-        run.id: record(run, accuracy=value)
-        for run, value in zip(cell.experiments, accuracies, strict=False)
-    }
-
-
-def one(frame, row, column):
-    return frame[(frame["row"] == row) & (frame["column"] == column)].iloc[0]
+from tests.report.made import measure, one, record
 
 
 @pytest.fixture
@@ -264,20 +236,6 @@ def test_a_measured_cell_with_nothing_printed_shows_no_verdict():
     shown = [cell for cell in Page(styler.to_html()).cells if "50.00" in cell]
     assert shown and not any("compared" in cell for cell in shown)
     assert "verdict" not in styler.note and "not compared" in styler.details
-
-
-def test_a_mean_over_several_versions_of_the_program_says_so(paper_cell):
-    runs = measure(paper_cell, [0.5, 0.6, 0.7])
-    key = (paper_cell.row, paper_cell.column)
-    alike = table_frame("fedvck", 3, measured=runs)
-    assert one(alike, *key)["codes"] == 1 and alike["codes"].sum() == 1
-    assert "versions of the program" not in table("fedvck", 3, measured=runs).details
-    runs[paper_cell.experiments[1].id].code = "another"
-    assert one(table_frame("fedvck", 3, measured=runs), *key)["codes"] == 2
-    styler = table("fedvck", 3, measured=runs)
-    assert "1 of the means are over runs of several versions" in styler.details
-    assert "2 versions of the program" in styler.details and "2 versions" in styler.to_html()
-    assert "versions" not in styler.note
 
 
 def test_what_a_profile_means_is_said_and_what_it_reduces_is_folded():
