@@ -54,13 +54,7 @@ def lines(
             line(axes, of, colour, marker, dash, label=str(name))
             last.append((str(name), colour, marker, of["mean"].iat[-1]))
             ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
-        axes.set(
-            xlabel=xlabel or x,
-            ylabel=ylabel or y,
-        )
-        for axis in log:
-            style.log_axis(axes, axis, frame[x if axis == "x" else y])
-        style.titled(axes, title)
+        _dress(axes, frame[x].rename(xlabel or x), frame[y].rename(ylabel or y), log, title)
         if axes.collections:
             style.note(figure, "Band: ± one standard deviation.")
         if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
@@ -70,6 +64,14 @@ def lines(
     topic = f"{title}. " if title else ""
     figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
     return figure
+
+
+def _dress(axes: Any, across: pd.Series, up: pd.Series, log: str, title: str) -> None:
+    """The names of both axes, their scales, and the title."""
+    axes.set(xlabel=across.name, ylabel=up.name)
+    for axis in log:
+        style.log_axis(axes, axis, across if axis == "x" else up)
+    style.titled(axes, title)
 
 
 def line(axes: Any, of: pd.DataFrame, colour: Any, marker: str, dash: Any, **how: Any) -> None:
@@ -118,10 +120,7 @@ def scatter(
             dots.set_label(str(name))
             across, up = (f"{of[one].mean():.3g} ± {of[one].std(ddof=0):.2g}" for one in (x, y))
             places.append(f"{name} lies at {across} across and {up} up")
-        axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
-        for axis in log:
-            style.log_axis(axes, axis, frame[x if axis == "x" else y])
-        style.titled(axes, title)
+        _dress(axes, frame[x].rename(xlabel or x), frame[y].rename(ylabel or y), log, title)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
     topic = f"{title}. " if title else ""
     figure.set_label(
@@ -145,11 +144,6 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     from matplotlib import rc_context
 
     means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
-    kinds = [name.partition(",")[0] for name in values]
-    groups = list(dict.fromkeys(kinds))
-    if len(groups) == len(kinds):  # nothing is alike: one colour says no more than many
-        groups = kinds = [""] * len(kinds)
-    colours = dict(zip(groups, style.series(groups)[0], strict=True))
     single = [bool(np.isnan(spread)) for spread in spreads]
     with rc_context(style.rc()):
         figure = blank(7.2, 0.9 + 0.42 * len(values))
@@ -158,10 +152,7 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
             list(values),
             means,
             xerr=np.nan_to_num(spreads),
-            color=[
-                (colours[kind], 0.4 if one else 1.0)
-                for kind, one in zip(kinds, single, strict=True)
-            ],
+            color=_colours(list(values), single),
             hatch=["///" if name.endswith("print") else "" for name in values],
             edgecolor="white",
             ecolor=style.INK,
@@ -181,6 +172,16 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     )
     figure.set_label(f"{topic}{xlabel}: {said}.")
     return figure
+
+
+def _colours(names: Sequence[str], pale: Sequence[bool]) -> list[tuple[str, float]]:
+    """Those of `bars`, with their opacity."""
+    kinds = [name.partition(",")[0] for name in names]
+    groups = list(dict.fromkeys(kinds))
+    if len(groups) == len(kinds):  # nothing is alike: one colour says no more than many
+        groups = kinds = [""] * len(kinds)
+    of = dict(zip(groups, style.series(groups)[0], strict=True))
+    return [(of[kind], 0.4 if one else 1.0) for kind, one in zip(kinds, pale, strict=True)]
 
 
 def check_columns(frame: pd.DataFrame, *columns: str) -> None:

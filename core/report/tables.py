@@ -83,11 +83,8 @@ def table(
     several = frame.groupby(["row", "column"])["metric"].nunique().max() > 1
     title, place = heading(spec), f"{paper}-{table}-{profile or 'best'}"
     if columns is not None:
-        frame, title, place = (
-            _part(frame, columns),
-            f"{title} (in part)",
-            f"{place}-{slug('-'.join(columns))}",
-        )
+        frame, title = _part(frame, columns), f"{title} (in part)"
+        place = f"{place}-{slug('-'.join(columns))}"
     frame["measure"] = frame["metric"].map(style.measure)
     frame["header"] = frame["column"] + (" · " + frame["measure"] if several else "")
     names = columns or [column.name for column in spec.columns]
@@ -103,16 +100,18 @@ def table(
         table_attributes='class="dataframe core-table"',
         cell_ids=False,
     )
-    styler.place, styler.details = place, _details(frame)
-    styler.note = _note(frame, spec)
-    styler.set_caption(f"<span>{escape(title)}</span>")
+    styler.place, styler.details, styler.note = place, _details(frame), _note(frame, spec)
     if frame["measured"].isna().all():
         styler.summary = f"{escape(title)}. Nothing is measured yet ({verdict_counts(frame)})."
-    styler.set_table_styles(style.TABLE_CSS)
-    styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
-    styler.format_index(lambda name: escape(str(name)), axis="index")
     borders = grid(frame["verdict"].map(_border))
-    return styler.apply(lambda _: borders, axis=None)  # type: ignore[return-value]
+    return _dressed(styler, title).apply(lambda _: borders, axis=None)  # type: ignore[return-value]
+
+
+def _dressed(styler: Styler, title: str) -> Styler:
+    """With the look of the book's tables, a caption, and names as they are, whatever is in them."""
+    styler.set_caption(f"<span>{escape(title)}</span>").set_table_styles(style.TABLE_CSS)
+    styler.format_index(lambda name: escape(str(name)).replace("-", "-<wbr>"), axis="columns")
+    return styler.format_index(lambda name: escape(str(name)), axis="index")
 
 
 def heading(spec: TableSpec) -> str:
