@@ -175,14 +175,13 @@ def expected_verdicts(
     stds: Sequence[float] = (0.5, 2.0, 5.0, 10.0),
     gaps: Sequence[float] = (0.0, 2.0, 5.0, 15.0),
     seeds: Sequence[int] = (3, 5, 10),
-    margin: float = 2.0,
     draws: int = 4000,
 ) -> pd.DataFrame:
     """How often the rule gives each of `OUTCOMES`, by simulation: a share per standard deviation,
     true gap between the means and number of seeds.
 
     Both sides are normal with the same deviation; print gives its deviation over `PRINTED_SEEDS`
-    runs.
+    runs. The margin is 2; with another one everything scales.
     """
     rows = []
     for std in stds:
@@ -190,18 +189,18 @@ def expected_verdicts(
             for n in seeds:
                 ours = rng.normal(gap, std, (draws, n))
                 theirs = rng.normal(0, std, (draws, PRINTED_SEEDS))
-                said = _against(ours, theirs, margin)
+                said = _against(ours, theirs)
                 shares = {name: float((said == name).mean()) for name in OUTCOMES}
                 rows.append({"deviation": std, "true gap": gap, "seeds": n, **shares})
     return pd.DataFrame(rows)
 
 
-def _against(ours: np.ndarray, theirs: np.ndarray, margin: float) -> np.ndarray:
-    """The outcomes of many experiments (draws, n), each beside its own print (draws, m)."""
+def _against(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """The outcomes of many experiments (draws, n), each beside its own print (draws, m); margin 2."""
     spread = theirs.std(1, ddof=1)
     # a comparison has one print; here each row has its own, moved to 0, and its own deviation
     shifted = ours.mean(1) - theirs.mean(1)
-    return Comparison(shifted, ours.std(1, ddof=1), ours.shape[1], 0.0, spread, margin).outcome  # type: ignore[arg-type]
+    return Comparison(shifted, ours.std(1, ddof=1), ours.shape[1], 0.0, spread, 2.0).outcome  # type: ignore[arg-type]
 
 
 def _t(quantile: float, freedom: np.ndarray | float) -> np.ndarray:

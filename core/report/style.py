@@ -111,9 +111,9 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return [height for _, height in sorted(zip(order, placed, strict=True))]
 
 
-def titled(axes: Any, title: str, characters: int = 58) -> None:
+def titled(axes: Any, title: str) -> None:
     """A title in lines that end before the names of series beside the axes."""
-    axes.set_title(textwrap.fill(title, characters))
+    axes.set_title(textwrap.fill(title, 58))
 
 
 def note(figure: Any, text: str) -> None:
@@ -243,13 +243,12 @@ SENTENCES_CSS: list[Any] = [
 ]
 
 
-def sentences(frame: Any, name: str, precision: int = 1) -> Any:
+def sentences(frame: Any, name: str) -> Any:
     """A data frame whose cells hold sentences, as a page shows it: in small type, and wrapped, so that
-    it is no wider than the page. Its index is not shown.
+    it is no wider than the page. Its index is not shown, and numbers have one digit behind the point.
 
     Args:
         name: names the table in the page's HTML.
-        precision: digits behind the point of numbers that are not whole.
 
     Returns a `pandas.io.formats.style.Styler`.
     """
@@ -260,7 +259,7 @@ def sentences(frame: Any, name: str, precision: int = 1) -> Any:
         uuid=name,
         table_attributes='class="dataframe core-table"',
         escape="html",
-        precision=precision,
+        precision=1,
     )
     return made.set_table_styles(SENTENCES_CSS).hide(axis="index")
 

@@ -212,3 +212,10 @@ def test_false_verdicts_are_rare():
     assert (far[far["deviation"] == 0.5]["different"] > 0.99).all()
     assert (same[same["deviation"] == 0.5]["equivalent"] > 0.9).all()
     assert (shares[shares["true gap"] == 5]["equivalent"] < 0.06).all()
+
+
+def test_a_reader_may_ask_how_many_seeds_a_spread_needs():
+    found = expected_verdicts(np.random.default_rng(1), [3.0], [0.0], [3, 30], draws=500)
+    assert found[["deviation", "true gap", "seeds"]].values.tolist() == [[3, 0, 3], [3, 0, 30]]
+    few, many = found["equivalent"]
+    assert few < 0.1 and many > 0.3
