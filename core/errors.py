@@ -54,12 +54,12 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def listed(names: list[str], most: int = 120) -> str:
-    """Names in a message: as many as fit into about `most` characters."""
+def listed(names: list[str]) -> str:
+    """Names in a message: as many as fit into about 120 characters."""
     text = ", ".join(names)
-    if len(text) <= most:
+    if len(text) <= 120:
         return text
-    shown = text[:most].rsplit(", ", 1)[0]
+    shown = text[:120].rsplit(", ", 1)[0]
     return f"{shown} and {len(names) - shown.count(', ') - 1} more"
 
 

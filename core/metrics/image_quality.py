@@ -63,15 +63,13 @@ def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
     return float(torch.stack([exponential_score(part) for part in p.tensor_split(splits)]).mean())
 
 
-def adapted_inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
+def adapted_inception_score(probabilities: torch.Tensor) -> float:
     """The mean over local models of their inception scores (FedIOD, Table 7, "adapted").
 
     `probabilities` are (K, N, C): those of K clients' classifiers for the same images. Raises
     InputError as `inception_score` does.
     """
-    return float(
-        np.mean([inception_score(each, splits) for each in _probabilities(probabilities, 3)])
-    )
+    return float(np.mean([inception_score(each) for each in _probabilities(probabilities, 3)]))
 
 
 def exponential_score(p: torch.Tensor) -> torch.Tensor:

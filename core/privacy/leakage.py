@@ -128,20 +128,14 @@ def deep_leakage(
     finite.
     """
     model = copy.deepcopy(model)
-    weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
-    if leaked.keys() != weights.keys() or any(
-        leaked[name].shape != weights[name].shape for name in weights
-    ):
-        raise InputError(
-            "the leaked gradient does not belong to this model: names or shapes of parameters differ"
-        )
-    device = next(iter(weights.values())).device
-    draws, dtype = rng.generator(device), next(iter(weights.values())).dtype
+    weights = _weights(model, leaked)
+    like = next(iter(weights.values()))
+    draws = rng.generator(like.device)
     # x' ~ N(0, 1), y' ~ N(0, 1)
-    images = torch.randn(shape, generator=draws, device=device, dtype=dtype).requires_grad_()
-    logits = torch.randn(
-        shape[0], classes, generator=draws, device=device, dtype=dtype
-    ).requires_grad_()
+    images, logits = (
+        torch.randn(size, generator=draws, device=like.device, dtype=like.dtype).requires_grad_()
+        for size in (shape, (shape[0], classes))
+    )
 
     def distance() -> torch.Tensor:
         # grad W' = d l(F(x', W), y') / dW
@@ -158,8 +152,19 @@ def deep_leakage(
 
     sought = [images] if labels is not None else [images, logits]
     best, history = search_images(distance, sought, settings)
-    found = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(dtype)
+    found = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(like.dtype)
     return Restored(best[0], found, history)
+
+
+def _weights(model: nn.Module, leaked: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A model's parameters, by their names. Raises InputError where the gradient is that of another."""
+    weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
+    shapes, theirs = ({name: one.shape for name, one in of.items()} for of in (weights, leaked))
+    if shapes != theirs:
+        raise InputError(
+            "the leaked gradient does not belong to this model: names or shapes of parameters differ"
+        )
+    return weights
 
 
 def search_images(
@@ -267,9 +272,8 @@ def nearness(
     images: tuple[torch.Tensor, torch.Tensor],
     private: tuple[torch.Tensor, torch.Tensor],
     others: tuple[torch.Tensor, torch.Tensor],
-    span: float = 1.0,
 ) -> Nearness:
-    """Compare images with private ones and with a control, class by class.
+    """Compare images in [0, 1] with private ones and with a control, class by class.
 
     Args:
         images, private, others: images (N, C, H, W) and labels (N,); of every class as many private
@@ -288,8 +292,8 @@ def nearness(
             )
         if len(mine):
             of, count = images[0][images[1] == c], len(mine)
-            near.append(best_matches(of, mine, span).psnr)
-            control.append(best_matches(of, theirs, span).psnr)
+            near.append(best_matches(of, mine).psnr)
+            control.append(best_matches(of, theirs).psnr)
             closeness = -_errors(of, torch.cat([mine, theirs]))
             orders = torch.stack(
                 [torch.randperm(2 * count, generator=draws) for _ in range(SHUFFLES)]
