@@ -289,7 +289,11 @@ Markdown(
     "have, with the 90% interval where there are several: "
     + "; ".join(
         f"*{labels[row]}* {of.gain:+.1f}"
-        + f" ({of.low:+.1f} to {of.high:+.1f})" * (of.low > float("-inf"))
+        + (
+            f" ({of.low:+.1f} to {of.high:+.1f})"
+            if of.low > float("-inf")
+            else ""
+        )
         for row, of in over.iterrows()
         if row in labels
     )
