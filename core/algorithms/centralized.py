@@ -17,9 +17,9 @@ from core.federation import (
     Client,
     Field,
     Ledger,
-    LocalTraining,
     Message,
     State,
+    SupervisedTraining,
     Task,
     pack,
     supervised,
@@ -29,7 +29,7 @@ from core.rng import Rng
 
 
 @attrs.frozen(kw_only=True)
-class Settings(LocalTraining):
+class Settings(SupervisedTraining):
     """The hyper-parameters of training."""
 
 
@@ -84,7 +84,8 @@ class Centralized(Algorithm):
                 if self.settings.local_steps
                 else self.settings.steps(len(labels))
             )
-            train(model, images, labels, self.settings, steps, supervised(state.task), rng)
+            loss = self.settings.data_loss(state.task, labels)
+            train(model, images, labels, self.settings, steps, supervised(state.task, loss), rng)
         return State(
             state.task,
             pack(model),

@@ -205,6 +205,7 @@ class DESA(fedavg.FedAvg):
             return plain
         images, classes = (client.memory[f"anchors/{name}"] for name in ("images", "labels"))
         draws = rng.generator(images.device)
+        data_loss = settings.data_loss(task, client.labels)
 
         def objective(model: nn.Module, batch: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             rows = torch.randint(
@@ -214,7 +215,7 @@ class DESA(fedavg.FedAvg):
                 features = model.embed(task.inputs(torch.cat([batch, images[rows]])))  # type: ignore[operator]
                 outputs = model.classifier(features)  # type: ignore[operator]
             own, anchored = features.float().tensor_split([len(batch)])
-            loss = task.loss(outputs[: len(batch)], labels)
+            loss = data_loss(outputs[: len(batch)], labels)
             if settings.reg:
                 loss = loss + settings.reg * supervised_contrastive(
                     torch.cat([own, anchored.detach()]),
@@ -255,11 +256,12 @@ class DESA(fedavg.FedAvg):
             return state
         form = anchors_format(state)
         uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"), clients)
-        state = attrs.evolve(
-            state,
-            tensors=collect(state, uploads),
-            meta=state.meta | {"owners": sorted({*owners, *uploads})},
-        )
+        if uploads:  # else the outputs that are here stay those on the anchors of today
+            state = attrs.evolve(
+                state,
+                tensors=collect(state, uploads),
+                meta=state.meta | {"owners": sorted({*owners, *uploads})},
+            )
         return attrs.evolve(state, tensors=state.tensors | put("present/", anchors(state)))
 
     def anchors(

@@ -20,9 +20,9 @@ from core.federation import (
     Client,
     Field,
     Ledger,
-    LocalTraining,
     Message,
     State,
+    SupervisedTraining,
     Task,
     as_announced,
     learn,
@@ -38,7 +38,7 @@ from core.server import Aggregation, combined
 
 
 @attrs.frozen(kw_only=True)
-class Settings(Aggregation, LocalTraining):
+class Settings(Aggregation, SupervisedTraining):
     """FedAvg has the hyper-parameters of local training; its average may be a robust one."""
 
 
@@ -89,7 +89,8 @@ class FedAvg(OwnModels):
 
         `received` is the server's message; `rng` is for whatever a method draws beside the batches.
         """
-        return lambda model, outputs, labels: client.task.loss(outputs, labels)
+        loss = self.settings.data_loss(client.task, client.labels)
+        return lambda model, outputs, labels: loss(outputs, labels)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The same, of the network and a batch of images."""

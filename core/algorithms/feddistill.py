@@ -137,12 +137,13 @@ class FedDistill(fedavg.FedAvg):
             }
         sums, samples = client.memory["tracked/sums"], client.memory["tracked/samples"]
         mean, known = (received.tensors.get(f"logits/{name}") for name in ("mean", "known"))
+        data_loss = self.settings.data_loss(task, client.labels)
 
         def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             outputs = outputs.float()
             sums.index_add_(0, labels, outputs.detach())
             samples.index_add_(0, labels, torch.ones_like(labels))
-            plain = task.loss(outputs, labels)
+            plain = data_loss(outputs, labels)
             if mean is None or known is None:
                 return plain
             # an output compared with itself has neither a divergence nor a gradient

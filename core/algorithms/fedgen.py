@@ -161,7 +161,10 @@ class FedGen(fedavg.FedAvg):
         task, settings = client.task, self.settings
         generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
-        draws = rng.generator(distribution.device)
+        draws, data_loss = (
+            rng.generator(distribution.device),
+            settings.data_loss(task, client.labels),
+        )
         shrink, first = settings.decay ** received.whole("round"), settings.generated_steps
         taken = torch.zeros((), dtype=torch.int64, device=distribution.device)
 
@@ -182,7 +185,7 @@ class FedGen(fedavg.FedAvg):
                 # a GPU counts by itself, so that all steps are the same work
                 taken.add_(1)
                 terms = terms * (taken <= first)
-            return task.loss(outputs, labels) + terms
+            return data_loss(outputs, labels) + terms
 
         return loss
 

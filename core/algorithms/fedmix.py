@@ -133,6 +133,7 @@ class FedMix(fedavg.FedAvg):
         if not len(shares):
             return super().objective(client, received, rng)
         task, draws = client.task, rng.generator(shares.device)
+        loss = self.settings.data_loss(task, client.labels)
 
         def objective(model: nn.Module, batch: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             chosen = torch.randint(len(shares), (1,), generator=draws, device=shares.device)
@@ -143,7 +144,7 @@ class FedMix(fedavg.FedAvg):
 
             return mixup_loss(
                 outputs,
-                task.loss,
+                loss,
                 task.inputs(batch),
                 labels,
                 task.inputs(images[chosen]),

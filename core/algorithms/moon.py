@@ -132,6 +132,7 @@ class MOON(fedavg.FedAvg):
         client's second round on, mu times the contrastive term.
         """
         task, settings = client.task, self.settings
+        data_loss = settings.data_loss(task, client.labels)
         previous = take("previous/", client.memory)
         frozen = self._frozen(client, [received.tensors, previous]) if previous else None
 
@@ -143,7 +144,7 @@ class MOON(fedavg.FedAvg):
                 z = model.embed(task.inputs(images))
                 outputs = model.classifier(z)
             # l_sup(w_i^t; (x, y))
-            loss = task.loss(outputs, client.labels[places])
+            loss = data_loss(outputs, client.labels[places])
             if frozen is None:
                 return loss
             z_glob, z_prev = frozen(images, places)

@@ -12,9 +12,9 @@ from core.federation import (
     EVERY_TASK,
     Client,
     Ledger,
-    LocalTraining,
     Message,
     State,
+    SupervisedTraining,
     Task,
     learn,
     pack,
@@ -25,7 +25,7 @@ from core.rng import Rng
 
 
 @attrs.frozen(kw_only=True)
-class Settings(LocalTraining):
+class Settings(SupervisedTraining):
     """The hyper-parameters of training."""
 
 
@@ -51,7 +51,8 @@ class Standalone(OwnModels):
         for client in clients:
             own, start = take(OWN, client.memory), Rng(rng.seed).at("initialise", "model")
             model = client.task.model_from(own) if own else client.task.new_model(start)
-            objective, here = supervised(client.task), rng.at("client", client.id)
+            loss = self.settings.data_loss(client.task, client.labels)
+            objective, here = supervised(client.task, loss), rng.at("client", client.id)
             learn(model, client.images, client.labels, self.settings, objective, here)
             client.memory = pack(model, OWN)
         return {client.id: Message({}) for client in clients}

@@ -4,7 +4,14 @@ from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
 from core.federation.fields import LARGEST, Field, as_announced
-from core.federation.local_training import LocalTraining, learn, supervised, through, train
+from core.federation.local_training import (
+    LocalTraining,
+    SupervisedTraining,
+    learn,
+    supervised,
+    through,
+    train,
+)
 from core.federation.loop import RoundResult, check_serves, rounds, select
 from core.federation.message import Ledger, Message
 from core.federation.runtime import Runtime
@@ -31,6 +38,7 @@ __all__ = [
     "Schedule",
     "Segmentation",
     "State",
+    "SupervisedTraining",
     "Task",
     "UploadError",
     "admit",

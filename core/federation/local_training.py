@@ -8,6 +8,7 @@ from typing import Self
 import attrs
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from core import training
 from core.checks import number, one_of, whole
@@ -17,7 +18,19 @@ from core.federation.task import Task
 from core.rng import Rng
 from core.training import Objective, batches
 
-__all__ = ["LocalLoss", "LocalTraining", "Objective", "batches", "supervised", "through", "train"]
+__all__ = [
+    "LocalLoss",
+    "LocalTraining",
+    "Objective",
+    "SupervisedTraining",
+    "batches",
+    "supervised",
+    "through",
+    "train",
+]
+
+#: from outputs and labels of a batch to their mean loss
+DataLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 #: from a model, its outputs for a batch and the labels (N,) to the loss that is minimised
 LocalLoss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -57,9 +70,43 @@ class LocalTraining:
         return self.steps(samples) * min(self.batch_size, samples)
 
 
-def supervised(task: Task) -> Objective:
-    """The plain objective: the task's loss of the model's outputs."""
-    return through(task, lambda model, outputs, labels: task.loss(outputs, labels))
+@attrs.frozen(kw_only=True)
+class SupervisedTraining(LocalTraining):
+    """Local training whose loss may weigh the classes."""
+
+    #: of the classes in the loss: all alike ("none"), or "balanced", which gives a class that has n_c of n
+    #: images the weight n / (C n_c), as GDD-FL's code does in FedAvg and in centralized training
+    class_weights: str = attrs.field(
+        default="none", validator=one_of("class weights", "none", "balanced")
+    )
+
+    def data_loss(self, task: Task, labels: torch.Tensor) -> DataLoss:
+        """The loss of who has these labels (N,): the mean over a batch, by the weights of the classes.
+        Raises InputError where classes are to be weighed and the task is no classification.
+        """
+        if self.class_weights == "none":
+            return task.loss
+        if task.learns != "classification":
+            raise InputError(f"class_weights must be none: {task.dataset.name} has no classes")
+        counts = task.class_counts(labels).float()
+        # n / (C n_c); what a server generates may be of a class that no image here has: it weighs 1
+        balance = torch.where(counts > 0, len(labels) / (len(counts) * counts), 1.0)
+        return lambda outputs, labels: weighed(outputs, labels, balance)
+
+
+def weighed(outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """sum_i sum_c w_c y_ic (-log p_ic) / sum_i sum_c w_c y_ic of logits (N, C), by class weights (C,).
+    Labels are class numbers (N,) or probabilities (N, C).
+    """
+    y = labels if labels.is_floating_point() else F.one_hot(labels, len(weights))
+    weight = weights * y
+    return -(weight * F.log_softmax(outputs.float(), 1)).sum() / weight.sum()
+
+
+def supervised(task: Task, loss: DataLoss | None = None) -> Objective:
+    """The plain objective: a loss of the model's outputs, by default the task's."""
+    chosen = loss or task.loss
+    return through(task, lambda model, outputs, labels: chosen(outputs, labels))
 
 
 def through(task: Task, loss: LocalLoss) -> Objective:

@@ -47,6 +47,24 @@ def test_the_run_goes_on_with_the_others(name, monkeypatch):
     assert all(str(who) in result.refused for result in results)
 
 
+def test_desa_goes_on_distilling_though_anchors_are_refused(monkeypatch):
+    subject, (question, who) = SUBJECTS["desa"], ASKED["desa"]
+    algorithm, told = spoilt(subject, question, who, "leave_out"), []
+    send = algorithm.broadcast
+
+    def broadcast(state, client_id):
+        message = send(state, client_id)
+        told.append("logits/others" in message.tensors)
+        return message
+
+    monkeypatch.setattr(algorithm, "broadcast", broadcast)
+    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+    list(subject.run(crowd()))
+    # in the first round nobody has learned anything yet
+    each = len(told) // ROUNDS
+    assert told == [False] * each + [True] * each * (ROUNDS - 1)
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_it_ends_where_the_schedule_says_so(name, monkeypatch):
     subject = SUBJECTS[name]

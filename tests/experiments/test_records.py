@@ -22,6 +22,7 @@ AS_BEFORE: dict[str, object] = {
     "tell_loss": False,
     # what official code does to batches
     "local_augmentation": "none",
+    "class_weights": "none",
     "replacement": True,
     # what the code of GDD-FL does
     "augmentation_draws": "fresh",

@@ -1,0 +1,122 @@
+"""Classes that are weighed in the loss of local training."""
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss
+from sklearn.utils.class_weight import compute_class_weight
+
+from core import algorithms
+from core.errors import InputError
+from core.experiments import make_task
+from core.federation import Client, Runtime, Schedule, SupervisedTraining, Task
+from core.rng import Rng
+from tests.algorithms.on_digits import on_digits
+from tests.algorithms.on_drawings import on_nuclei
+from tests.algorithms.subjects import crowd, subjects
+
+SUBJECTS = subjects()
+#: ways through classifiers whose clients learn from their own labels
+METHODS = [
+    name
+    for name, subject in SUBJECTS.items()
+    if isinstance(subject.settings, SupervisedTraining) and subject.learns == "classification"
+]
+BALANCED = SupervisedTraining(class_weights="balanced")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(on_digits("fedavg"))
+
+
+def few_of_the_first(task, few: int, many: int) -> torch.Tensor:
+    """Labels (N,) with `few` of class 0 and `many` of every other."""
+    classes = torch.arange(task.dataset.num_classes)
+    return classes.repeat_interleave(torch.where(classes == 0, few, many))
+
+
+def test_the_loss_is_that_of_scikit_learn_with_balanced_weights(task):
+    labels = few_of_the_first(task, 3, 20)
+    outputs = torch.randn(len(labels), 10, generator=torch.Generator().manual_seed(0))
+    weights = compute_class_weight("balanced", classes=np.arange(10), y=labels.numpy())
+    chances = outputs.double().softmax(1).numpy()
+    wanted = log_loss(labels, chances, sample_weight=weights[labels])
+    loss = BALANCED.data_loss(task, labels)
+    assert loss(outputs, labels).item() == pytest.approx(wanted, rel=1e-6)
+    # of a batch with another mixture the weights stay those of all images
+    batch = torch.tensor([0, 1, 2, 30, 90])
+    part = log_loss(
+        labels[batch], chances[batch], sample_weight=weights[labels[batch]], labels=np.arange(10)
+    )
+    assert loss(outputs[batch], labels[batch]).item() == pytest.approx(part, rel=1e-6)
+    assert part != pytest.approx(task.loss(outputs[batch], labels[batch]).item(), rel=1e-2)
+
+
+def test_classes_of_one_size_weigh_alike_and_absent_ones_do_no_harm(task):
+    labels = few_of_the_first(task, 0, 5)
+    outputs = torch.randn(len(labels), 10, generator=torch.Generator().manual_seed(1))
+    weighed = BALANCED.data_loss(task, labels)(outputs, labels)
+    torch.testing.assert_close(weighed, task.loss(outputs, labels))
+    assert SupervisedTraining().data_loss(task, labels) == task.loss
+
+
+def test_shares_of_classes_weigh_as_the_classes_that_they_stand_for(task):
+    """Half of the weight of two labels each, as two images of half the weight would."""
+    labels = few_of_the_first(task, 3, 20)
+    outputs = torch.randn(4, 10, generator=torch.Generator().manual_seed(2))
+    loss = BALANCED.data_loss(task, labels)
+    one, other = torch.tensor([0, 0, 4, 9]), torch.tensor([1, 5, 4, 0])
+    halves = (torch.eye(10)[one] + torch.eye(10)[other]) / 2
+    both = loss(outputs.repeat(2, 1), torch.cat([one, other]))
+    torch.testing.assert_close(loss(outputs, halves), both)
+    # a client of one class that is told of another one
+    alone = BALANCED.data_loss(task, torch.zeros(100, dtype=torch.int64))
+    flat = torch.zeros(2, 10)
+    assert alone(flat, torch.tensor([0, 7])).item() == pytest.approx(np.log(10))
+    mine, told = torch.tensor([[3.0] + 9 * [0.0], 10 * [0.0]]), torch.tensor([0, 7])
+    # n / (C n_c) = 0.1 of its own class, 1 of the other
+    wanted = (0.1 * -mine[0].log_softmax(0)[0] + np.log(10)) / 1.1
+    assert alone(mine, told).item() == pytest.approx(wanted.item())
+
+
+def test_what_is_no_classification_has_no_classes_to_weigh():
+    dense = make_task(on_nuclei("fedavg", {}))
+    with pytest.raises(InputError, match="class_weights must be none"):
+        BALANCED.data_loss(dense, torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_that_has_the_setting_heeds_it(name):
+    subject = SUBJECTS[name]
+    learned = []
+    for class_weights in ("none", "balanced"):
+        settings = attrs.evolve(subject.settings, class_weights=class_weights)
+        *_, last = attrs.evolve(subject, settings=settings).run(crowd(subject.learns))
+        learned.append(last.state.tensors)
+    plain, weighed = learned
+    assert plain.keys() == weighed.keys()
+    assert any(not torch.equal(plain[key], weighed[key]) for key in plain)
+
+
+def test_a_rare_class_is_found_more_often():
+    """Ones among eights, one in ten: by linear models from the same weights."""
+    digits = make_task(on_digits("fedavg")).dataset
+    train, test = digits.train, digits.test
+    ones, eights = (train.labels.eq(digit).nonzero().flatten() for digit in (1, 8))
+    rows = torch.cat([ones[:10], eights[:90]])
+    asked = test.labels.eq(1)
+    recall = {}
+    for class_weights in ("none", "balanced"):
+        settings = SupervisedTraining(
+            class_weights=class_weights, lr=0.01, local_steps=20, batch_size=100
+        )
+        method = algorithms.find("fedavg")(settings, Schedule(clients=1))
+        task = Task(digits, "convnet", {"width": 4}, Runtime())
+        client = Client(0, task, train.images[rows], train.labels[rows])
+        state = method.initialise(task, Rng(0))
+        answer = method.client_update(client, method.broadcast(state, 0), Rng(0))
+        said = task.predict(task.outputs(task.model_from(answer.tensors), test.images[asked]))
+        recall[class_weights] = said.eq(1).double().mean().item()
+    assert recall["balanced"] > recall["none"] + 0.2
