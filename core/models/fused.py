@@ -209,13 +209,16 @@ def _standardise(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`standardise` by PyTorch."""
     wide = at_least_float32(maps)
-    values = _values(maps, group, groups)[:, None].clamp_min(1)
+    # about a value of each channel, as the passes do: of squares far from zero a sum keeps no variance
+    pivot = wide.detach()[:1, :, :1, :1].sum(0)
+    off = wide - pivot
+    values = _values(maps, group, groups)[:, None]
     mean, square = (
-        _summed(rows, group, groups) / values
-        for rows in (wide.sum((2, 3)), wide.square().sum((2, 3)))
+        _summed(rows, group, groups) / values.clamp_min(1)
+        for rows in (off.sum((2, 3)), off.square().sum((2, 3)))
     )
     variance = (square - mean.square()).clamp_min(0).to(wide.dtype)
-    mean = mean.to(wide.dtype)
+    mean = torch.where(values > 0, mean + pivot[:, 0, 0], 0).to(wide.dtype)
     scale = (variance + eps).rsqrt() * weight
     shift = bias - mean * scale
     result = _affine(maps, _rows(scale, group), _rows(shift, group), shortcut, slope, pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import platform
 import re
@@ -288,3 +289,20 @@ def test_without_the_kernels_only_the_result_of_an_affine_map_is_rounded():
     exact = maps.double() / 3 - 100 / 3
     assert found.dtype == torch.bfloat16
     assert ((found.double() - exact).abs() <= 2**-8 * exact.abs() + 1e-5).all()
+
+
+@pytest.mark.parametrize("without", [False, True])
+def test_a_narrow_spread_far_from_zero_keeps_its_variance(without):
+    """Two groups and an empty one, beside NumPy in float64."""
+    maps, group = normal(6, 2, 8, 8) / 10 + 300, torch.tensor([0, 2, 0, 2, 2, 0])
+    plain = torch.ones(2), torch.zeros(2)
+    with kernels.eager() if without else contextlib.nullcontext():
+        found, mean, variance = standardise(maps, *plain, group, 3, 1e-5, slope=1.0)
+    for g in (0, 2):
+        own = maps[group == g].double().numpy()
+        m, v = own.mean((0, 2, 3)), own.var((0, 2, 3))
+        np.testing.assert_allclose(mean[g], m, rtol=1e-6)
+        np.testing.assert_allclose(variance[g], v, rtol=1e-3)
+        wanted = (own - m[:, None, None]) / np.sqrt(v + 1e-5)[:, None, None]
+        np.testing.assert_allclose(found[group == g], wanted, atol=5e-3)
+    assert mean[1].abs().max() == variance[1].abs().max() == 0
