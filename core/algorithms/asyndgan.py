@@ -9,16 +9,20 @@ maps and the client answers with the gradient of its losses with respect to them
 has learned, the server trains a segmentation network on pairs of maps and made images. Images of
 patients never leave a client, but their masks do.
 
-The authors' code (tommy-qichang/AsynDGAN) compares VGG-16's features of made and of real images. Here
-the features are those of the encoder of a U-Net with random weights, the same at every client: nothing
-is downloaded. Two more differences: in the code the rate falls to 0 along a line in the second half of
-the steps, and clients have equal weights; here it is constant, and pi_k, as in the paper, is a client's
-share of the samples. The code's generator has dropout in its residual blocks. All steps are cut into as
+The authors' code (tommy-qichang/AsynDGAN) compares VGG-16's features of made and of real images, by the
+mean over four maps. Here the features are those of the encoder of a U-Net with random weights, the same
+at every client: nothing is downloaded; their differences are added up over its maps. More differences: in
+the code the rate falls to 0 along a line in the second half of the steps, and clients have equal weights;
+here it is constant, and pi_k, as in the paper, is a client's share of the samples. But the maps from which
+the segmentation network learns come from every client equally often, where the paper draws them by these
+shares and the code makes an image for each map. The code's generator is a U-Net with batch normalisation,
+the paper's and ours has nine residual blocks, without the code's dropout. All steps are cut into as
 many parts as the run has rounds; a step draws the same numbers in whichever round it falls.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -69,11 +73,31 @@ class Settings(LocalTraining):
         default="vanilla", validator=one_of("adversarial loss", *GAN_LOSSES)
     )
     #: factors of the adversarial loss of the discriminators, and of the generator's three terms: in the
-    #: code 0.1 times 1, 100 and 1
+    #: code 0.1 times 1, 100 and 1, the last one of a mean over maps where a sum stands here
     judging: float = attrs.field(default=0.05, validator=number(0, above=True))
     gan: float = attrs.field(default=0.1, validator=number(0))
     l1: float = attrs.field(default=10.0, validator=number(0))
     perceptual: float = attrs.field(default=0.1, validator=number(0))
+
+
+def _root(seed: int) -> Rng:
+    """What the clients of a run draw from."""
+    return Rng(seed, ("asyndgan",))
+
+
+# To build a network takes up to a fifth of a step: these two stay for the steps to come. All that the
+# first one holds is overwritten before it is used, and nothing changes the second.
+@functools.lru_cache(maxsize=1)
+def _judge(task: Task, **form: int) -> DensePatchDiscriminator:
+    """The discriminator that takes each client's weights in turn."""
+    return conditional.judge(task, Rng(0), **form)
+
+
+@functools.lru_cache(maxsize=1)
+def _perception(task: Task, seed: int) -> nn.Module:
+    """What perceives, the same at every client."""
+    model = task.new_model(_root(seed).at("perception"))
+    return model.eval().requires_grad_(False)
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
@@ -215,21 +239,14 @@ class AsynDGAN(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
-        task, settings = clients[0].task, self.settings
-        form = self._judging()
-        root = Rng(rng.seed, ("asyndgan",))
-        # to build a network costs as much as its step: one discriminator takes each client's weights
-        # in turn, and what perceives is the same at every client
-        shared = conditional.judge(task, Rng(0), **form)
-        perception = None
-        if settings.perceptual:
-            perception = task.new_model(root.at("perception")).eval().requires_grad_(False)
+        task, form, seed = clients[0].task, self._judging(), rng.seed
+        perception = _perception(task, seed) if self.settings.perceptual else None
         answers = {}
         for client in clients:
             if take("judge/", client.memory):
-                judge = unpack(shared, client.memory, "judge/")
+                judge = unpack(_judge(task, **form), client.memory, "judge/")
             else:
-                judge = conditional.judge(task, root.at("judge", client.id), **form)
+                judge = conditional.judge(task, _root(seed).at("judge", client.id), **form)
             answers[client.id] = self._judged(client, messages[client.id], judge, perception)
         return answers
 

@@ -15,7 +15,9 @@ comparison has a global model, and its Tables 9 and 10 count a model as the uplo
 - The server averages the models as FedAvg does, and the average is tested. The mutual distillation
   keeps its meaning: the teacher of a client is the mean of the logits of the others' models, as
   they were uploaded in the last round. The server computes them and sends them with the model;
-  there are none in the first round (the code begins with those of random networks).
+  there are none in the first round, nor in one in which a new client brings anchors (the code begins
+  with those of random networks).
+- Anchors start from N(0, 1). The code's start has the mean and deviation of a class's own images.
 - Anchors cross the network once, as 8-bit images (the code averages floats, and writes PNG files):
   up in the first round that a client takes part in, down whenever it lacks the present ones.
   FedVCK's Table 10 has them as "Initialization".

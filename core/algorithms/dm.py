@@ -1,8 +1,8 @@
 """DM: condensation by distribution matching, in one communication.
 
 Zhao, Bilen. Dataset Condensation with Distribution Matching. WACV 2023, Eq. 5 and Algorithm 1. The
-defaults are those of the authors' code, which starts from real images; from noise, as GDD-FL does,
-unless `init` says otherwise.
+defaults are those of the authors' code, but that it starts from real images and draws batches without
+replacement (`released`): here images start from noise, as in GDD-FL, unless `init` says otherwise.
 """
 
 from __future__ import annotations

@@ -91,9 +91,10 @@ class Settings(fedavg.Settings):
     @classmethod
     def released(cls) -> Settings:
         """Those of zhuangdizhu/FedGen for MNIST: its local training, and 32 features in a step of the
-        generator, which does not use the `ensemble_batch_size` of 128. Two things are not as there. It
+        generator, which does not use the `ensemble_batch_size` of 128. Three things are not as there. It
         multiplies weights (N, 1) by losses (N,), so that each image's loss has the mean weight of all;
-        here it has its own. And its clients always draw from all classes that the data have.
+        here it has its own. Its clients always draw from all classes that the data have. And they count
+        the images of each class from one, so that who lacks a class keeps a small weight in it.
         """
         return cls(
             **fedgen_code.LOCAL,

@@ -13,8 +13,10 @@ divides by the largest logit of all clients for a batch, which none can know, he
 own. It crops and flips the clients' images and cuts a square out of them (`local_augmentation` does
 the first two), and for CIFAR-10 also those of the student, which sees a public image otherwise than
 the teachers have answered it; here it sees it as they have. The rate of the code's teachers falls
-along a cosine, and all begin with the same weights. Neither quantisation nor the Laplace noise is
-accounted for as differential privacy.
+along a cosine, and all begin with the same weights. It cuts levels off towards zero after adding a
+half, which raises small negative answers by one; here they are rounded. A round of the run starts
+its optimisers anew, where the code has one Adam for all passes: a run in many rounds is not quite
+one in few. Neither quantisation nor the Laplace noise is accounted for as differential privacy.
 
 `private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017
 and 2018). A client votes for one class per public image, noise is added (GNMax), and the student
@@ -80,7 +82,7 @@ class Settings(public.PublicData, LocalTraining):
     local_epochs: int = attrs.field(default=500, validator=whole(1))
     weight_decay: float = attrs.field(default=3e-4, validator=number(0))
     #: rounds in which teachers train; they answer at the end of the last one. More than one lets a
-    #: long run resume
+    #: long run resume; each begins with fresh momentum
     local_rounds: int = attrs.field(default=1, validator=whole(1))
     #: public images that are answered; None: all
     pool: int | None = attrs.field(default=None, validator=whole(1, optional=True))

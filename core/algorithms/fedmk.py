@@ -21,8 +21,8 @@ Where the paper is silent:
 * As many pseudo samples as uploaded ones. They are features, so they enter at the classifier.
 * Table 7 compares knowledge of two sizes. With `compare_size` a second federation of the same clients
   with so many images per class runs along, outside the ledger, and the distance of the two sets is
-  measured after the last round. Its draws are its own: from the same noise the smaller set would be
-  a part of the larger one.
+  measured after the last round. It has the same first networks, and shares between the same clients; its
+  other draws are its own: from the same noise the smaller set would be a part of the larger one.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class FedMK(condensing.Condensing):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """One round; with `compare_size` also one of the federation that the result is compared
-        with, whose clients are the same and whose draws are its own.
+        with, whose clients and first networks are the same.
         """
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:

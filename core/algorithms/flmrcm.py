@@ -13,8 +13,8 @@ The authors' code (guopengf/FL-MRCM) differs. There every client has the target'
 some of them anew in each step with its own network; gradients flow through both sides, whose labels are
 exchanged; the identifier makes one decision of an image's 2,048 pooled numbers; networks count equally
 in the average. Nothing but what crosses the network of the paper's Algorithm crosses it here. From the
-code are the identifier's rate, ten times that of its networks, and that its optimiser goes on from round
-to round.
+code are the identifier's rate, ten times that of its networks, both under RMSprop there (here the networks
+learn by SGD, the identifier by Adam), and that its optimiser goes on from round to round.
 """
 
 from __future__ import annotations

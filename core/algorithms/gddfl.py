@@ -50,6 +50,11 @@ class Settings(dm.Settings):
     encoders: str = attrs.field(default="one", validator=one_of("number of encoders", "one", "two"))
 
     def __attrs_post_init__(self) -> None:
+        moved = (self.shift, self.shift_probability, self.shift_layer) != ("dsu", 0.5, 0)
+        if self.encoders == "two" and moved:
+            raise InputError(
+                "with encoders: two nothing is shifted: leave out shift, shift_probability and shift_layer"
+            )
         if self.shift_layer > self.encoder_depth:
             raise InputError(
                 f"shift_layer must be at most the number of blocks, {self.encoder_depth}, "

@@ -27,8 +27,8 @@ class Settings(OneShotSettings):
     over all clients.
     """
 
-    #: of a client's images of a class: "random" ones, or the "first" ones, as the code of GDD-FL
-    #: takes the first of its training folder
+    #: of a client's images of a class: "random" ones, or the "first" ones. The code of GDD-FL takes the
+    #: first of all its training folder, the same in every run; here how many come from whom is drawn
     choice: str = attrs.field(default="random", validator=one_of("choice", "random", "first"))
 
     @classmethod

@@ -16,8 +16,7 @@ from core.data.dataset import Dataset, Split, fingerprint_of
 from core.errors import InputError
 
 #: mean and standard deviation, of pixels in [0, 1], that map [0, 1] to [-1, 1]. FedVCK's released
-#: settings use 0.5 for all sets but CIFAR-10; here it holds for the medical sets, the grey sets and
-#: any set without published statistics.
+#: settings use 0.5 for all sets but CIFAR-10; here it holds for all but CIFAR-10 and CIFAR-100.
 HALF = 0.5
 #: weights of red, green and blue in a grey image (ITU-R BT.601)
 LUMA = (0.299, 0.587, 0.114)

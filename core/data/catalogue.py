@@ -245,8 +245,6 @@ _SOURCES = (
         stl10.load_stl10,
         _torchvision("STL10", {"split": "train"}),
         stl10.CLASSES,
-        stl10.IMAGENET_MEAN,
-        stl10.IMAGENET_STD,
     ),
     Source(
         name="imagenette",

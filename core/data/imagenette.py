@@ -1,5 +1,5 @@
 """Imagenette at 64x64 (Howard 2019): from `imagenette_64.npz`, or from the images as torchvision
-lays them out.
+lays them out. Pixels go to [-1, 1] and images to squares, as in FedVCK's released code.
 
 In the folders `imagenette2`, `imagenette2-320` or `imagenette2-160` lie `train/<class>/*.JPEG` and
 `val/<class>/*.JPEG`; classes and files are taken in alphabetical order, the order that FedVCK's
@@ -19,7 +19,6 @@ from core.data.arrays import assemble
 from core.data.dataset import Dataset, Split
 from core.data.npz import load_npz, save_npz
 from core.data.pictures import decoded
-from core.data.stl10 import IMAGENET_MEAN, IMAGENET_STD
 from core.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,15 +53,10 @@ def layouts(size: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _fit(image: Image, size: int) -> np.ndarray:
-    """One image, uint8 (size, size, 3): shorter side resized to `size`, centre cropped."""
+    """One image, uint8 (size, size, 3), both sides resized to `size`."""
     from PIL.Image import Resampling
 
-    image = image.convert("RGB")
-    scale = size / min(image.size)
-    shape = [max(size, round(side * scale)) for side in image.size]
-    left, top = ((side - size) // 2 for side in shape)
-    image = image.resize((shape[0], shape[1]), Resampling.BILINEAR)
-    return np.asarray(image.crop((left, top, left + size, top + size)))
+    return np.asarray(image.convert("RGB").resize((size, size), Resampling.BILINEAR))
 
 
 def _split(folder: Path, size: int) -> Split:
@@ -93,12 +87,12 @@ def load_imagenette(root: Path, size: int) -> Dataset:
     """
     names = tuple(CLASSES.values())
     if packed(root, size).is_file():
-        return load_npz(packed(root, size), "imagenette", names, IMAGENET_MEAN, IMAGENET_STD, size)
+        return load_npz(packed(root, size), "imagenette", names, size=size)
     parts = ("train", "val")
     whole = (root / n for n in FOLDERS if all((root / n / part).is_dir() for part in parts))
     folder = next(whole, root / FOLDERS[0])
     train, test = _split(folder / "train", size), _split(folder / "val", size)
-    return assemble("imagenette", train, None, test, names, IMAGENET_MEAN, IMAGENET_STD, folder)
+    return assemble("imagenette", train, None, test, names, None, None, folder)
 
 
 def pack(root: Path, size: int) -> None:

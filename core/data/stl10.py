@@ -19,8 +19,6 @@ SIDE = 96  # pixels of the source
 #: bytes of the largest file that is read; the test images have 221 million
 LARGEST = 2**28
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
-#: statistics of ImageNet, from which the images of STL10 and Imagenette are taken
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def _bytes(path: Path) -> np.ndarray:
@@ -47,8 +45,8 @@ def _split(folder: Path, word: str, size: int) -> Split:
 
 def load_stl10(root: Path, size: int) -> Dataset:
     """5,000 and 8,000 labelled colour images, 10 classes, resized from 96x96 to `size` (FedVCK uses
-    32).
+    32). Pixels go to [-1, 1], as in its released code.
     """
     train, test = (_split(root / FOLDER, word, size) for word in ("train", "test"))
     name = "stl10" if size == 32 else f"stl10_{size}"
-    return assemble(name, train, None, test, CLASSES, IMAGENET_MEAN, IMAGENET_STD, root / FOLDER)
+    return assemble(name, train, None, test, CLASSES, None, None, root / FOLDER)

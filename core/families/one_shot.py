@@ -140,7 +140,10 @@ class OneShot(Condensing):
         settings, task, score = self.settings, state.task, None
         model = task.model_from(state.tensors)
         if settings.last_client_chooses:
-            *others, last = sorted(uploads)
+            # of random images some clients may have been asked for none
+            *others, last = sorted(
+                id_ for id_, one in uploads.items() if len(one.tensors["labels"])
+            )
             if not others:
                 raise InputError("only the client that chooses has sent images: none to learn from")
             held = condensing.collect({last: uploads[last]})

@@ -33,7 +33,7 @@ ORDERS = [
     *range(12, 64),
     *(2**power for power in range(6, 13)),
 ]
-#: `noise_multiplier` spends at least this share of the budget that it is given
+#: `noise_multiplier` spends all but at most this share of the budget that it is given
 PRECISION = 1e-3
 
 

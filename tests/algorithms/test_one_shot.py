@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from core import algorithms, server
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
-from core.families import condensing
-from core.federation import Ledger, Runtime, Schedule
+from core.families import condensing, one_shot
+from core.federation import Ledger, Message, Runtime, Schedule
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
 
@@ -194,3 +194,25 @@ def test_one_client_alone_cannot_choose(task, clients):
     alone = algorithms.create("gddfl", {"last_client_chooses": True}, schedule=Schedule(clients=1))
     with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
         alone.initialise(task, Rng(0))
+
+
+def test_a_client_that_was_asked_for_no_image_does_not_choose(task, clients):
+    """Two images of each class in all: the last client that sent some is held out."""
+    settings = {"images_per_class": 2, "last_client_chooses": True, "server_epochs": 2}
+    run = attrs.evolve(TINY, algorithm="random_selection", settings=settings)
+    algorithm = run.new_algorithm()
+    uploads = {
+        client.id: Message({"images": client.images[:count], "labels": client.labels[:count]})
+        for client, count in zip(clients, (6, 4, 0), strict=True)
+    }
+    state = algorithm.initialise(task, Rng(0))
+    held = []
+
+    def noting(task, images, labels, model):
+        held.append(len(labels))
+        return 1.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_shot, "quality", noting)
+        algorithm.learnt_by_epochs(state, uploads, Rng(1))
+    assert set(held) == {4}

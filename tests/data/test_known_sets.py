@@ -218,10 +218,28 @@ def test_imagenette_folders(tmp_path, folder):
     assert data.test.labels.tolist() == list(range(10))
     assert data.classes[0] == "tench"
     for image, label in zip(data.train.images, data.train.labels, strict=True):
-        # shrunk to 96 by 64 and centre cropped: the edge between dark and bright stays in the
-        # middle
+        # the sides shrink alike or not: the edge between dark and bright stays in the middle
         assert (image[:, :, :28].float() - 20 * label).abs().max() <= 4
         assert (image[:, :, 36:].float() - 20 * label - 60).abs().max() <= 4
+
+
+def test_imagenette_keeps_the_sides_of_a_wide_image(tmp_path):
+    """As FedVCK's code resizes: the strip at the edge, an eighth of the width, is still there."""
+    image = pytest.importorskip("PIL.Image")
+    layouts.imagenette(tmp_path)
+    pixels = np.zeros((80, 160, 3), dtype=np.uint8)
+    pixels[:, :20] = 200
+    first = min((tmp_path / "imagenette2-160" / "val" / layouts.WNIDS[0]).iterdir())
+    image.fromarray(pixels).save(first, quality=95)
+    data = load("imagenette", tmp_path)
+    found = data.test.images[0].float()
+    assert found[:, :, :7].mean() > 190 and found[:, :, 9:].mean() < 10
+    # pixels go to [-1, 1]
+    assert data.normalise(torch.tensor([[[[0]], [[0]], [[255]]]]).byte()).flatten().tolist() == [
+        -1,
+        -1,
+        1,
+    ]
 
 
 def test_a_folder_that_lacks_a_part_does_not_hide_a_whole_one(tmp_path):

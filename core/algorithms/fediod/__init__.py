@@ -28,7 +28,8 @@ widths; the code's are those of MosaicKD, but for the generator's second enlarge
 mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) the probability
 that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text
 says, not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
-weights of Eq. 8 too; teachers start from different weights.
+weights of Eq. 8 too; teachers start from different weights; the label maps of a batch come from every
+client equally often.
 
 Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,
 with the judgement on an image for each of its pixels. The generator is told a label map in the place of
@@ -45,7 +46,8 @@ upload by itself. A client across a network keeps to its budget whatever the ser
 depends on a number of steps that it hears once, and it answers each question of each of these once,
 in order. The paper names PATE for the logits, whose noise protects the sum of the clients'
 votes; but Eq. 3 and 4 need each client's answer. How many samples a client has of each class is
-sent as it is.
+sent as it is. Where the clients are at hand, `ensemble_accuracy` and the inception scores are measured on
+their networks as they are: numbers of the experimenter, for which the budget does not stand.
 """
 
 from __future__ import annotations

@@ -42,16 +42,16 @@ class Settings(LocalTraining):
         default=None, validator=_architectures
     )
 
-    #: length of the noise w
+    #: where images have one label: length of the noise w
     noise: int = attrs.field(default=100, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))
     discriminator_width: int = attrs.field(default=64, validator=whole(1))
-    #: G that makes images from noise: "plain"; "released": its first map has twice the channels, and
-    #: its second enlargement is bilinear
+    #: G that makes images from noise, where they have one label: "plain"; "released": its first map has
+    #: twice the channels, and its second enlargement is bilinear
     generator_form: str = attrs.field(
         default="plain", validator=one_of("form of the generator", "plain", "released")
     )
-    #: what D_k normalises by where an image has one label: an "instance", or a "batch" as released
+    #: what D_k normalises by, where images have one label: an "instance", or a "batch" as released
     discriminator_norm: str = attrs.field(
         default="instance", validator=one_of("normalisation", *JUDGE_NORMS)
     )
@@ -91,6 +91,7 @@ class Settings(LocalTraining):
     #: factors of the terms of the generator's loss, 0: without; the student always minimises
     #: L_mimic
     gan: float = attrs.field(default=1.0, validator=number(0))
+    # `confidence` and `balance` ask about classes: not where the answer is an image
     confidence: float = attrs.field(default=1.0, validator=number(0))
     uniqueness: float = attrs.field(default=1.0, validator=number(0))
     mimic: float = attrs.field(default=1.0, validator=number(0))
@@ -137,7 +138,7 @@ class Settings(LocalTraining):
     clip_norm: float = attrs.field(default=1.0, validator=number(0, above=True))
     logit_norm: float = attrs.field(default=10.0, validator=number(0, above=True))
 
-    #: synthetic images whose inception scores are taken at the end (Table 7); 0: none
+    #: synthetic images of one label whose inception scores are taken at the end (Table 7); 0: none
     scored_images: int = attrs.field(default=1000, validator=whole(0))
 
     def __attrs_post_init__(self) -> None:
