@@ -248,15 +248,14 @@ pd.Series(
     }
 ).round(4).to_frame("change")
 
-# %% [markdown]
-# What is left is DM on the logits of two random networks of each client that never change, under one draw of colours,
-# with batches drawn without replacement. The authors' server lets its rate fall by a cosine to 1%, trains on all
-# clients' images but the last one's, and takes the epoch that is best on these. Not rebuilt here are its networks, two
-# ResNet-18s, where ours are the ConvNets of the other tables; the local loss of its FedAvg, which weighs classes by how
-# rare they are; images of float32 under ImageNet's statistics; and that its one draw of colours differs between real
-# and condensed images. All rows move their images as often as the profile says, the code 100 times. *As printed* in
-# this table is Algorithm 1 with the shift `dsu` on image channels, not the reading of that name above. Six differences
-# alone; those of the clients together, with 100 epochs of the server in place of 50; and all:
+# %% [markdown] What is left is DM on the logits of two random networks of each client that never change, under one draw
+# of colours, with batches drawn without replacement. The authors' server lets its rate fall by a cosine to 1%, trains
+# on all clients' images but the last one's, and takes the epoch that is best on these. Not rebuilt here are its
+# networks, two ResNet-18s, where ours are the ConvNets of the other tables; images of float32 under ImageNet's
+# statistics; and that its one draw of colours differs between real and condensed images. All rows move their images as
+# often as the profile says, the code 100 times. *As printed* in this table is Algorithm 1 with the shift `dsu` on image
+# channels, not the reading of that name above. Six differences alone; those of the clients together, with 100 epochs of
+# the server in place of 50; and all:
 
 # %% tags=["hide-input"]
 table("gddfl", "released", best)
