@@ -248,7 +248,8 @@ pd.Series(
     }
 ).round(4).to_frame("change")
 
-# %% [markdown] What is left is DM on the logits of two random networks of each client that never change, under one draw
+# %% [markdown]
+# What is left is DM on the logits of two random networks of each client that never change, under one draw
 # of colours, with batches drawn without replacement. The authors' server lets its rate fall by a cosine to 1%, trains
 # on all clients' images but the last one's, and takes the epoch that is best on these. Not rebuilt here are its
 # networks, two ResNet-18s, where ours are the ConvNets of the other tables; images of float32 under ImageNet's
