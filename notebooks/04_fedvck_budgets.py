@@ -21,7 +21,7 @@ from core.experiments import TableSpec
 from core.experiments.spec import TABLES
 from core.report import bars, curve_frame, lines, show, table, table_frame
 from core.report.frames import table_runs
-from core.report.results import core_hours, gains, readings_beside
+from core.report.results import gains, readings_beside, run_hours
 from core.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -77,9 +77,7 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 
 # %% tags=["hide-input"]
 wide = table_runs("fedvck", "ladder", ["converged"])
-took = {
-    row: core_hours(of) / len(of) for row, of in wide.groupby("row", sort=False)
-}
+took = {row: run_hours(of) for row, of in wide.groupby("row", sort=False)}
 beside = readings_beside("fedvck", "ladder", "converged", in_print)
 beside.assign(hours=pd.Series(took)).round(1)
 

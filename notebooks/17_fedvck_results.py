@@ -31,11 +31,11 @@ from core.report.claim_views import claims_table
 from core.report.findings import bottom_line
 from core.report.frames import table_runs
 from core.report.results import (
-    core_hours,
     cost_in_words,
     gains,
     leads,
     readings_beside,
+    run_hours,
 )
 from core.report.texts import Markdown
 
@@ -67,9 +67,7 @@ behind = behind.set_index("row")
 ends = behind[["low", "high"]].where(behind["low"] > float("-inf"))
 size = size.drop(columns="verdict").sort_values("measured")
 runs = table_runs("fedvck", "rivals", ["converged"])
-size["hours"] = (
-    runs.groupby("row").apply(core_hours) / runs.groupby("row").size()
-)
+size["hours"] = runs.groupby("row").apply(run_hours)
 size["lead in print"] = size.loc[reading, "printed"] - size["printed"]
 size["lead"] = -behind["gain"]
 size["low"], size["high"] = -ends["high"], -ends["low"]

@@ -24,6 +24,7 @@ from core.report.findings import bottom_line
 from core.report.frames import table_runs, verdict_counts
 from core.report.results import (
     column_curves,
+    core_hours,
     cost_in_words,
     filled,
     leads,
@@ -196,7 +197,7 @@ schedules = schedules.assign(mean=schedules.mean(axis=1)).sort_values(
 filled(schedules, "{:.1f}")
 
 # %% tags=["hide-input"]
-hours = tried["record"].map(lambda record: record.seconds).sum() / 3600
+hours = core_hours(tried)
 Markdown(
     f"The best is *{schedules.index[0]}*, by "
     f"{schedules['mean'].iloc[0] - schedules['mean'].iloc[1]:.1f} points over "

@@ -74,6 +74,13 @@ def core_hours(runs: pd.DataFrame) -> float:
     return float(once.map(lambda one: one.core_seconds).sum()) / 3600  # pandas leaves nan out
 
 
+def run_hours(runs: pd.DataFrame) -> float:
+    """Hours of one core that one of the runs of `table_runs` took on a CPU, their mean; nan where none
+    ran on one.
+    """
+    return float(runs["record"].map(lambda one: one.core_seconds).mean()) / 3600
+
+
 def cost_in_words(paper: str, measured: Mapping[str, Record] | None = None) -> str:
     """How many runs the tables of a paper rest on, and the hours of one core that they took, by
     profile, in a sentence; in another the hours of a GPU. Raises InputError for an unknown paper.

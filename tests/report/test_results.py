@@ -27,6 +27,7 @@ from core.report.results import (
     megabytes_to,
     readings_beside,
     reporting_rules,
+    run_hours,
     spreads,
 )
 
@@ -203,7 +204,8 @@ def test_hours_of_a_gpu_are_no_hours_of_one_core():
     for device, kept in zip(("cpu", "cuda"), known.values(), strict=True):
         kept.environment = {"device": device, "threads": 2}
         kept.rounds = [row | {"seconds": {"clients": 1800.0}} for row in kept.rounds]
-    assert core_hours(table_runs("fedmk", "protocol", ["paper"], known)) == 2.0
+    runs = table_runs("fedmk", "protocol", ["paper"], known)
+    assert core_hours(runs) == run_hours(runs) == 2.0
     said = cost_in_words("fedmk", known)
     assert said.endswith("with their number: paper 2.0 (1). Hours of a GPU: 1.0 (1).")
     del known[cells[0].experiments[0].id]
