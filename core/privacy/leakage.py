@@ -128,7 +128,7 @@ def deep_leakage(
     finite.
     """
     model = copy.deepcopy(model)
-    weights = _weights(model, leaked)
+    weights = own_weights(model, leaked)
     like = next(iter(weights.values()))
     draws = rng.generator(like.device)
     # x' ~ N(0, 1), y' ~ N(0, 1)
@@ -156,7 +156,7 @@ def deep_leakage(
     return Restored(best[0], found, history)
 
 
-def _weights(model: nn.Module, leaked: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def own_weights(model: nn.Module, leaked: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A model's parameters, by their names. Raises InputError where the gradient is that of another."""
     weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
     shapes, theirs = ({name: one.shape for name, one in of.items()} for of in (weights, leaked))
