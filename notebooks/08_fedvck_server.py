@@ -117,7 +117,8 @@ same(prototypes, pooled_means)
 # ### Hard negatives
 #
 # The $K$ classes other than $c$ that get the largest logits on images of class $c$ are its *hard negatives* (Eq. 13).
-# On this page $K$ is their number, as in the paper. Here we look at three; the run takes five (`negatives`):
+# On this page $K$ is their number, as in the paper. Here we look at three (`k`); the run takes five (`negatives`). Where
+# there are fewer other classes, it is all of them:
 #
 # $$
 # \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .
@@ -312,8 +313,8 @@ Markdown(
 # *Easy, 10 minutes.*
 #
 # What are $\mathbf{p}_c$, $\mathrm{HN}(c)$ and $\mathbf{f}_c$ of a class without any image? Try it with
-# `server.hard_negatives(prototypes, 3, present=...)`. (To be checked: `absent_row`, what this returns for the class, a
-# list of three whole numbers.)
+# `server.hard_negatives(prototypes, k, present=...)`. (To be checked: `absent_row`, what this returns for the class, a
+# list of `k` whole numbers: three, or fewer where the data set has fewer other classes.)
 # ```
 #
 # ````{solution} ex-vck-absent
@@ -321,7 +322,7 @@ Markdown(
 #
 # ```python
 # held = torch.arange(len(classes)) != 0
-# server.hard_negatives(prototypes, 3, held)
+# server.hard_negatives(prototypes, k, held)
 # ```
 #
 # $\mathbf{p}_c$ is a row of zeros, which stands for "unknown". The class is chosen by nobody, and has no negatives
@@ -329,11 +330,11 @@ Markdown(
 # ````
 
 # %% tags=["solution", "remove-cell"]
-absent_row = [-1, -1, -1]
+absent_row = [-1] * k  # three, or all other classes where those are fewer
 
 # %% tags=["check", "remove-cell"] name="ex-vck-absent"
 held = torch.arange(len(classes)) != 0
-found = server.hard_negatives(prototypes, 3, held)[0].tolist()
+found = server.hard_negatives(prototypes, k, held)[0].tolist()
 assert list(absent_row) == found, "look at row 0 of what the server returns"
 
 # %% [markdown]
