@@ -17,10 +17,13 @@ seed = 0
 profile = "quick"
 
 # %% tags=["hide-input"]
+import math
+
 import pandas as pd
 import torch
 from torch.testing import assert_close
 
+from core.errors import Diverged
 from core.federation import Message
 from core.report.lesson import Lesson
 from core.report.texts import Markdown
@@ -111,8 +114,16 @@ def poisoned(uploads, start):
     return uploads | {one: Message(turned, uploads[one].meta)}
 
 
+def accuracy(here, model):
+    """In percent; nan where the model's outputs are not finite."""
+    try:
+        return 100 * here.task.evaluate(model)["accuracy"]
+    except Diverged:
+        return math.nan
+
+
 def accuracies(run, here):
-    """Accuracy (%) of the next model by rule, with and without a poisoner."""
+    """Accuracy of the next model by rule, with and without a poisoner."""
     start, honest = answers(run, here)
     rows = {"honest": honest, "one poisoner": poisoned(honest, start)}
     methods = [
@@ -120,10 +131,10 @@ def accuracies(run, here):
     ]
     return {
         who: [
-            100
-            * here.task.evaluate(
-                method.model(method.server_update(run.state, sent, Rng(seed)))
-            )["accuracy"]
+            accuracy(
+                here,
+                method.model(method.server_update(run.state, sent, Rng(seed))),
+            )
             for method in methods
         ]
         for who, sent in rows.items()
@@ -140,24 +151,46 @@ pd.DataFrame(
         for who, scores in columns.items()
     },
     index=pd.Index(RULES, name="aggregation"),
-).round(1)
+).map(lambda one: "not finite" if math.isnan(one) else f"{one:.1f}")
 
 # %% tags=["hide-input"]
-lost = {
-    concentration: [
-        honest - hit for honest, hit in zip(*columns.values(), strict=True)
-    ]
-    for concentration, columns in found.items()
-}
-first, *rest = lost[10.0]
+
+
+def span(points, form):
+    """From the smallest to the largest, of those that are numbers."""
+    sound = [one for one in points if not math.isnan(one)]
+    if not sound:
+        return "what is not finite"
+    ends = " to ".join(f"{one:{form}}" for one in (min(sound), max(sound)))
+    return ends + " (where finite)" * (len(sound) < len(points))
+
+
+first, *rest = (
+    honest - hit for honest, hit in zip(*found[10.0].values(), strict=True)
+)
 plain, *robust = found[alpha]["honest"]
+lost = any(
+    math.isnan(one)
+    for columns in found.values()
+    for scores in columns.values()
+    for one in scores
+)
 Markdown(
-    f"Accuracy in percent. Where clients are alike, one poisoner costs the "
-    f"mean {first:.0f} points, the other rules {min(rest):.0f} to "
-    f"{max(rest):.0f}. With clients as different as alpha = {alpha:g} makes "
-    f"them, and all honest, the other rules are between "
-    f"{min(robust) - plain:+.0f} and {max(robust) - plain:+.0f} points off the "
-    "mean."
+    "Accuracy in percent"
+    + (
+        ", *not finite* where a model's outputs are no numbers."
+        if lost
+        else "."
+    )
+    + " Where clients are alike, one poisoner "
+    + (
+        "leaves the mean without finite outputs; it costs, in points, "
+        if math.isnan(first)
+        else f"costs the mean {first:.0f} points, "
+    )
+    + f"the other rules {span(rest, '.0f')}. With clients as different as "
+    f"alpha = {alpha:g} makes them, and all honest, the other rules are "
+    f"{span([one - plain for one in robust], '+.0f')} points off the mean."
 )
 
 # %% [markdown]
