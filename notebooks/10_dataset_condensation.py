@@ -256,6 +256,8 @@ noise = found["noise, as at the start"]
 gained = found["condensed"] > noise
 if not gained:
     ending = "That is not more: nothing was learned at these settings."
+elif f"{abs(behind):.1f}" == "0.0":
+    ending = "As many real images teach as much."
 elif behind > 0:
     ending = (
         f"But as many real images teach {behind:.1f} points more: what "

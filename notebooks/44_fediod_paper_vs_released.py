@@ -166,7 +166,7 @@ twin = twin.dropna(subset="measured").set_index("column")
 sentences = []
 paired = gains("fediod", "released", "accuracy", "as printed", best)
 for column, gain in paired.groupby("column", sort=False):
-    ranked = gain.set_index("row")["gain"].sort_values(ascending=False)
+    ranked = gain.set_index("row")["gain"].sort_values()
     ends = ranked.iloc[[0, -1]] if len(ranked) > 1 else ranked
     printed = twin.loc[column]
     sentences.append(
