@@ -161,8 +161,9 @@ def span(points, form):
     sound = [one for one in points if not math.isnan(one)]
     if not sound:
         return "what is not finite"
-    ends = " to ".join(f"{one:{form}}" for one in (min(sound), max(sound)))
-    return ends + " (where finite)" * (len(sound) < len(points))
+    ends = (f"{round(one) + 0:{form}}" for one in (min(sound), max(sound)))
+    said = " to ".join(dict.fromkeys(ends))  # equal ends once
+    return said + " (where finite)" * (len(sound) < len(points))
 
 
 first, *rest = (
@@ -188,9 +189,9 @@ Markdown(
         if math.isnan(first)
         else f"costs the mean {first:.0f} points, "
     )
-    + f"the other rules {span(rest, '.0f')}. With clients as different as "
+    + f"the other rules {span(rest, 'd')}. With clients as different as "
     f"alpha = {alpha:g} makes them, and all honest, the other rules are "
-    f"{span([one - plain for one in robust], '+.0f')} points off the mean."
+    f"{span([one - plain for one in robust], '+d')} points off the mean."
 )
 
 # %% [markdown]
