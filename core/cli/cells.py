@@ -222,7 +222,8 @@ def explain(
     cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
     profile: Shown = None,
 ) -> None:
-    """Print every value behind a cell, the place that set it, and what it replaced there.
+    """Print every value behind a cell, the place that set it, and what it replaced there; then what
+    is measured: value and record of each seed, mean, printed value, verdict and its reason.
 
     \b
     Places are files below book/tables with the keys that lead to the value. A later one prevails:
@@ -233,10 +234,18 @@ def explain(
     Example:
       python -m core explain fedvck/11/FedVCK/cifar10-0.05
     """
-    from core.experiments import TableSpec
+    from core.experiments import TableSpec, records
     from core.experiments.explain import explanation
+    from core.report.evidence import evidence
 
-    print(explanation(TableSpec.find_cell(cell, profile or _shown_at(cell))))
+    found, known = TableSpec.find_cell(cell, profile or _shown_at(cell)), records()
+    parts = [explanation(found), *(evidence(one, known) for one in _asked(cell, found))]
+    print("\n\n".join(parts))
+
+
+def _asked(text: str, found: Any) -> list[Any]:
+    """The cells that a text names: of all metrics where it names none."""
+    return [found] if text.strip("/").count("/") > 3 else found.siblings()
 
 
 @app.command()
@@ -282,8 +291,7 @@ def check(
         yours.append(record)
         if not computed:
             print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
-    asked = [found] if cell.strip("/").count("/") > 3 else found.siblings()
-    print("\n\n".join(comparison(one, book, yours) for one in asked))
+    print("\n\n".join(comparison(one, book, yours) for one in _asked(cell, found)))
 
 
 @app.command()

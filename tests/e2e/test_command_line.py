@@ -13,6 +13,7 @@ import torch
 from core.__main__ import main
 from core.cli.pending import _run_pending
 from core.experiments import TableSpec, queue, records
+from core.experiments.record import REPOSITORY
 from core.federation import Runtime
 from core.files import alone
 from core.report import table_frame
@@ -202,3 +203,39 @@ def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_pat
     other.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
     assert main(["table", "fedmk/1", "--records", str(tmp_path)]) == 2
     assert "measured on other data" in capsys.readouterr().err
+
+
+def test_a_number_is_led_back_to_its_records(capsys):
+    """Each seed's value and file, below the repository; then the verdict, with its reason."""
+    assert main(["explain", "fedvck/11/FedVCK/cifar10-0.05", "--profile", "laptop"]) == 0
+    *_, first, _, _, verdict = capsys.readouterr().out.splitlines()
+    seed, value, path = first.split("  ")
+    assert seed == "seed 0" and path.startswith("book/results/fedvck/")
+    held = json.loads((REPOSITORY / path).read_text())
+    assert value == f"{100 * held['metrics']['accuracy']:.2f}"
+    frame = table_frame("fedvck", "11", "laptop").query("row == 'FedVCK'").iloc[0]
+    assert verdict.endswith(f"printed 61.89; {frame.verdict}: {frame.reason}")
+    assert verdict.startswith(f"measured {frame.measured:.2f} ± {frame['std']:.2f} over 3 seeds")
+
+
+def test_a_seed_without_a_record_is_told(capsys):
+    given = ["explain", "fedvck/11/FedVCK/cifar10-0.05", "--profile", "quick"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert "accuracy (percent)\nseed 0  not run\n" in said
+    assert said.endswith("\nmeasured nothing, printed 61.89; pending\n")
+
+
+def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
+    cell = next(
+        one
+        for spec in TableSpec.all()
+        if len(spec.metrics) > 1
+        for one in spec.cells("laptop")
+        if len(one.siblings()) > 1
+    )
+    plain = cell.address.rpartition("/")[0]
+    assert main(["explain", plain, "--profile", "laptop"]) == 0
+    assert capsys.readouterr().out.count("\nmeasured ") == len(cell.siblings())
+    assert main(["explain", cell.address, "--profile", "laptop"]) == 0
+    assert capsys.readouterr().out.count("\nmeasured ") == 1

@@ -1,0 +1,59 @@
+"""The way from a number of a table to the records that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from core.experiments import Record
+from core.experiments.cell import Cell
+from core.experiments.experiment import Experiment
+from core.experiments.record import REPOSITORY, book_files
+from core.report.tables import formatted, with_spread
+from core.report.verdict import Judgement, judge, measured
+
+
+def evidence(cell: Cell, known: Mapping[str, Record]) -> str:
+    """What is measured for a cell, in the paper's unit: a line per seed with the value and the record
+    below the repository, then mean and deviation, what is printed, the verdict and its reason.
+
+    `known` are complete records of the book by experiment id.
+    """
+    found = judge(cell.spec.cells(cell.profile), known)[cell.place.number]
+    lines = [(f"seed {one.seed}", *_held(cell, known.get(one.id), one)) for one in cell.experiments]
+    return "\n".join([f"{cell.metric} ({cell.unit})", *_aligned(lines), _verdict(cell, found)])
+
+
+def _held(cell: Cell, record: Record | None, run: Experiment) -> tuple[str, str]:
+    """The value of a run, and where its record is."""
+    if record is None:
+        return "not run", ""
+    value = None if cell.cut else measured(record, cell)
+    why = "not counted" if cell.cut else "not in the record"
+    return formatted(value, None, cell.unit) or why, ", ".join(map(_below, _files(run)))
+
+
+def _files(run: Experiment) -> list[Path]:
+    """The book's files with the record of a run."""
+    return book_files(f"{run.id}.json")
+
+
+def _below(path: Path) -> str:
+    """A path below the repository, else the path itself."""
+    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows of texts in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [zip(row, widths, strict=True) for row in rows]
+    return ["  ".join(f"{text:{width}}" for text, width in row).rstrip() for row in padded]
+
+
+def _verdict(cell: Cell, found: Judgement) -> str:
+    value = formatted(found.mean, found.std, cell.unit) or "nothing"
+    seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
+    known = cell.published
+    printed = with_spread(known.text, known.std) if known else "nothing"
+    reason = f": {found.reason}" if found.reason else ""
+    return f"measured {value}{seeds}, printed {printed}; {found.verdict}{reason}"
