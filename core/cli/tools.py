@@ -90,7 +90,8 @@ def data_(
     print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
         there = _own(info.name) if data.is_own(info.name) else _sizes(info)
-        print(f"{info.name:20}  {there if info.present else 'missing: ' + info.how_to_get}")
+        there = there if info.present else f"missing: {info.how_to_get}"
+        print(f"{info.name:20}  {there}{_stopped(info)}")
     for name, wrong in data.no_data().items():
         print(f"{printable(name):20}  not a data set: {printable(wrong)}")
 
@@ -103,6 +104,18 @@ def _sizes(info: Any) -> str:
     usual = info.sizes[0]
     lacks = "" if usual in info.present_sizes else f", missing at {usual}: {info.how_to_get}"
     return f"here at {sizes} pixels{lacks}"
+
+
+def _stopped(info: Any) -> str:
+    """Which files of one's own keep a known set from being loaded, and what to do."""
+    from core import data
+
+    names = (info.name, *(f"{info.name}_{size}" for size in info.sizes))
+    mine = [path.name for name in names if (path := data.in_the_way(name))]
+    told = (
+        f", but your file {listed(mine)} has its name, so that no run can load it: rename the file"
+    )
+    return told if mine else ""
 
 
 def _own(name: str) -> str:

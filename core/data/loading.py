@@ -117,18 +117,26 @@ def load(
         path = _own(name, size, folder)
         return on_disk(load_npz(path, path.stem, size=size))
     source, pixels = known
-    mine = f"{name}.npz"
-    theirs = {path for one in source.sizes for files in source.layouts(one) for path in files}
-    if (folder / mine).is_file() and mine not in theirs:
-        raise InputError(
-            f"{name} is a data set that is known here; rename your file {folder / mine}"
-        )
+    if mine := in_the_way(name, folder):
+        raise InputError(f"{name} is a data set that is known here; rename your file {mine}")
     if not source.has(folder, pixels):
         if not download:
             where = f"{folder.absolute()} (no {source.lacks(folder, pixels)})"
             raise InputError(f"{source.title(pixels)} is not in {where}; {_advice(source, pixels)}")
         get(source.title(pixels), folder)
     return on_disk(source.read(folder, pixels))
+
+
+def in_the_way(name: str, root: str | Path | None = None) -> Path | None:
+    """A file of the user's own in the data folder that has the name of a known set and is not part of
+    it: what keeps that set from being loaded under this name. None where there is none.
+    """
+    known, mine = _resolve(name, None), data_root(root) / f"{name}.npz"
+    if known is None or not mine.is_file():
+        return None
+    source = known[0]
+    theirs = {path for one in source.sizes for files in source.layouts(one) for path in files}
+    return None if mine.name in theirs else mine
 
 
 def _advice(source: Source, size: int) -> str:

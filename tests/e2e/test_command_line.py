@@ -239,3 +239,16 @@ def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
     assert capsys.readouterr().out.count("\nmeasured ") == len(cell.siblings())
     assert main(["explain", cell.address, "--profile", "laptop"]) == 0
     assert capsys.readouterr().out.count("\nmeasured ") == 1
+
+
+def test_a_file_with_the_name_of_a_known_set_is_told(capsys, tmp_path, monkeypatch):
+    """No run can load that set then; a file that belongs to a set is in nobody's way."""
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    for name in ("digits", "pneumoniamnist"):
+        layouts.npz(tmp_path / f"{name}.npz", 28, 1, labels=2)
+    assert main(["data"]) == 0
+    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "here, but your file digits.npz has its name" in said["digits"]
+    assert "rename" in said["digits"] and "rename" not in said["pneumoniamnist"]
+    assert main(list(RUN)) == 2
+    assert f"rename your file {tmp_path / 'digits.npz'}" in capsys.readouterr().err
