@@ -120,13 +120,27 @@ def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
             )
 
 
+def _split_file(text: str) -> str:
+    """The path of a split file: in the working folder, else in the data folder. Raises InputError
+    where it is in neither; a file of the authors', below `splits`, is missed later, with the advice.
+    """
+    from core.data.roots import data_root
+
+    here = Path(text)
+    if here.is_file():
+        return str(here.absolute())
+    if not (here.parent == Path("splits") or (data_root() / here).exists()):
+        where = f", in the working folder {Path.cwd()} or in the data folder {data_root()}"
+        raise InputError(f"there is no split file {text}{where * (not here.is_absolute())}")
+    return text
+
+
 def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
     """The partition that the options name."""
     if partition is None and alpha is None:
         return None
     if partition is not None and partition.endswith(".json") and alpha is None:
-        here = Path(partition)
-        return {"name": "file", "file": str(here.absolute() if here.is_file() else here)}
+        return {"name": "file", "file": _split_file(partition)}
     name, *rest = (partition or "dirichlet").split(",")
     options = pairs(rest)
     if alpha is not None:

@@ -32,7 +32,7 @@ def as_images(array: np.ndarray, source: str) -> torch.Tensor:
     `source` names the file and the array in messages. Raises InputError for another dtype or shape.
     """
     if array.dtype != np.uint8:
-        raise InputError(f"{source} must hold uint8 pixels, not {array.dtype}")
+        raise InputError(f"{source} must hold uint8 pixels, not {array.dtype}: {_to_bytes(array)}")
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4 or array.shape[3] not in (1, 3):
@@ -41,11 +41,21 @@ def as_images(array: np.ndarray, source: str) -> torch.Tensor:
         )
     if array.shape[1] != array.shape[2] or array.shape[1] == 0:
         raise InputError(
-            f"{source} must hold square images, not {array.shape[1]} by {array.shape[2]} pixels"
+            f"{source} must hold square images, not {array.shape[1]} by {array.shape[2]} pixels: "
+            "pad or crop them"
         )
     return torch.from_numpy(
         np.array(array.transpose(0, 3, 1, 2), order="C")
     )  # a copy: the source may be read-only
+
+
+def _to_bytes(array: np.ndarray) -> str:
+    """How pixels of another dtype become bytes."""
+    ways = {"f": "multiply by 255 if they lie from 0 to 1", "u2": "divide by 257"}
+    kind = array.dtype.kind
+    way = ways.get(kind) or ways.get(f"{kind}{array.dtype.itemsize}")
+    example = f", for example {way}" if way else ""
+    return f"scale them to 0-255{example}, and store them as uint8"
 
 
 def as_labels(

@@ -29,12 +29,18 @@ Pictures = dict[str, list[Picture]]
 PATIENTS = (range(1, 9), range(9, 12))
 
 
+OWN_IMAGES = (
+    'your own images: write NAME.npz into the data folder, see "Add a data set" in CONTRIBUTING.md'
+)
+
+
 def convert(name: str, folder: str | Path, root: str | Path | None = None) -> Path:
     """Write `<name>.npz` into the data folder, made from `folder`, and return its path. Raises
     InputError where the name is unknown, and for what is missing, damaged or does not fit together.
     """
     if name not in CONVERSIONS:
-        raise unknown("set that is converted", name, CONVERSIONS)
+        known = unknown("set that is converted", name, CONVERSIONS)
+        raise InputError(f"{known}; {OWN_IMAGES}")
     source, target = Path(folder), data_root(root) / f"{name}.npz"
     if not source.is_dir():
         raise InputError(f"there is no folder {source}")

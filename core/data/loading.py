@@ -97,7 +97,9 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
             return folder / f"{stem}.npz"
     mine = {info.name for info in available(folder)}
     known = unknown("data set", name, {*SOURCES, *mine})
-    raise InputError(f"{known}; nor is there a file {folder / stems[0]}.npz")
+    raise InputError(
+        f"{known}; nor is there a file {folder / stems[0]}.npz; `python -m core data` lists all"
+    )
 
 
 def load(

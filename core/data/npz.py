@@ -210,8 +210,10 @@ def load_npz(
     with open_npz(path) as arrays:
         for key in NEEDED:
             if key not in arrays:
+                part = "test on" if key.startswith("test") else "train on"
                 raise InputError(
-                    f"{path} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}"
+                    f"{path} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}; "
+                    f"a part to {part} is required, images and labels"
                 )
         names = classes or _classes(arrays, path)
         count = len(names) if names else None

@@ -256,16 +256,15 @@ def _possible(name: str, value: Any, default: Any) -> None:
         "algorithm": _algorithms,
         "algorithms": _algorithms,
         "model": _models,
-        "dataset": _datasets,
-        "datasets": _datasets,
     }
-    if name in known:
+    if name in ("dataset", "datasets"):
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            data.load(item)  # raises, and says how to get or to mend it
+    elif name in known:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if item not in (names := list(known[name]())):
                 kind = "profile" if name == "shown" else name.removesuffix("s")
                 raise unknown(kind, item, names)
-            if known[name] is _datasets:
-                data.load(item)  # raises, and says how to get or to mend it
     elif name in ("seeds", "seed"):
         for seed in value if isinstance(value, (list, tuple)) else [value]:
             Experiment(algorithm="fedavg", dataset="digits", seed=seed)
@@ -288,16 +287,6 @@ def _models() -> list[str]:
     from core import models
 
     return models.names()
-
-
-def _datasets() -> list[str]:
-    from core import data
-
-    return [
-        name
-        for info in data.available()
-        for name in (info.name, *(f"{info.name}_{size}" for size in info.sizes))
-    ]
 
 
 # ---- the pair .py and .ipynb

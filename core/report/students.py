@@ -103,7 +103,9 @@ def unanswered(solution: str, answers: Container[str]) -> str:
 
 
 def guarded(check: str, answers: str) -> str:
-    """A check that first says which answers are missing, and at the end that all is right."""
+    """A check that first says which answers are missing or are texts, which no exercise asks for, and
+    at the end that all is right.
+    """
     names = [
         name
         for node in ast.parse(answers).body
@@ -111,4 +113,6 @@ def guarded(check: str, answers: str) -> str:
         for name in _given(node)
     ]
     guards = [f'assert {name} is not ..., "{name} has no value yet"' for name in names]
+    other = "a number is asked for, or what else the exercise names"
+    guards += [f'assert not isinstance({name}, str), "{name} is a text; {other}"' for name in names]
     return "\n".join([*guards, check, '"Right."'])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from core.errors import InputError, unknown
+from core.errors import InputError, listed, unknown
 from core.experiments import Record
 from core.experiments.record import reckoning
 from core.metrics import headline
@@ -86,15 +86,27 @@ def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str)
 def _named(summary: pd.DataFrame, against: str) -> pd.Series:
     """Which rows a text such as "fedavg" or "fedavg,lr=0.1" names; raises InputError for none."""
     fits = pd.Series(True, index=summary.index)
-    for part in against.split(","):
+    parts = against.split(",")
+    for part in parts:
         name, equals, value = part.partition("=")
         name, value = (name, value) if equals else ("algorithm", name)
         if name not in summary:
             raise unknown("column of these runs", name, map(str, summary))
         fits &= summary[name].map(lambda one: _text(one) == value)  # noqa: B023
     if not fits.any():
-        raise InputError(f"--against {against} fits none of these runs")
+        names = [part.partition("=")[0] if "=" in part else "algorithm" for part in parts]
+        would = listed(_values(summary, list(dict.fromkeys(names))))
+        raise InputError(f"--against {against} fits none of these runs; these fit: {would}")
     return fits
+
+
+def _values(summary: pd.DataFrame, names: list[str]) -> list[str]:
+    """What rows have in some columns, each combination once, as `--against` takes it."""
+    rows = summary[names].drop_duplicates().itertuples(index=False)
+    return [
+        ",".join(f"{name}={_text(value)}" for name, value in zip(names, row, strict=True))
+        for row in rows
+    ]
 
 
 def _text(value: Any) -> str:

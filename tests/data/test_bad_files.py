@@ -32,7 +32,7 @@ def refused(message, name, root, **options):
     [
         ("cifar", None, "did you mean 'cifar10'"),
         ("pneumonia_mnist", None, "did you mean 'pneumoniamnist'"),
-        ("own_64", None, "nor is there a file"),
+        ("own_64", None, "nor is there a file .*; `python -m core data` lists all"),
         ("chestmnist", None, "several labels per image"),
         ("chestmnist_64", None, "several labels per image"),
         ("", None, "begins with a letter or digit"),
@@ -77,12 +77,22 @@ def test_missing_sets_say_where_and_how(name, looked_for, command, tmp_path):
 
 
 NPZ_FAULTS = {
-    "train_images must hold uint8 pixels, not float64": {"train_images": np.zeros((12, 28, 28))},
+    "train_images must hold uint8 pixels, not float64: .* for example multiply by 255": {
+        "train_images": np.zeros((12, 28, 28))
+    },
+    "uint8 pixels, not uint16: scale them to 0-255, for example divide by 257, and store": {
+        "train_images": np.zeros((12, 28, 28), dtype=np.uint16)
+    },
+    "uint8 pixels, not int64: scale them to 0-255, and store them as uint8": {
+        "train_images": np.zeros((12, 28, 28), dtype=np.int64)
+    },
     r"must have shape \(N, H, W\)": {"train_images": np.zeros((12, 784), dtype=np.uint8)},
     r"must have shape .* not \(12, 28, 28, 4\)": {
         "train_images": np.zeros((12, 28, 28, 4), dtype=np.uint8)
     },
-    "square images, not 28 by 20": {"train_images": np.zeros((12, 28, 20), dtype=np.uint8)},
+    "square images, not 28 by 20 pixels: pad or crop them": {
+        "train_images": np.zeros((12, 28, 20), dtype=np.uint8)
+    },
     "val images are": {"val_images": np.zeros((4, 14, 14), dtype=np.uint8)},
     "test images are": {"test_images": np.zeros((6, 28, 28, 3), dtype=np.uint8)},
     "train_labels must hold whole numbers": {"train_labels": np.full(12, np.nan)},
@@ -107,6 +117,8 @@ NPZ_FAULTS = {
         "test_labels": np.zeros(0, dtype=int),
     },
     "has no array 'test_labels'; it holds: train_images": {"test_labels": None},
+    "has no array 'test_images'; .*; a part to test on is required": {"test_images": None},
+    "has no array 'train_labels'; .*; a part to train on is required": {"train_labels": None},
     "has no array 'val_images'": {"val_images": None},
     "has no array 'val_labels'": {"val_labels": None},
     "holds Python objects": {"train_labels": np.array([{}] * 12, dtype=object)},

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -157,6 +158,16 @@ def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
             [*RUN, "--partition", "iid", "--alpha", "2"],
             "--alpha belongs to the dirichlet partition",
         ),
+        (
+            ["notebook", "00_quickstart", "-p", "dataset=cifr10"],
+            "did you mean 'cifar10'? known: bloodmnist, brats2018,",
+        ),
+        (
+            [*RUN, "--partition", "missing.json"],
+            f"no split file missing.json, in the working folder {Path.cwd()} or in the data folder",
+        ),
+        ([*RUN, "--partition", "/no/missing.json"], "there is no split file /no/missing.json\n"),
+        ([*RUN, "--partition", "splits/missing.json"], "repository Youth-49/FedVCK_2024"),
         ([*RUN, "--set", "zzz=1"], "`python -m core algorithms fedavg` explains each"),
         (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
     ],

@@ -148,7 +148,12 @@ def test_an_exercise_must_name_what_its_check_asks_for(tiny):
 
 @pytest.mark.parametrize(
     ("six", "said"),
-    [("...", "six has no value yet"), ("7", "three and three"), ("6", "no double yet")],
+    [
+        ("...", "six has no value yet"),
+        ("'6'", "six is a text; a number is asked for, or what else the exercise names"),
+        ("7", "three and three"),
+        ("6", "no double yet"),
+    ],
 )
 def test_a_check_says_what_is_missing_or_wrong_and_lets_the_notebook_go_on(tiny, six, said):
     notebook = students.student(tiny)
