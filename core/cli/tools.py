@@ -111,11 +111,9 @@ def _stopped(info: Any) -> str:
     from core import data
 
     names = (info.name, *(f"{info.name}_{size}" for size in info.sizes))
-    mine = [path.name for name in names if (path := data.in_the_way(name))]
-    told = (
-        f", but your file {listed(mine)} has its name, so that no run can load it: rename the file"
-    )
-    return told if mine else ""
+    mine = [name for name in names if data.in_the_way(name)]
+    told = (f", but no run can load it as {name}: rename your file {name}.npz" for name in mine)
+    return "".join(told)
 
 
 def _own(name: str) -> str:
