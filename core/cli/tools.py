@@ -55,16 +55,22 @@ def data_(
     folder: Annotated[
         Path | None, typer.Argument(help="With convert: where the things are that you downloaded.")
     ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="With convert, for images of your own: pixels of a side."),
+    ] = None,
 ) -> None:
     """Show which data sets are here and how to get the others; `data get NAME` downloads one;
-    `data convert NAME FOLDER` makes one from what you downloaded by hand; `data pack FILE` zips those
-    that fit 50 MB and may be passed on.
+    `data convert NAME FOLDER` makes one from what you downloaded by hand, or from your own images in
+    FOLDER/train/CLASS and FOLDER/test/CLASS (PNG or JPEG), under a NAME of yours; `data pack FILE` zips
+    those that fit 50 MB and may be passed on.
 
     \b
     Examples:
       python -m core data
       python -m core data get pneumoniamnist
       python -m core data convert tumours_stand_in ~/QNN
+      python -m core data convert my_xrays ~/xrays --size 64
       python -m core data pack datapack.zip
     """
     from core import data
@@ -78,12 +84,14 @@ def data_(
             "`python -m core data convert NAME FOLDER` for what you downloaded by hand, or "
             "`python -m core data pack FILE` to zip what a class needs"
         )
+    if size is not None and action != "convert":
+        raise InputError("--size goes with `data convert NAME FOLDER`")
     if action == "pack" and name is not None:
         packed = pack(Path(name))
         print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
         return
     if name is not None:
-        print(f"ready: {data.convert(name, folder) if folder else data.get(name)}")
+        print(f"ready: {data.convert(name, folder, size=size) if folder else data.get(name)}")
         return
     root = data_root()
     lacks = "" if root.is_dir() else ", which is not there"

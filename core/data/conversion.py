@@ -1,5 +1,5 @@
-"""Sets of several sites from what their makers give out, as the files that `core.data.sites` reads:
-`python -m core data convert NAME FOLDER`.
+"""Sets of several sites from what their makers give out, as the files that `core.data.sites` reads, and
+one's own from folders of images (`core.data.folders`): `python -m core data convert NAME FOLDER`.
 
 Nothing of it is in this package or its repository: a person brings the folder, and the file goes into
 the data folder. From where: Cell17 and BraTS (www.med.upenn.edu/sbia) from their challenges, MoNuSeg from
@@ -16,8 +16,11 @@ from pathlib import Path
 import attrs
 import numpy as np
 
+from core.checks import is_whole
 from core.data import brains, tissue
 from core.data.dense import Picture
+from core.data.folders import from_folders
+from core.data.loading import is_own
 from core.data.monuseg import load_pictures
 from core.data.npz import write_arrays
 from core.data.roots import data_root
@@ -29,22 +32,34 @@ Pictures = dict[str, list[Picture]]
 PATIENTS = (range(1, 9), range(9, 12))
 
 
-OWN_IMAGES = (
-    'your own images: write NAME.npz into the data folder, see "Add a data set" in CONTRIBUTING.md'
-)
+def convert(
+    name: str, folder: str | Path, root: str | Path | None = None, size: int | None = None
+) -> Path:
+    """Write `<name>.npz` into the data folder, made from `folder`, and return its path.
 
+    Args:
+        name: one of `CONVERSIONS`, or a name of one's own for images in folders by class.
+        size: of one's own, pixels of a side (see `from_folders`).
 
-def convert(name: str, folder: str | Path, root: str | Path | None = None) -> Path:
-    """Write `<name>.npz` into the data folder, made from `folder`, and return its path. Raises
-    InputError where the name is unknown, and for what is missing, damaged or does not fit together.
+    Raises InputError where the name is that of another known set, and for what is missing, damaged or
+    does not fit together.
     """
-    if name not in CONVERSIONS:
-        known = unknown("set that is converted", name, CONVERSIONS)
-        raise InputError(f"{known}; {OWN_IMAGES}")
     source, target = Path(folder), data_root(root) / f"{name}.npz"
+    own = name not in CONVERSIONS
+    if own and not is_own(name):
+        raise unknown("set that is converted", name, CONVERSIONS)
+    if size is not None and (not own or not is_whole(size, 1)):
+        raise InputError(f"size is a whole number of pixels, for images of your own: not {size!r}")
     if not source.is_dir():
         raise InputError(f"there is no folder {source}")
-    write_arrays(target, CONVERSIONS[name](source, data_root(root)))
+    if own and not (source / "train").is_dir():
+        raise InputError(
+            f"{source} has no folder train with one for each class; that of another's set has its name: "
+            f"{', '.join(CONVERSIONS)}"
+        )
+    made = from_folders(source, size) if own else CONVERSIONS[name](source, data_root(root))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_arrays(target, made)
     return target
 
 

@@ -1,0 +1,98 @@
+"""A set of one's own from folders of images, a folder for each class, as torchvision's `ImageFolder`
+reads them: `train/CLASS/*.png`, `test/CLASS/*.png` and, if there are some, `val/CLASS/*.png`.
+
+`python -m core data convert NAME FOLDER` writes what `core.data.npz` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.data.pictures import decoded
+from core.errors import InputError, listed
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: the parts of a set; the first and the last are needed
+SPLITS = ("train", "val", "test")
+ENDINGS = (".jpeg", ".jpg", ".png")
+#: pixels of a side where the images differ in size, or are no squares
+USUAL = 64
+
+
+def from_folders(folder: Path, size: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays `train_images`, `train_labels`, and so on, and the names of the `classes`.
+
+    Classes and files are taken in alphabetical order. Images are resized to squares of `size` pixels;
+    by default they keep theirs where all are squares of one size, else they get `USUAL`. They are grey,
+    (N, S, S) uint8, where all files are, else (N, S, S, 3); 16 bits become 8.
+
+    Raises InputError where a part is missing, has no class or another one than `train`, or a class has
+    no image to train on, and for a file that is damaged.
+    """
+    found = {split: _files(folder / split) for split in SPLITS if (folder / split).is_dir()}
+    if not {"train", "test"} <= found.keys():
+        raise InputError(
+            f"{folder} should hold the folders train and test, with one for each class"
+        )
+    names = list(found["train"])
+    for split, classes in found.items():
+        if others := sorted(classes.keys() - set(names)):
+            raise InputError(f"{folder / split} has classes that train lacks: {listed(others)}")
+    if bare := [name for name in names if not found["train"][name]]:
+        raise InputError(f"{folder / 'train'} has no PNG or JPEG file of: {listed(bare)}")
+    paths = [path for classes in found.values() for each in classes.values() for path in each]
+    looks = {decoded(path, lambda image: (image.size, _grey(image))) for path in paths}
+    shapes = {shape for shape, _ in looks}
+    side = size or (shapes.copy().pop()[0] if len(shapes) == 1 and _square(shapes) else USUAL)
+    mode = "L" if all(grey for _, grey in looks) else "RGB"
+    arrays = {"classes": np.array(names)}
+    for split, classes in found.items():
+        arrays |= _arrays(split, classes, names, side, mode)
+    return arrays
+
+
+def _files(folder: Path) -> dict[str, list[Path]]:
+    """The image files of each class."""
+    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    return {
+        entry.name: sorted(path for path in entry.iterdir() if path.suffix.lower() in ENDINGS)
+        for entry in classes
+    }
+
+
+def _square(shapes: set[tuple[int, int]]) -> bool:
+    return all(width == height for width, height in shapes)
+
+
+def _grey(image: Image) -> bool:
+    return image.mode in ("1", "L") or image.mode.startswith("I")
+
+
+def _arrays(
+    split: str, classes: Mapping[str, list[Path]], names: list[str], side: int, mode: str
+) -> dict[str, np.ndarray]:
+    """The images and labels of a part."""
+    pairs = [(path, label) for label, name in enumerate(names) for path in classes.get(name, ())]
+    if not pairs:
+        raise InputError(f"the part {split} has no PNG or JPEG file")
+    images = [decoded(path, lambda image: _pixels(image, side, mode)) for path, _ in pairs]
+    labels = np.array([label for _, label in pairs], dtype=np.int64)
+    return {f"{split}_images": np.stack(images), f"{split}_labels": labels}
+
+
+def _pixels(image: Image, side: int, mode: str) -> np.ndarray:
+    """One image, uint8 (side, side) or (side, side, 3)."""
+    from PIL import Image as images
+
+    if image.mode.startswith("I"):  # Pillow would cut 16 bits off at 255
+        image = images.fromarray((np.asarray(image).astype(np.uint32) // 257).astype(np.uint8))
+    image = image.convert(mode)
+    if image.size != (side, side):
+        image = image.resize((side, side), images.Resampling.BILINEAR)
+    return np.asarray(image)
