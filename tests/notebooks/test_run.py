@@ -92,6 +92,7 @@ def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
         ("profile", "fast", "no profile named 'fast'"),
         ("shown", "fast", "no profile named 'fast'"),
         ("dataset", "digit", "did you mean 'digits'"),
+        ("dataset", "nuclei_drawn", "is for segmentation, and this page is about classification"),
         ("algorithm", "fedavgg", "did you mean 'fedavg'"),
     ],
 )
