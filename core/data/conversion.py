@@ -47,7 +47,8 @@ def convert(
     source, target = Path(folder), data_root(root) / f"{name}.npz"
     own = name not in CONVERSIONS
     if own and not is_own(name):
-        raise unknown("set that is converted", name, CONVERSIONS)
+        known = unknown("set that is converted", name, CONVERSIONS)
+        raise InputError(f"{known}; your own images get a name that no set here has")
     if size is not None and (not own or not is_whole(size, 1)):
         raise InputError(f"size is a whole number of pixels, for images of your own: not {size!r}")
     if not source.is_dir():

@@ -107,7 +107,7 @@ def test_what_a_folder_lacks_is_named(nuclei, tmp_path):
         "holds no image01.png", lambda: data.convert("nuclei_cross_site", tmp_path / "nuclei/tnbc")
     )
     refused(
-        "set that is converted .*; your own images: write NAME.npz into the data folder",
+        "set that is converted .*; your own images get a name that no set here has",
         lambda: data.convert("digits", tmp_path, tmp_path),
     )
     assert not (tmp_path / "nuclei_cross_site.npz").exists()
