@@ -24,7 +24,7 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.errors import InputError
+from core.errors import Diverged
 from core.report import curves, lines, show, table, table_frame
 from core.report.frames import table_runs
 from core.report.lesson import SMALL, Lesson
@@ -270,7 +270,7 @@ for label, settings in ways.items():
     settings = settings | {"augmentation": "color_crop_flip", "pool": 2}
     try:
         rows += told(short.run(**settings, tell_loss=True).record, label)
-    except InputError:  # all but the optimiser is as in the runs above
+    except Diverged:  # all but the optimiser is as in the runs above
         if label == "SGD as released":  # its norm is bounded
             raise
         diverged.append(label)

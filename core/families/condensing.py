@@ -15,7 +15,7 @@ from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, initial_images, to_wire
 from core.condensation.problem import Condensation, RealData
 from core.data import Dataset
-from core.errors import InputError
+from core.errors import Diverged, InputError
 from core.federation import Algorithm, Client, Field, Message, State, Task
 from core.models import Classifier, at_once
 from core.rng import Rng
@@ -188,7 +188,7 @@ def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
     Raises InputError when they are far from any image (`FAR`), which one byte a pixel would hide.
     """
     if not (images.abs() < FAR).all():  # also where a value is no number
-        raise InputError(
+        raise Diverged(
             "condensation has diverged, its images are not finite or far out of range: try a "
             "smaller image_lr"
         )

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from core import algorithms, server
-from core.errors import InputError
+from core.errors import Diverged, InputError
 from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing, one_shot
 from core.federation import Ledger, Message, Runtime, Schedule
@@ -131,7 +131,7 @@ def test_each_beats_chance_on_digits(name, more):
 
 
 def test_images_far_from_any_image_are_not_sent(task):
-    with pytest.raises(InputError, match="condensation has diverged"):
+    with pytest.raises(Diverged, match="condensation has diverged"):
         list(rounds(attrs.evolve(TINY, settings=settings_of("dm", image_lr=1e38)), task=task))
 
 
