@@ -15,7 +15,7 @@ from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, initial_images, to_wire
 from core.condensation.problem import Condensation, RealData
 from core.data import Dataset
-from core.errors import Diverged, InputError
+from core.errors import Diverged
 from core.federation import Algorithm, Client, Field, Message, State, Task
 from core.models import Classifier, at_once
 from core.rng import Rng
@@ -185,7 +185,7 @@ def images_format(data: Dataset, most: int, wire: str = "uint8") -> dict[str, Fi
 def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
     """Condensed images (M, C, H, W) as they travel: one byte a pixel, or float32 as they are.
 
-    Raises InputError when they are far from any image (`FAR`), which one byte a pixel would hide.
+    Raises Diverged when they are far from any image (`FAR`), which one byte a pixel would hide.
     """
     if not (images.abs() < FAR).all():  # also where a value is no number
         raise Diverged(
