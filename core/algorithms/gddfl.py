@@ -32,6 +32,9 @@ from core.federation import Task
 from core.models import initialise
 from core.rng import Rng
 
+#: the settings of the shift
+SHIFTING = ("shift", "shift_probability", "shift_layer")
+
 
 @attrs.frozen(kw_only=True)
 class Settings(dm.Settings):
@@ -50,10 +53,10 @@ class Settings(dm.Settings):
     encoders: str = attrs.field(default="one", validator=one_of("number of encoders", "one", "two"))
 
     def __attrs_post_init__(self) -> None:
-        moved = (self.shift, self.shift_probability, self.shift_layer) != ("dsu", 0.5, 0)
-        if self.encoders == "two" and moved:
+        fields = attrs.fields_dict(type(self))
+        if self.encoders == "two" and any(getattr(self, s) != fields[s].default for s in SHIFTING):
             raise InputError(
-                "with encoders: two nothing is shifted: leave out shift, shift_probability and shift_layer"
+                f"with encoders: two nothing is shifted: leave out {', '.join(SHIFTING)}"
             )
         if self.shift_layer > self.encoder_depth:
             raise InputError(

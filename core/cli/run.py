@@ -158,6 +158,7 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
 
 def _summary(record: Any, path: Path) -> str:
     """One header and one row that say what came out."""
+    from core.experiments.explain import aligned
     from core.metrics import headline
     from core.report.summary import split_in_words
 
@@ -178,12 +179,7 @@ def _summary(record: Any, path: Path) -> str:
         "MB down": f"{down:.2f}",
         "seconds": f"{record.seconds:.1f}",
     }
-    widths = [max(len(key), len(value)) for key, value in row.items()]
-    lines = (
-        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip()
-        for texts in (row.keys(), row.values())
-    )
-    return "\n".join([*lines, f"record: {path}"])
+    return "\n".join([*aligned([[*row], [*row.values()]]), f"record: {path}"])
 
 
 def _in_table(record: Any, cell: Any) -> str:

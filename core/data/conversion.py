@@ -55,11 +55,10 @@ def convert(
         raise InputError(f"there is no folder {source}")
     if own and not (source / "train").is_dir():
         raise InputError(
-            f"{source} has no folder train with one for each class; that of another's set has its name: "
-            f"{', '.join(CONVERSIONS)}"
+            f"{source} has no folder train with a folder for each class; what others give out is converted "
+            f"under its own name: {', '.join(CONVERSIONS)}"
         )
     made = from_folders(source, size) if own else CONVERSIONS[name](source, data_root(root))
-    target.parent.mkdir(parents=True, exist_ok=True)
     write_arrays(target, made)
     return target
 

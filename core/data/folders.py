@@ -32,8 +32,8 @@ def from_folders(folder: Path, size: int | None = None) -> dict[str, np.ndarray]
     by default they keep theirs where all are squares of one size, else they get `USUAL`. They are grey,
     (N, S, S) uint8, where all files are, else (N, S, S, 3); 16 bits become 8.
 
-    Raises InputError where a part is missing, has no class or another one than `train`, or a class has
-    no image to train on, and for a file that is damaged.
+    Raises InputError where a part is missing, has another class than `train`, `train` fewer than two, or
+    a class no image to train on, and for a file that is damaged.
     """
     found = {split: _files(folder / split) for split in SPLITS if (folder / split).is_dir()}
     if not {"train", "test"} <= found.keys():
@@ -44,12 +44,16 @@ def from_folders(folder: Path, size: int | None = None) -> dict[str, np.ndarray]
     for split, classes in found.items():
         if others := sorted(classes.keys() - set(names)):
             raise InputError(f"{folder / split} has classes that train lacks: {listed(others)}")
+    if len(names) < 2:
+        raise InputError(
+            f"{folder / 'train'} has fewer than two folders: there is nothing to tell apart"
+        )
     if bare := [name for name in names if not found["train"][name]]:
         raise InputError(f"{folder / 'train'} has no PNG or JPEG file of: {listed(bare)}")
     paths = [path for classes in found.values() for each in classes.values() for path in each]
     looks = {decoded(path, lambda image: (image.size, _grey(image))) for path in paths}
-    shapes = {shape for shape, _ in looks}
-    side = size or (shapes.copy().pop()[0] if len(shapes) == 1 and _square(shapes) else USUAL)
+    (width, height), *rest = {shape for shape, _ in looks}
+    side = size or (width if width == height and not rest else USUAL)
     mode = "L" if all(grey for _, grey in looks) else "RGB"
     arrays = {"classes": np.array(names)}
     for split, classes in found.items():
@@ -64,10 +68,6 @@ def _files(folder: Path) -> dict[str, list[Path]]:
         entry.name: sorted(path for path in entry.iterdir() if path.suffix.lower() in ENDINGS)
         for entry in classes
     }
-
-
-def _square(shapes: set[tuple[int, int]]) -> bool:
-    return all(width == height for width, height in shapes)
 
 
 def _grey(image: Image) -> bool:

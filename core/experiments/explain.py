@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -46,9 +47,16 @@ def explanation(cell: Cell) -> str:
         ]
         for place, step in enumerate(reversed(changes)):
             rows.append(("  in place of" if place else name, as_set(step.value), step.where))
-    widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
-    lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {where}" for name, value, where in rows]
-    return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *lines])
+    return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *aligned(rows)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines with columns, for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def as_set(value: Any) -> str:

@@ -15,7 +15,7 @@ from core.experiments.cell import Cell
 from core.experiments.spec import as_list, as_mapping, check_keys
 from core.report.frames import best_cells
 from core.report.intervals import interval, probability
-from core.report.verdict import FULL, KINDS, budget, by_column, differences, values
+from core.report.verdict import EXACT, FULL, budget, by_column, differences, values
 
 #: of a claim: by how much to lead, whether in most columns only, and from which value on it counts
 RULES = ("by", "most", "least")
@@ -58,7 +58,7 @@ class Lead:
     @property
     def exact(self) -> bool:
         """Whether what is compared has no noise, as bytes."""
-        return self.cell.metric in KINDS
+        return self.cell.metric in EXACT
 
     @property
     def in_full(self) -> bool:

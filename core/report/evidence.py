@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from core.experiments import Record
 from core.experiments.cell import Cell
 from core.experiments.experiment import Experiment
+from core.experiments.explain import aligned
 from core.experiments.record import REPOSITORY, book_files
 from core.report.tables import formatted, with_spread
 from core.report.verdict import Judgement, judge, measured
@@ -21,7 +22,7 @@ def evidence(cell: Cell, known: Mapping[str, Record]) -> str:
     """
     found = judge(cell.spec.cells(cell.profile), known)[cell.place.number]
     lines = [(f"seed {one.seed}", *_held(cell, known.get(one.id), one)) for one in cell.experiments]
-    return "\n".join([f"{cell.metric} ({cell.unit})", *_aligned(lines), _verdict(cell, found)])
+    return "\n".join([f"{cell.metric} ({cell.unit})", *aligned(lines), _verdict(cell, found)])
 
 
 def _held(cell: Cell, record: Record | None, run: Experiment) -> tuple[str, str]:
@@ -30,24 +31,14 @@ def _held(cell: Cell, record: Record | None, run: Experiment) -> tuple[str, str]
         return "not run", ""
     value = None if cell.cut else measured(record, cell)
     why = "not counted" if cell.cut else "not in the record"
-    return formatted(value, None, cell.unit) or why, ", ".join(map(_below, _files(run)))
-
-
-def _files(run: Experiment) -> list[Path]:
-    """The book's files with the record of a run."""
-    return book_files(f"{run.id}.json")
+    return formatted(value, None, cell.unit) or why, ", ".join(
+        map(_below, book_files(f"{run.id}.json"))
+    )
 
 
 def _below(path: Path) -> str:
     """A path below the repository, else the path itself."""
     return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows of texts in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = [zip(row, widths, strict=True) for row in rows]
-    return ["  ".join(f"{text:{width}}" for text, width in row).rstrip() for row in padded]
 
 
 def _verdict(cell: Cell, found: Judgement) -> str:

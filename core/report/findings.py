@@ -20,7 +20,7 @@ from core.report import style
 from core.report.claims import PAPERS
 from core.report.dots import dots
 from core.report.intervals import interval
-from core.report.verdict import KINDS, differences, in_printed_unit, mean_and_std, values
+from core.report.verdict import EXACT, differences, in_printed_unit, mean_and_std, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -173,7 +173,7 @@ def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Mea
         gaps = differences(ours, theirs)
         a, b = (one.published.value if one.published else None for one in (cell, other))
         printed = "–" if a is None or b is None else f"{a - b:.{style.digits(cell.unit)}f}"
-        ends = interval(gaps, exact=cell.metric in KINDS)
+        ends = interval(gaps, exact=cell.metric in EXACT)
         return Difference(*ends, len(gaps), cell.unit, printed)
     cell, by_seed = _values(name, profile, known)
     printed = cell.published.text if cell.published else "–"

@@ -257,12 +257,11 @@ def _possible(name: str, value: Any, default: Any) -> None:
         "algorithms": _algorithms,
         "model": _models,
     }
-    if name in ("dataset", "datasets"):
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            asked = data.load(item).learns  # raises, and says how to get or to mend it
-            usual = data.load(default if isinstance(default, str) else default[0]).learns
-            if asked != usual:
-                raise InputError(f"{item} is for {asked}, and this page is about {usual}")
+    if name == "dataset":
+        # loading raises, and says how to get or to mend a set
+        asked, usual = (data.load(one).learns for one in (value, default))
+        if asked != usual:
+            raise InputError(f"{value} is for {asked}, and this page is about {usual}")
     elif name in known:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if item not in (names := list(known[name]())):

@@ -18,7 +18,7 @@ from core.report.intervals import interval
 from core.report.learning_curves import curve_frame, curves
 from core.report.verdict import (
     DECIDING,
-    KINDS,
+    EXACT,
     SEEDS,
     by_column,
     compare,
@@ -191,7 +191,7 @@ def gains(
         for row, ours in found.items():
             gaps = differences(ours, found.get(against, {}))
             if row != against and gaps:
-                rows.append((column, row, *interval(gaps, exact=metric in KINDS), len(gaps)))
+                rows.append((column, row, *interval(gaps, exact=metric in EXACT), len(gaps)))
     return pd.DataFrame(rows, columns=["column", "row", "gain", "low", "high", "seeds"])
 
 

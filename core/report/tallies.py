@@ -15,8 +15,8 @@ from core.report.frames import best_cells
 from core.report.intervals import OUTCOMES, kendall
 from core.report.verdict import (
     DECIDING,
+    EXACT,
     FULL,
-    KINDS,
     VERDICTS,
     Judgement,
     budget,
@@ -85,7 +85,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
             row = {
                 "paper": spec.paper,
                 "own": cell.experiments[0].algorithm == spec.paper,
-                "kind": KINDS.get(cell.metric, "results"),
+                "kind": EXACT.get(cell.metric, "results"),
                 "budget": budget(cell.profile, cell.stand_in),
                 "verdict": found.verdict,
                 "difference": found.difference,
@@ -107,7 +107,7 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         for (_, metric), column in by_column(cells).items():
             printed, rows = printed_values(column), measured_values(column, known)
             for a, cell in column.items():
-                if metric in KINDS or budget(cell.profile, cell.stand_in) == FULL:
+                if metric in EXACT or budget(cell.profile, cell.stand_in) == FULL:
                     continue
                 for b in cell.rivals:
                     side = direction(printed, rows, a, b)
@@ -139,7 +139,7 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     for spec, cells in _tables(known):
         for (column, metric), of in by_column(cells).items():
             here = list(of.values())
-            found = None if metric in KINDS else _order(here, known)
+            found = None if metric in EXACT else _order(here, known)
             if found:
                 place = {"paper": spec.paper, "table": spec.table}
                 place |= {"column": column, "metric": metric, "profile": here[0].profile}

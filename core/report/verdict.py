@@ -16,7 +16,7 @@ With fewer seeds a value is **pending**.
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
 90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
-decides nothing, but for what is exact, as bytes: see `KINDS`). A cell's **direction agrees**
+decides nothing, but for what is exact, as bytes: see `EXACT`). A cell's **direction agrees**
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
 than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
 measured and printed with different numbers. A cell that is measured but has no such pair, or no
@@ -64,8 +64,9 @@ MARGINS = {"percent": 2.0, "auc": 0.02}
 SHARE = 0.02
 #: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
 MB = 2**20
-#: measures that are exact: settings are read back from the record, costs follow from shapes and counts
-KINDS = {
+#: measures without noise, and what they are: settings are read back from the record, costs follow from
+#: shapes and counts
+EXACT = {
     "condensation_ratio_percent": "settings",
     "upload_mb": "costs",
     "upload_mb_per_round": "costs",
@@ -248,7 +249,7 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         printed, rows = printed_values(column), measured_values(column, records)
         for row, cell in column.items():
             rivals = [(row, rival) for rival in cell.rivals]
-            pairs = agreement(printed, rows, rivals, metric in KINDS)
+            pairs = agreement(printed, rows, rivals, metric in EXACT)
             found[id(cell)] = _judge(cell, list(rows[row].values()), pairs)
     return [found[id(cell)] for cell in cells]
 

@@ -101,7 +101,7 @@ def test_every_method_that_has_the_setting_heeds_it(name):
 
 
 def test_a_rare_class_is_found_more_often():
-    """Ones among eights, one in ten: by linear models from the same weights."""
+    """Ones among eights, one in ten: by networks that begin with the same weights."""
     digits = make_task(on_digits("fedavg")).dataset
     train, test = digits.train, digits.test
     ones, eights = (train.labels.eq(digit).nonzero().flatten() for digit in (1, 8))

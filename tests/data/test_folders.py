@@ -69,6 +69,7 @@ def test_what_is_missing_is_said(tmp_path):
     refused("train and test", painted(tmp_path / "one", grey, parts=("train",)))
     other = painted(painted(tmp_path / "other", grey), grey, ("cow",), ("test",))
     refused("test has classes that train lacks: cow", other)
+    refused("fewer than two folders", painted(tmp_path / "alone", grey, ("cat",)))
     bare = painted(tmp_path / "bare", grey)
     (bare / "train" / "emu").mkdir()
     refused("no PNG or JPEG file of: emu", bare)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import importlib.metadata
 
+import attrs
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, TableSpec
+from core.experiments import Experiment, TableSpec
 from core.report.status import (
     coverage,
     progress,
@@ -17,28 +18,18 @@ from core.report.status import (
     versions,
 )
 from core.report.verdict import VERDICTS
+from tests.report import made
 
 
 def record(experiment, accuracy=0.5, seconds=30.0):
-    rounds = [
-        {
-            "round": 1,
-            "metrics": {"accuracy": accuracy},
-            "up": 2**20,
-            "down": 2**20,
-            "seconds": {"clients": seconds},
-        }
-    ]
-    return Record(
-        experiment=experiment,
-        settings={},
-        fingerprint="f",
-        environment={"device": "cpu"},
-        code="c",
-        status="complete",
-        rounds=rounds,
-        metrics={"accuracy": accuracy},
-        bytes={way: {"models": 2**20} for way in ("up", "down")},
+    """One round of so many seconds and a MB each way."""
+    whole = made.record(experiment, accuracy=accuracy)
+    (first, *_) = whole.rounds
+    way = {"up": 2**20, "down": 2**20}
+    return attrs.evolve(
+        whole,
+        rounds=[first | way | {"seconds": {"clients": seconds}}],
+        bytes={name: {"models": count} for name, count in way.items()},
     )
 
 
