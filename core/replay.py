@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +26,7 @@ WARM = 3
 WORTH = 100
 #: devices on which a recording failed in a way that leaves PyTorch's graphs unusable
 _spoilt: set[torch.device] = set()
+_rehearsed: ContextVar[bool] = ContextVar("rehearsed", default=False)
 
 
 class Replayable(Protocol):
@@ -31,6 +34,23 @@ class Replayable(Protocol):
 
     def replay(self) -> None:
         """Do it again."""
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Within it a step is taken as it will be recorded."""
+    token = _rehearsed.set(True)
+    try:
+        yield
+    finally:
+        _rehearsed.reset(token)
+
+
+def rehearsed() -> bool:
+    """Whether what is started now will be replayed, so that many small programs of a GPU take no
+    longer to start than a few.
+    """
+    return _rehearsed.get()
 
 
 def record(
@@ -78,7 +98,9 @@ class _Draws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = (kwargs or {}).get("generator")
-        here = isinstance(made, torch.Generator) and made.device == self.device
+        # one that was made for "cuda" does not say which GPU that was
+        places = (self.device, torch.device(self.device.type))
+        here = isinstance(made, torch.Generator) and made.device in places
         if here and not any(made is one for one in self.found):
             self.found.append(made)  # type: ignore[arg-type]
         return func(*args, **(kwargs or {}))
@@ -116,7 +138,7 @@ class Steps:
             self.step(batch)
         elif self.warm < WARM:
             self.warm += 1
-            with _Draws(self.device, self.draws):
+            with rehearsal(), _Draws(self.device, self.draws):
                 self.step(batch)
         else:
             self._replay(batch)
@@ -140,7 +162,8 @@ class Steps:
     def _record(self) -> str:
         """Record a step; why that cannot be, or nothing."""
         try:
-            self.recorded = record(lambda: self.step(self.batch), self.device, self.draws)
+            with rehearsal():
+                self.recorded = record(lambda: self.step(self.batch), self.device, self.draws)
         except RuntimeError as error:
             if isinstance(error, torch.AcceleratorError):
                 _spoilt.add(self.device)

@@ -130,6 +130,19 @@ def test_a_batch_that_holds_all_images_is_replayed_too(monkeypatch):
     assert found == pytest.approx(6.0) and len(taped) == 1
 
 
+def test_a_recorded_step_knows_that_it_is(monkeypatch):
+    known = []
+
+    def objective(model, images, labels):
+        known.append((len(labels), replay.rehearsed()))
+        return -model.bias.sum()
+
+    with elsewhere() as places:
+        fitted(monkeypatch, places, objective)
+    # ten images make batches of 4, 4 and 2; the last of a pass is taken from Python
+    assert set(known) == {(4, True), (2, False)} and not replay.rehearsed()
+
+
 def test_what_needs_the_host_is_done_step_by_step_and_told_once(monkeypatch, capsys):
     replay._tell.cache_clear()
     calls = []

@@ -61,6 +61,12 @@ def training(name: str, put: Put) -> Results:
     return [logits, images.grad, *gradients, *model.buffers()]
 
 
+def rehearsed(name: str, put: Put) -> Results:
+    """What `training` gives as it is recorded, by the passes of a GPU."""
+    with replay.rehearsal():
+        return training(name, put)
+
+
 def replayed(put: Put, draws: torch.Generator | None = None) -> Results:
     """Weights and statistics after steps of training, which a GPU replays (see `core.replay`)."""
     model, images = put(network("convnet")), put(drawn(14, 3, 16, 16))
@@ -153,6 +159,7 @@ def test_a_gpu_replays_steps_with_fresh_draws(monkeypatch):
 SMALL = ("convnet", "lenet", "resnet8")
 CASES: dict[str, Callable[[Put], Results]] = {
     **{f"training {name}": lambda put, name=name: training(name, put) for name in models.names()},
+    **{f"rehearsed {name}": lambda put, name=name: rehearsed(name, put) for name in models.names()},
     **{f"stacked {name}": lambda put, name=name: stacked(name, put) for name in SMALL},
     **{
         f"mmd {kernel}": lambda put, k=kernel: discrepancy(k, put)

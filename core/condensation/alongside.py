@@ -129,9 +129,15 @@ class _Norm(FusedNorm):
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def activate(
-        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
+        self,
+        maps: torch.Tensor,
+        shortcut: torch.Tensor | None,
+        slope: float,
+        pool: int,
+        offset: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What follows a convolution, as in `core.models.fused.activate`."""
+        """What follows a convolution, as in `core.models.fused.activate`; it has added its bias."""
+        assert offset is None
         if shortcut is None and pool == 1:
             return self._normalised(maps, slope)
         return finish(self._normalised(maps, 1.0), shortcut, slope, pool)

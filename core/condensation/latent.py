@@ -148,18 +148,26 @@ class GroupwiseNorm(FusedNorm):
         self.eps, self.position, self.current = layer.eps, position, current
 
     def activate(
-        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
+        self,
+        maps: torch.Tensor,
+        shortcut: torch.Tensor | None,
+        slope: float,
+        pool: int,
+        offset: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The normalised maps and what follows them: see `core.models.fused.activate`."""
+        """The normalised maps and what follows them: see `core.models.fused.FusedNorm`."""
         current, rest = self.current, (shortcut, slope, pool)
         if current.given is None:
             result, mean, variance = standardise(
                 maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
             )
-            current.of_batch[self.position] = mean, variance
+            # what is the same everywhere moves the mean, and nothing else
+            moved = mean if offset is None else mean + offset
+            current.of_batch[self.position] = moved, variance
             return result
         scale = (current.given.variances[self.position] + self.eps).rsqrt() * self.weight
-        shift = self.bias - current.given.means[self.position] * scale
+        mean = current.given.means[self.position]
+        shift = self.bias - (mean if offset is None else mean - offset) * scale
         return affine(maps, scale[current.group], shift[current.group], *rest)
 
 

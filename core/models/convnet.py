@@ -7,8 +7,7 @@ from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least, check_name
-from core.models.convolution import convolve
-from core.models.fused import activate
+from core.models.convolved import convolved
 
 NORMS = ("batch", "instance", "none")
 
@@ -84,4 +83,4 @@ class Block(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The block's output maps."""
-        return activate(convolve(self.conv, maps), self.norm, pool=2)
+        return convolved(self.conv, maps, self.norm, pool=2)

@@ -6,7 +6,8 @@ where statistics are taken from them) and writes a pooled result, and the backwa
 again what it needs, so that nothing but the convolution's output is kept. Under `torch.func`, in
 float64, without a C++ compiler and on a GPU without Triton the same functions are put together from
 PyTorch's own; so is a second derivative. On a GPU a layer of PyTorch's runs by PyTorch's kernels,
-few and ready; the passes are for maps that images or groups share no statistics of.
+few and ready, but for steps that are replayed (`core.replay`); else the passes are for maps that
+images or groups share no statistics of.
 
 With z = a x + b + shortcut, a = w r, b = bias - m a, r = (v + eps)^-1/2, and dz the gradient before
 the rectifier, sums over the n values of a group and channel:
@@ -48,21 +49,27 @@ def activate(
         slope: f(z) is z above 0 and slope z below: 0 for ReLU, 1 for none.
         pool: side of the windows that are averaged; what is left over at the edges is dropped.
     """
-    if norm is not None and (norm._forward_hooks or norm._forward_pre_hooks):
-        return finish(norm(maps), shortcut, slope, pool)  # a hook wants to see the layer's maps
+    if norm is not None and heard(norm):
+        return finish(norm(maps), shortcut, slope, pool)
     rest = (shortcut, slope, pool)
     if isinstance(norm, FusedNorm):
         return norm.activate(maps, *rest)
-    if _fits(kernels, maps, shortcut, pool):
+    replaced = on_gpu if on_gpu.replaces_layers(maps) else kernels
+    if _fits(replaced, maps, shortcut, pool):
         if norm is None:
-            one = torch.ones(1, maps.shape[1])
+            one = torch.ones(1, maps.shape[1], device=maps.device)
             return affine(maps, one, torch.zeros_like(one), *rest)
         if type(norm) is nn.BatchNorm2d and norm.affine and norm.momentum is not None:
             return _batch_norm(maps, norm, *rest)
         if _per_image(norm, maps):
-            each = torch.arange(len(maps))
+            each = torch.arange(len(maps), device=maps.device)
             return standardise(maps, norm.weight, norm.bias, each, len(maps), norm.eps, *rest)[0]  # type: ignore
     return finish(maps if norm is None else norm(maps), *rest)
+
+
+def heard(layer: nn.Module) -> bool:
+    """Whether a hook wants to see a layer's maps."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 class FusedNorm(nn.Module, ABC):
@@ -76,9 +83,16 @@ class FusedNorm(nn.Module, ABC):
 
     @abstractmethod
     def activate(
-        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
+        self,
+        maps: torch.Tensor,
+        shortcut: torch.Tensor | None,
+        slope: float,
+        pool: int,
+        offset: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """pool(f(norm(maps) + shortcut)), with the arguments of `activate`."""
+        """pool(f(norm(maps + offset) + shortcut)), with the arguments of `activate`; offset: (C,), a
+        bias that nobody has added yet.
+        """
 
 
 def affine(

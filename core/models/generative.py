@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from core.errors import InputError, unknown
 from core.models.classifier import at_least
-from core.models.convolution import convolve
+from core.models.convolved import convolved
 from core.models.fused import activate
 from core.models.initialisation import initialise
 from core.rng import Rng
@@ -129,8 +129,8 @@ class ImageGenerator(nn.Module):
         maps = activate(
             self.seed(entry).unflatten(1, (-1, self.side, self.side)), self.norm0, slope=1.0
         )
-        maps = activate(convolve(self.conv1, _twice(maps)), self.norm1, slope=SLOPE)
-        maps = activate(convolve(self.conv2, _twice(maps, self.smooth)), self.norm2, slope=SLOPE)
+        maps = convolved(self.conv1, _twice(maps), self.norm1, slope=SLOPE)
+        maps = convolved(self.conv2, _twice(maps, self.smooth), self.norm2, slope=SLOPE)
         return self.out(maps).sigmoid()[..., : self.size, : self.size]
 
 

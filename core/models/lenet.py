@@ -7,8 +7,8 @@ from torch import nn
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least
-from core.models.convolution import NARROW, convolve
-from core.models.fused import activate
+from core.models.convolution import NARROW
+from core.models.convolved import convolved
 from core.models.images_last import turned
 
 
@@ -62,6 +62,6 @@ class LeNet(Classifier):
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, `features`)."""
         maps = turned(images) if self.images_last else images
-        maps = activate(convolve(self.conv1, maps), self.norm1)
-        maps = activate(convolve(self.conv2, maps), self.norm2)
+        maps = convolved(self.conv1, maps, self.norm1)
+        maps = convolved(self.conv2, maps, self.norm2)
         return self.hidden(maps.flatten(1))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.models.convolution import convolve
+from core.models.convolved import convolved
 from core.models.fused import activate
 
 
@@ -44,8 +44,8 @@ class BasicBlock(nn.Module):
             conv, norm = self.downsample
             maps, thinned = _thinned(maps, self.stride)
             shortcut = activate(conv(thinned), norm, slope=1.0)
-        maps = activate(convolve(self.conv1, maps), self.bn1)
-        return activate(convolve(self.conv2, maps), self.bn2, shortcut=shortcut)
+        maps = convolved(self.conv1, maps, self.bn1)
+        return convolved(self.conv2, maps, self.bn2, shortcut=shortcut)
 
 
 def _thinned(maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least
-from core.models.convolution import convolve
-from core.models.fused import activate
+from core.models.convolved import convolved
 from core.models.residual import BasicBlock
 
 
@@ -63,6 +62,6 @@ class ResNet8(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, 4 * width * grid * grid)."""
-        maps = activate(convolve(self.conv1, images), self.bn1)
+        maps = convolved(self.conv1, images, self.bn1)
         maps = self.layer3(self.layer2(self.layer1(maps)))
         return functional.avg_pool2d(maps, self.window, ceil_mode=True).flatten(1)

@@ -15,9 +15,12 @@ import torch
 
 from core.errors import one_line
 from core.models import kernels
+from core.replay import rehearsed
 
 #: positions that a program takes at once
 POSITIONS = 16
+#: channels that a program holds beside so many positions without running out of registers
+CHANNELS = 512
 
 
 def in_use() -> str:
@@ -46,6 +49,13 @@ def _there() -> bool:
 def fits(*maps: torch.Tensor) -> bool:
     """Whether the passes take these maps: all of one type, plain tensors on a GPU."""
     return kernels.plain_on("cuda", maps) and in_use() == "fused"
+
+
+def replaces_layers(maps: torch.Tensor) -> bool:
+    """Whether the passes are faster than a layer of PyTorch's, which starts fewer programs: where
+    their start costs nothing, as in a recording.
+    """
+    return maps.is_cuda and rehearsed() and maps.shape[1] <= CHANNELS
 
 
 def _start(name: str, grid: tuple[int, int], *given: Any, **blocks: int) -> None:
