@@ -248,6 +248,7 @@ labels = {
     "FedDM as released, Adam": "FedDM, instance norm",
     "FedDM as released, Adam, evaluation mode": "FedDM, running",
     "FedDM from noise, Adam, evaluation mode": "FedDM, running, noise",
+    "FedDM from noise, Adam": "FedDM, instance norm, noise",
     "FedDM as released, not moved": "FedDM, not moved",
 }
 size, tables = "converged", ("ladder", "rivals")
@@ -310,8 +311,8 @@ Markdown(
 # - After two rounds at a small size the start of the images and the normalisation of the network are together worth more
 #   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
 #   row compares these too.
-# - At the paper's own network, after ten rounds, FedDM from real images passes FedVCK from noise, and so do these images
-#   as they are, not moved. FedVCK that starts from them in every round comes at least as far (one run); its server
+# - At the paper's own network, after ten rounds of equal work, FedDM from real images passes FedVCK from noise, and so do
+#   these images as they are, not moved. FedVCK that starts from them in every round comes at least as far (one run); its server
 #   then learns from the images of ten starts. But the unmoved ones are the clients' own, and those that are moved stay near them.
 # - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. From real
 #   images FedDM gains most by the running statistics of the received model, from noise by instance normalisation.
