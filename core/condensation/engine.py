@@ -139,8 +139,7 @@ def condense(
         fewer than the iterations where all clients have stopped.
     """
     settings, real = problem.settings, problem.real
-    # channels last, as real images come: else every step turns the maps of the first convolution
-    images, owner = start.clone(memory_format=torch.channels_last), real.owner[group]
+    images, owner = start.clone(), real.owner[group]
     descent = Descent(images, group, owner, settings)
     blocks = blocks_of(problem, group)
     real_side = REAL_SIDES[settings.estimator](problem)

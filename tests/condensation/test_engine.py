@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core import models
 from core.condensation import LatentStatistics
 from core.condensation.engine import _slots, condense, condensed_counts
 from core.condensation.problem import Condensation
@@ -121,19 +120,6 @@ def test_watching_changes_nothing_and_sees_every_step():
     assert torch.equal(
         watched, condense(make(iterations=3), noise(), GROUP)[0]
     ) and trace.shape == (3, 4)
-
-
-def test_images_enter_the_network_with_channels_last():
-    """Else every step turns the largest maps over in memory, which takes as long as the rest."""
-    problem, seen = make(models.build("convnet", 3, 8, 4, Rng(5), width=3, depth=2)), []
-    real = attrs.evolve(problem.real, images=problem.real.images.repeat(1, 3, 1, 1))
-    problem.encoder.model.blocks[0].conv.register_forward_pre_hook(
-        lambda layer, inputs: seen.append(
-            inputs[0].is_contiguous(memory_format=torch.channels_last)
-        )
-    )
-    condense(attrs.evolve(problem, real=real), noise().repeat(1, 3, 1, 1), GROUP)
-    assert seen and seen[-1]  # real images come as `prepare` makes them, condensed ones are last
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
