@@ -21,7 +21,7 @@ from core.federation import Runtime
 def condense(runtime: Runtime) -> Callable[[], Any]:
     """A round of condensation with the exact mean of all real images."""
     groups = condensation.CLIENTS * condensation.CLASSES
-    task = random_task(runtime, groups * condensation.PER_GROUP, 1, 28, condensation.CLASSES)
+    task = random_task(runtime, groups * condensation.PER_GROUP, 3, 32, condensation.CLASSES)
     return lambda: condensation.our_round(task, "expectation", condensation.ITERATIONS)
 
 
