@@ -14,9 +14,8 @@ own. It crops and flips the clients' images and cuts a square out of them (`loca
 the first two), and for CIFAR-10 also those of the student, which sees a public image otherwise than
 the teachers have answered it; here it sees it as they have. The rate of the code's teachers falls
 along a cosine, and all begin with the same weights. It cuts levels off towards zero after adding a
-half, which raises small negative answers by one; here they are rounded. A round of the run starts
-its optimisers anew, where the code has one Adam for all passes: a run in many rounds is not quite
-one in few. Neither quantisation nor the Laplace noise is accounted for as differential privacy.
+half, which raises small negative answers by one; here they are rounded. Neither quantisation nor
+the Laplace noise is accounted for as differential privacy.
 
 `private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017
 and 2018). A client votes for one class per public image, noise is added (GNMax), and the student
@@ -55,7 +54,7 @@ from core.federation import (
     pack,
     supervised,
 )
-from core.federation.tensors import weights
+from core.federation.tensors import pack_optimiser, unpack_optimiser, weights
 from core.privacy.differential import (
     affordable_steps,
     delta_below_one,
@@ -65,7 +64,10 @@ from core.privacy.differential import (
     spent_epsilon,
 )
 from core.rng import Rng
+from core.training import sgd
 
+#: where the optimisers of teachers and student go on
+TEACHING, DISTILLING = "teaching/", "distilling/"
 #: a private client's mark that it has answered, and so spent its budget
 SPENT = "spent/queries"
 #: the most levels on one side of zero that a signed byte holds
@@ -82,7 +84,7 @@ class Settings(public.PublicData, LocalTraining):
     local_epochs: int = attrs.field(default=500, validator=whole(1))
     weight_decay: float = attrs.field(default=3e-4, validator=number(0))
     #: rounds in which teachers train; they answer at the end of the last one. More than one lets a
-    #: long run resume; each begins with fresh momentum
+    #: long run resume; each goes on with the momentum of the one before
     local_rounds: int = attrs.field(default=1, validator=whole(1))
     #: public images that are answered; None: all
     pool: int | None = attrs.field(default=None, validator=whole(1, optional=True))
@@ -221,15 +223,18 @@ class FedKD(Algorithm):
     ) -> dict[int, Message]:
         """Every client trains its teacher further, and says no more than that it has."""
         for client in clients:
-            client.memory |= pack(self._teacher(client, rng.at("client", client.id)))
+            teacher, optimiser = self._teacher(client, rng.at("client", client.id))
+            client.memory |= pack(teacher) | pack_optimiser(optimiser, teacher, TEACHING)
         return {client.id: Message({}) for client in clients}
 
-    def _teacher(self, client: Client, rng: Rng) -> nn.Module:
-        """The client's teacher after a further round of training on its data."""
-        task, learnt = client.task, weights(client.memory)
+    def _teacher(self, client: Client, rng: Rng) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The client's teacher after a further round of training on its data, and who trained it."""
+        task, settings, learnt = client.task, self.settings, weights(client.memory)
         model = task.model_from(learnt) if learnt else task.new_model(rng.at("model"))
-        learn(model, client.images, client.labels, self.settings, supervised(task), rng)
-        return model
+        optimiser = sgd(model.parameters(), settings)
+        unpack_optimiser(optimiser, model, client.memory, TEACHING)
+        learn(model, client.images, client.labels, settings, supervised(task), rng, [optimiser])
+        return model, optimiser
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Train to completion, answer the public images, forget the teacher. Raises InputError where
@@ -237,7 +242,7 @@ class FedKD(Algorithm):
         """
         if self.settings.private:
             self._keep_to_budget(client, message)
-        teacher = self._teacher(client, rng)
+        teacher, _ = self._teacher(client, rng)
         client.memory = {name: one for name, one in client.memory.items() if name == SPENT}
         logits = client.task.outputs(teacher, self._asked(client.task, message.meta))
         if self.settings.private:
@@ -328,6 +333,8 @@ class FedKD(Algorithm):
             return F.l1_loss(outputs, wanted + noise)
 
         student, batch = self.model(state), settings.distill_batch
+        optimiser = public.adam(student, settings.distill_lr)
+        unpack_optimiser(optimiser, student, state.tensors, DISTILLING)
         steps = settings.distill_steps or settings.distill_epochs * -(-len(ensemble) // batch)
         public.mimic(
             task,
@@ -335,12 +342,13 @@ class FedKD(Algorithm):
             self._asked(task, state.meta),
             ensemble,
             divergence,
-            public.adam(student, settings.distill_lr),
+            optimiser,
             batch,
             steps,
             rng.at("distil"),
         )
-        return attrs.evolve(state, tensors=state.tensors | pack(student))
+        learnt = pack(student) | pack_optimiser(optimiser, student, DISTILLING)
+        return attrs.evolve(state, tensors=state.tensors | learnt)
 
     def model(self, state: State) -> nn.Module:
         """The student."""

@@ -157,6 +157,8 @@ def learn(
     settings: LocalTraining,
     objective: Objective,
     rng: Rng,
+    optimisers: Sequence[torch.optim.Optimizer] | None = None,
 ) -> None:
     """`train` for as many steps as the settings say for so many images."""
-    train(model, images, labels, settings, settings.steps(len(labels)), objective, rng)
+    steps = settings.steps(len(labels))
+    train(model, images, labels, settings, steps, objective, rng, optimisers)
