@@ -48,8 +48,9 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def network(name: str, seed: int = 0) -> models.Classifier:
-    narrow = {"convnet": {"width": 8}, "resnet8": {"width": 8, "grid": 1}}
-    return models.build(name, 3, 16, 4, Rng(seed), **narrow.get(name, {}))
+    name, _, norm = name.partition(" by ")
+    narrow = {"convnet": {"width": 8}, "resnet8": {"width": 8, "grid": 1}}.get(name, {})
+    return models.build(name, 3, 16, 4, Rng(seed), **narrow | ({"norm": norm} if norm else {}))
 
 
 def training(name: str, put: Put) -> Results:
@@ -159,7 +160,10 @@ def test_a_gpu_replays_steps_with_fresh_draws(monkeypatch):
 SMALL = ("convnet", "lenet", "resnet8")
 CASES: dict[str, Callable[[Put], Results]] = {
     **{f"training {name}": lambda put, name=name: training(name, put) for name in models.names()},
-    **{f"rehearsed {name}": lambda put, name=name: rehearsed(name, put) for name in models.names()},
+    **{
+        f"rehearsed {name}": lambda put, name=name: rehearsed(name, put)
+        for name in (*models.names(), "convnet by instance", "convnet by none")
+    },
     **{f"stacked {name}": lambda put, name=name: stacked(name, put) for name in SMALL},
     **{
         f"mmd {kernel}": lambda put, k=kernel: discrepancy(k, put)
