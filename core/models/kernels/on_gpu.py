@@ -25,7 +25,7 @@ CHANNELS = 512
 
 def in_use() -> str:
     """ "fused" where there is Triton and nobody asked to do without (`FEDCON_KERNELS=eager`), else
-    "eager": what condensation on a GPU runs by.
+    "eager": what condensation and replayed training on a GPU run by.
     """
     return "fused" if _there() and not kernels.off() else "eager"
 
@@ -40,7 +40,8 @@ def _there() -> bool:
         forward(torch.ones(1, 1, 2, 2, device="cuda"), one, one, None, 0.0, 1)
     except Exception as error:  # of many kinds: no Triton, no compiler, an old card
         print(
-            f"condensation runs without fused kernels, slower: {one_line(error)}", file=sys.stderr
+            f"condensation and replayed steps run without fused kernels, slower: {one_line(error)}",
+            file=sys.stderr,
         )
         return False
     return True
