@@ -49,9 +49,9 @@ Markdown(bottom_line("fedvck"))
 
 # %% [markdown]
 # And the other rivals? To save time they train for three of the ten local epochs, at default rates that nobody tuned at
-# this size. What is measured so far beside print, the hours of one core that a run took, and by how many points that
-# reading of FedVCK leads, over the seeds that both have, with a 90% interval. FedDM as released [starts from real
-# images](03_fedvck_starts):
+# this size. What is measured so far beside print, the hours of one core that a run took, and by how many points *FedVCK as
+# released, Adam*, with the profile's work, leads, over the seeds that both have, with a 90% interval. FedDM as released
+# [starts from real images](03_fedvck_starts):
 
 # %% tags=["hide-input"]
 in_print = {

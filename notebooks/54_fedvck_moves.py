@@ -214,18 +214,18 @@ Markdown(
         f"{label} {gap[2]:+.1f} and {gap[10]:+.1f} ({held[label]})"
         for label, gap in away.items()
     )
-    + ". With twice the profile's work the nearest reading ends as this one "
-    "run of theirs does, and a second doubling adds nothing to the end."
-    if abs(enough[10]) < abs(less[10]) / 2
-    and away["four times"][10] < enough[10] + 1
-    else "Twice the profile's work does not end as the authors' run does."
+    + ". With twice the profile's work the nearest reading ends "
+    + ("" if abs(enough[10]) < abs(less[10]) / 2 else "not ")
+    + "as this one run of theirs does, and a second doubling adds "
+    + ("nothing" if away["four times"][10] < enough[10] + 1 else "more")
+    + " to the end."
 )
 
 # %% [markdown]
 # ## Take away
 #
-# - After two rounds more work on the images, or of the server, changes little beside what seeds do; both together come
-#   to the authors' run, which is a single one.
+# - After two rounds more work on the images alone, or of the server alone, changes little beside what seeds do. With
+#   twice of both the tenth round is about where the authors' is; theirs is a single run.
 # - Change one part and keep the other, or you will not know which of them did it.
 # - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, and after ten
 #   rounds two seeds show no gain.

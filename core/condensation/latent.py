@@ -123,8 +123,8 @@ class LatentEncoder(nn.Module):
                 then depend on the images (gradients flow through them).
             groups: G, the number of groups; only read when the statistics are those of the batch.
 
-        The mean and variance of a group without images are 0. Statistics are float32 even under
-        autocast.
+        A group without images has variance 0 and a mean that says nothing. Statistics are float32 even
+        under autocast.
         """
         self._pass.start(group, groups, statistics)
         features = self.model.embed(images)

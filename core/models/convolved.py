@@ -19,8 +19,8 @@ def convolved(
     slope: float = 0.0,
     pool: int = 1,
 ) -> torch.Tensor:
-    """pool(f(norm(conv(images)) + shortcut)): a convolution and what follows it in a block; see
-    `activate`.
+    """pool(f(norm(conv(images)) + shortcut)): a convolution and what follows it in a block, of images
+    or maps (N, C, H, W); see `activate`.
 
     A GPU adds a bias in a pass of its own, which takes longer than the convolution of a small
     network; a `FusedNorm` takes it on.

@@ -5,9 +5,9 @@ takes as long as the convolutions of a small network. Here the forward pass read
 where statistics are taken from them) and writes a pooled result, and the backward pass computes
 again what it needs, so that nothing but the convolution's output is kept. Under `torch.func`, in
 float64, without a C++ compiler and on a GPU without Triton the same functions are put together from
-PyTorch's own; so is a second derivative. On a GPU a layer of PyTorch's runs by PyTorch's kernels,
-few and ready, but for steps that are replayed (`core.replay`); else the passes are for maps that
-images or groups share no statistics of.
+PyTorch's own; so is a second derivative. On a GPU the passes run for maps whose images or groups have
+statistics of their own, and for all layers in steps that are replayed (`core.replay`); elsewhere a
+layer of PyTorch's runs by PyTorch's kernels, few and ready.
 
 With z = a x + b + shortcut, a = w r, b = bias - m a, r = (v + eps)^-1/2, and dz the gradient before
 the rectifier, sums over the n values of a group and channel:
@@ -69,7 +69,8 @@ def activate(
 
 def heard(layer: nn.Module) -> bool:
     """Whether a hook wants to see a layer's maps."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+    forward, backward = layer._forward_hooks or layer._forward_pre_hooks, layer._backward_hooks
+    return bool(forward or backward or layer._backward_pre_hooks)
 
 
 class FusedNorm(nn.Module, ABC):

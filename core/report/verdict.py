@@ -1,6 +1,6 @@
 """The rule by which a measured number is compared with a printed one.
 
-At the paper's own budget (where it prints none, ours), or one that has converged (`DECIDING`, no
+At the paper's own budget (where it prints none, ours), or at the profile `converged` (`DECIDING`, no
 stand-in), with at least three seeds the mean is compared with print, with intervals over the seeds
 (`core.report.intervals`):
 

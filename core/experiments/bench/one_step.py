@@ -19,7 +19,7 @@ from core.federation import Runtime
 
 
 def condense(runtime: Runtime) -> Callable[[], Any]:
-    """A round of condensation with the exact mean of all real images."""
+    """A round of condensation with the exact mean of all real images, of CIFAR's shape."""
     groups = condensation.CLIENTS * condensation.CLASSES
     task = random_task(runtime, groups * condensation.PER_GROUP, 3, 32, condensation.CLASSES)
     return lambda: condensation.our_round(task, "expectation", condensation.ITERATIONS)
