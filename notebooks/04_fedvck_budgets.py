@@ -221,7 +221,7 @@ shares = {
     f"{start}, four times": "four times as much",
 }
 ends = beside["measured"].rename(shares).reindex(shares.values()).dropna()
-moves = "nothing moves beyond the seeds", "it gains more than they spread"
+moves = "nothing moves beyond the seeds", "it gains more than seeds spread"
 Markdown(
     "It ends at "
     + ", ".join(f"{one:.1f}% with {said}" for said, one in ends.items())

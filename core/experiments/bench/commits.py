@@ -63,7 +63,7 @@ def measure(what: str, revision: str, runtime: Runtime) -> dict[str, Any]:
         f"{name.lower().replace('_', ' ')} {size}" for name, size in SIZES[what].items()
     )
     return {
-        "what": f"now beside commit {commit}, by processor time on a CPU: {told}",
+        "what": f"now beside commit {commit}, by processor time on a CPU: 3x32x32, {told}",
         "unit": "runs/hour",
         "contestants": compared({commit: then, "now": now}, beside=commit),
     }
