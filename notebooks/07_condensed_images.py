@@ -79,7 +79,7 @@ def worth(pictures):
 # layer takes the statistics it is given:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
-source(GroupwiseNorm.activate)
+source(GroupwiseNorm.normalised)
 
 # %% [markdown]
 # Without the constraint the condensed images of a client are normalised with their own mean and deviation. Both ways,

@@ -129,15 +129,9 @@ class _Norm(FusedNorm):
         self._kept: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def activate(
-        self,
-        maps: torch.Tensor,
-        shortcut: torch.Tensor | None,
-        slope: float,
-        pool: int,
-        offset: torch.Tensor | None = None,
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
-        """What follows a convolution, as in `core.models.fused.activate`; it has added its bias."""
-        assert offset is None
+        """What follows a convolution, as in `core.models.fused.activate`."""
         if shortcut is None and pool == 1:
             return self._normalised(maps, slope)
         return finish(self._normalised(maps, 1.0), shortcut, slope, pool)

@@ -148,26 +148,28 @@ class GroupwiseNorm(FusedNorm):
         self.eps, self.position, self.current = layer.eps, position, current
 
     def activate(
-        self,
-        maps: torch.Tensor,
-        shortcut: torch.Tensor | None,
-        slope: float,
-        pool: int,
-        offset: torch.Tensor | None = None,
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
-        """The normalised maps and what follows them: see `core.models.fused.FusedNorm`."""
-        current, rest = self.current, (shortcut, slope, pool)
+        """The normalised maps and what follows them: see `core.models.fused.activate`."""
+        return self.normalised(maps, 0.0, shortcut, slope, pool)
+
+    def biased(self, maps: torch.Tensor, bias: torch.Tensor, *rest: Any) -> torch.Tensor:
+        """The same of maps to which a bias is still to be added: it moves means, and no map."""
+        return self.normalised(maps, bias, *rest)
+
+    def normalised(
+        self, maps: torch.Tensor, bias: torch.Tensor | float, *rest: Any
+    ) -> torch.Tensor:
+        """What both give: maps (N, C, H, W) by the statistics of the pass, and what follows them."""
+        current = self.current
         if current.given is None:
             result, mean, variance = standardise(
                 maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
             )
-            # what is the same everywhere moves the mean, and nothing else
-            moved = mean if offset is None else mean + offset
-            current.of_batch[self.position] = moved, variance
+            current.of_batch[self.position] = mean + bias, variance
             return result
         scale = (current.given.variances[self.position] + self.eps).rsqrt() * self.weight
-        mean = current.given.means[self.position]
-        shift = self.bias - (mean if offset is None else mean - offset) * scale
+        shift = self.bias - (current.given.means[self.position] - bias) * scale
         return affine(maps, scale[current.group], shift[current.group], *rest)
 
 

@@ -29,7 +29,8 @@ def convolved(
         bare = F.conv2d(
             images, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups
         )
-        return norm.activate(bare, shortcut, slope, pool, conv.bias)
+        assert conv.bias is not None
+        return norm.biased(bare, conv.bias, shortcut, slope, pool)
     return activate(convolve(conv, images), norm, shortcut=shortcut, slope=slope, pool=pool)
 
 

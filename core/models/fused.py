@@ -84,16 +84,13 @@ class FusedNorm(nn.Module, ABC):
 
     @abstractmethod
     def activate(
-        self,
-        maps: torch.Tensor,
-        shortcut: torch.Tensor | None,
-        slope: float,
-        pool: int,
-        offset: torch.Tensor | None = None,
+        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
     ) -> torch.Tensor:
-        """pool(f(norm(maps + offset) + shortcut)), with the arguments of `activate`; offset: (C,), a
-        bias that nobody has added yet.
-        """
+        """pool(f(norm(maps) + shortcut)), with the arguments of `activate`."""
+
+    def biased(self, maps: torch.Tensor, bias: torch.Tensor, *rest: Any) -> torch.Tensor:
+        """`activate` of maps to which a bias (C,) is still to be added; `rest` as there."""
+        return self.activate(maps + bias[:, None, None].to(maps.dtype), *rest)
 
 
 def affine(

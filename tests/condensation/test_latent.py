@@ -143,6 +143,27 @@ def test_a_mean_far_from_zero_keeps_its_variance():
 
 
 @pytest.mark.parametrize("fixed", [False, True])
+def test_a_bias_that_is_left_to_a_layer_is_one_that_the_maps_have(fixed):
+    """As on a GPU, where a convolution leaves its bias to the normalisation that follows."""
+    encoder = LatentEncoder(network(width=8).double())
+    conv, norm = encoder.model.blocks[0].conv, encoder.model.blocks[0].norm
+    images, group = pictures(5).double(), torch.tensor([0, 1, 0, 1, 1])
+    given = encoder(pictures(5, seed=3).double(), group, groups=2)[1] if fixed else None
+    found = []
+    for bare in (False, True):
+        encoder._pass.start(group, 2, given)
+        maps = torch.nn.functional.conv2d(
+            images, conv.weight, None if bare else conv.bias, padding=1
+        )
+        rest = None, 0.0, 2
+        result = norm.biased(maps, conv.bias, *rest) if bare else norm.activate(maps, *rest)
+        found.append((result, *(() if fixed else encoder._pass.of_batch[0])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    assert conv.bias.abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("fixed", [False, True])
 def test_gradients_equal_finite_differences(fixed):
     """Through the statistics of the batch, and with fixed ones."""
     model = network(size=8, channels=1, width=2, depth=1).double()
