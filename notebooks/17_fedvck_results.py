@@ -18,24 +18,17 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.experiments import TableSpec
 from core.report import (
-    bars,
     metrics_frame,
     progress,
-    show,
     table,
     table_frame,
 )
 from core.report.claim_views import claims_table
 from core.report.findings import bottom_line
-from core.report.frames import table_runs
 from core.report.results import (
     cost_in_words,
-    gains,
     leads,
-    readings_beside,
-    run_hours,
 )
 from core.report.texts import Markdown
 
@@ -48,64 +41,9 @@ best = None if shown == "best" else shown
 Markdown(bottom_line("fedvck"))
 
 # %% [markdown]
-# And the other rivals? To save time they train for three of the ten local epochs, at default rates that nobody tuned at
-# this size. What is measured so far beside print, the hours of one core that a run took, and by how many points *FedVCK as
-# released, Adam*, with the profile's work, leads, over the seeds that both have, with a 90% interval. FedDM as released
-# [starts from real images](03_fedvck_starts):
-
-# %% tags=["hide-input"]
-in_print = {
-    cell.row: cell.published
-    for cell in TableSpec.find("fedvck", 11).cells("paper")
-    if cell.column == "cifar10-0.05" and cell.published
-}
-printed = {row: one.value for row, one in in_print.items()}
-reading = "FedVCK as released, Adam"
-size = readings_beside("fedvck", "rivals", "converged", in_print)
-behind = gains("fedvck", "rivals", "accuracy", reading, "converged")
-behind = behind.set_index("row")
-ends = behind[["low", "high"]].where(behind["low"] > float("-inf"))
-size = size.drop(columns="verdict").sort_values("measured")
-runs = table_runs("fedvck", "rivals", ["converged"])
-size["hours"] = runs.groupby("row").apply(run_hours)
-size["lead in print"] = size.loc[reading, "printed"] - size["printed"]
-size["lead"] = -behind["gain"]
-size["low"], size["high"] = -ends["high"], -ends["low"]
-size.round(1)
-
-# %% tags=["hide-input"]
-drawn = {}
-for one in size.itertuples():
-    name = one.Index.replace(", Adam", "")
-    drawn |= {name: (one.measured, one.std), f"{name}, print": (one.printed, 0)}
-show(
-    bars(
-        drawn,
-        "accuracy after ten rounds (%)",
-        title="Who sends models trains 3 epochs here, 10 in print",
-    )
-)
-
-# %% tags=["hide-input"]
-others = size.drop(reading)
-waiting = sorted(
-    {cell.row for cell in TableSpec.find("fedvck", "rivals").cells("converged")}
-    - set(size.index)
-)
-Markdown(
-    "".join(
-        f"{said}: {'; '.join(names)}. "
-        for said, names in (
-            ("FedVCK's interval is above 0", others.index[others["low"] > 0]),
-            ("It is below 0", others.index[others["high"] < 0]),
-            ("One seed only", others.index[others["seeds"] < 2]),
-            ("Not measured yet", waiting),
-        )
-        if len(names)
-    )
-)
-
-# %% [markdown]
+# [Who leads at the paper's size](57_fedvck_size) has a page of its own: two columns of CIFAR-10 with the paper's network,
+# rounds and local epochs, all rivals at 0.05 with fewer of them, and medical images that are at hand.
+#
 # The other columns have the budget of a laptop, from which nothing follows for the paper's. FedVCK's accuracy minus
 # that of the best other method of the column, in points, as printed and as measured, over the seeds that both have, with
 # the ends of a 90% interval. Whether it is ahead of each rival, or behind some, looks at each one's own interval:
@@ -164,58 +102,9 @@ Markdown(" ".join(told))
 lead.round(2)
 
 # %% [markdown]
-# Which reading gives the printed number? CIFAR-10 at 0.05 with the paper's own network and share of images (profile
-# `converged`), each reading beside what is printed for its method. These verdicts are not counted among the book's, as
-# the paper does not say that one of the readings is its own:
-
-# %% tags=["hide-input"]
-beside = readings_beside("fedvck", "ladder", "converged", in_print)
-beside.round(1)
-
-# %% tags=["hide-input"]
-judged = beside[beside["verdict"] != "too few seeds"]
-near = judged[judged.index.str.startswith("FedVCK")].nlargest(1, "measured")
-Markdown(
-    "".join(
-        f"Of those with a verdict *{one.Index}* comes nearest, "
-        f"{one.measured - one.printed:+.1f} points against print: "
-        f"{one.verdict} (seeds: {one.seeds})."
-        for one in near.itertuples()
-    )
-)
-
-# %% [markdown]
-# "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn; *FedAvg,
-# three epochs* trains for 3 local epochs in place of 10; *FedDM as released* starts [from real
-# images](03_fedvck_starts), *not moved* sends them as they are. [The budgets](04_fedvck_budgets) have a page, with the
-# log of the authors' own run of this cell and with more readings, at half of the network's width:
-
-# %% tags=["hide-input"]
-rungs = table_frame("fedvck", "budget", best).dropna(subset="measured")
-several = rungs[rungs["seeds"] > 1].set_index("row")["measured"]
-readings = several[several.index.str.startswith("FedVCK")]
-average = several[several.index.str.startswith("FedAvg")]
-Markdown(
-    "With half of the network's width: as printed, at the laptop's budget, "
-    f"FedVCK has {readings['FedVCK']:.1f}%; "
-    f"the best reading with more than one seed, *{readings.idxmax()}*, has "
-    f"{readings.max():.1f}%. FedAvg has {average.min():.1f} to "
-    f"{average.max():.1f}%, in print {printed['FedAvg']:.1f}%. The paper "
-    f"prints a lead of {printed['FedVCK'] - printed['FedAvg']:.1f} points "
-    "over FedAvg. Measured it is "
-    f"{readings['FedVCK'] - average['FedAvg']:+.1f} with the equations as "
-    f"printed, and {readings.max() - average.max():+.1f} with that reading, "
-    "which has more images and more work, and was the best of several on "
-    "the test set: so this is not a lead at equal work."
-    if {"FedVCK", "FedAvg"} <= set(several.index)
-    and rungs["measured"][rungs["row"].str.startswith("FedVCK")].max()
-    < printed["FedVCK"]
-    else "See the page on budgets."
-)
-
-# %% [markdown]
 # A measured lead counts for little as long as rivals are missing, or as it rests on one seed. In Table 14 "w.o." is
-# *without*, L_rc the contrastive loss and P_w the weights of the selection. What the paper rests on, judged by paired differences over seeds:
+# *without*, L_rc the contrastive loss and P_w the weights of the selection. What the paper rests on, judged by paired
+# differences over seeds:
 
 # %% tags=["hide-input"]
 claims_table("fedvck", main=True)
@@ -243,13 +132,6 @@ table("fedvck", 2, best)
 table("fedvck", 3, best)
 
 # %% [markdown]
-# Table 3's methods on medical images that are at hand, with the paper's network and local training; FedVCK and FedDM
-# have fewer iterations and batches of the server. Most cells wait:
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
-table("fedvck", "medical", "converged")
-
-# %% [markdown]
 # ## Natural images
 #
 # Table 7 has 100 rounds, Table 11 ten. The laptop profile has at most ten rounds, so its runs stand in Tables 3 and 11
@@ -263,7 +145,8 @@ table("fedvck", 11, best)
 
 # %% [markdown]
 # At 0.02 a client has fewer classes than at 0.05. The paper says that this hardly touches FedVCK. What each method
-# loses from one column to the other, in points, with the standard error of the measured difference:
+# loses from one column to the other, in points, with the standard error of the measured difference (for the paper's
+# size see [its page](57_fedvck_size)):
 
 # %% tags=["hide-input"]
 at = table_frame("fedvck", 11, best).pivot(index="row", columns="column")
