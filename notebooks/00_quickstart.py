@@ -128,14 +128,14 @@ sent.rename_axis("bytes of the whole run")
 #
 # *Easy, 10 minutes.*
 #
-# Set `alpha = 100` in the first cell and run the notebook again. How many rounds does FedAvg need now for the
-# accuracy that it had at the end with `alpha = 0.05`?
+# Set `alpha = 100` in the first cell and run the notebook again. In which round does FedAvg first reach 60%, with this
+# `alpha` and with 0.05? Does it stay there?
 # ```
 #
 # ```{solution} ex-quick-alpha
 # :class: dropdown
 #
-# With nearly equal clients the averaged model needs about half as many rounds, and goes on beyond it; try other
-# seeds too, for one run is one draw of clients. Clients that are alike pull the model in more similar directions, which
-# the next chapter measures, so averaging loses less.
+# With nearly equal clients the averaged model is there some rounds earlier, stays, and goes on beyond it; with unequal
+# ones it can fall back. Try other seeds too, for one run is one draw of clients. Clients that are alike pull the model
+# in more similar directions, which the next chapter measures, so averaging loses less.
 # ```

@@ -194,9 +194,8 @@ more = gains("fedvck", "ladder", "accuracy", start, "converged")
 more = more.set_index("row").filter(like=f"{start}, ", axis=0)
 more = more[~more.index.str.endswith(("quarter", "half", "times", "twice"))]
 Markdown(
-    f"To print {printed['FedVCK'] - beside['measured'][start]:.1f} points are "
-    "missing to "
-    f"*{start}*. What changes it, over the seeds that both have (in brackets "
+    f"*{start}* is {printed['FedVCK'] - beside['measured'][start]:.1f} points "
+    "below print. What changes it, over the seeds that both have (in brackets "
     "how many): "
     + "; ".join(
         f"*{row.removeprefix(start + ', ')}* {round(of.gain, 1) + 0:+.1f} "
@@ -230,9 +229,9 @@ Markdown(
         + moves[int(ends[other] - ends[one] > beside["std"][start])]
         for one, other in pairwise(ends.index[-3:])
     )
-    + f". Beside print, {printed['FedVCK']:.1f}%, "
+    + f". The verdicts beside print, {printed['FedVCK']:.1f}%: "
     + "; ".join(
-        f"{said} is *{beside['verdict'][row]}*"
+        f"with {said} *{beside['verdict'][row]}*"
         for row, said in list(shares.items())[2:]
         if beside["seeds"].get(row, 0) > 2
     )
@@ -329,7 +328,8 @@ long = "FedVCK as released, 16 times"
 adam = "FedVCK as released, Adam, share 0.5%"
 Markdown(
     f"Sixteen times the work gives {reached(long)}, "
-    f"{gain(long, vck):+.1f} points against four times. As many iterations "
+    f"{gain(long, vck):+.1f} points against four times, over the seeds that "
+    "both have; so for the other differences here. As many iterations "
     "as in four times the work, but by Adam without a bound on the gradient, "
     "against the mean of more real images under augmentations that change, "
     "with twice the images and four times the server's steps, give "

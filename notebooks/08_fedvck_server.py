@@ -93,7 +93,7 @@ model = task.model_from(then)
 # \mathbf{p}_c^{t} = \frac{1}{n_c} \sum_k n_{k,c} \, \mathbf{p}_c^{k,t} .
 # $$ (eq:vck-prototypes)
 #
-# (From Eq. 11 on the paper writes $M_{t-1}$ for the model that it calls $M_t$ in Eq. 5 to 7.)
+# (From Eq. 11 on the paper writes $M_{t-1}$ for the model that it calls $M_t$ in Eq. 5 to 8.)
 #
 # So the server has what it would have if all images lay in one place:
 

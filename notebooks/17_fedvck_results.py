@@ -44,7 +44,8 @@ Markdown(bottom_line("fedvck"))
 # [Who leads at the paper's size](57_fedvck_size) has a page of its own: two columns of CIFAR-10 with the paper's network,
 # rounds and local epochs, all rivals at 0.05 with fewer of them, and medical images that are at hand.
 #
-# The other columns have the budget of a laptop, from which nothing follows for the paper's. FedVCK's accuracy minus
+# The tables of this page have the budget of a laptop, those two columns among them, and nothing follows from it for the
+# paper's. FedVCK's accuracy minus
 # that of the best other method of the column, in points, as printed and as measured, over the seeds that both have, with
 # the ends of a 90% interval. Whether it is ahead of each rival, or behind some, looks at each one's own interval:
 

@@ -308,6 +308,7 @@ table("fedmk", "figure2", best)
 # | the server | 50 steps of 256 images; the generator 50 of 128 features at 0.0003 | `server_steps`, `generator_steps` |
 # | the server's rate over the rounds | from 0.05 halved each round down to 0.01, the best of four schedules | `round_decay`, `last_lr` |
 # | knowledge of earlier rounds | dropped | - |
+# | whether SVHN's 600,000 images, as the paper counts them, are trained on | its 73,257 training images are | - |
 # | what $U[-1, 1]$ is a range of | normalised inputs | - |
 # | batch normalisation in the outer loss | by the statistics of the knowledge | `statistics` |
 # | sharing only at $t = 1$, or later too | in every round from the second on | `sharing` |

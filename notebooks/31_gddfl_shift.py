@@ -162,7 +162,7 @@ show(
 # How far does the shift move an image's features? We compare with the distance between two different images of the
 # class, in several random networks. The encoder of DC, DSA and DM normalises every map of every image by itself
 # (*instance normalisation*); GDD-FL's paper names a ConvNet and no norm, so we take the same. Beside it: a network
-# without normalisation, and the same images with every channel three times.
+# without normalisation, and the same images with every channel three times. In percent of that distance:
 
 
 # %% tags=["hide-input"]

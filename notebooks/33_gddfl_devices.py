@@ -161,7 +161,7 @@ less = distance.drop("no shift (DM)") - distance["no shift (DM)"]
 Markdown(
     f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
     "to each other than DM does; the change lies between "
-    f"{less.min():+.2f} and {less.max():+.2f}."
+    f"{less.min():+.1f} and {less.max():+.1f} percentage points."
 )
 
 # %% [markdown]
@@ -268,10 +268,11 @@ Markdown(
     "AUC against Algorithm 1 (the row *as printed*), in points, over the "
     "seeds that both have: "
     + "; ".join(
-        f"{one.row} {one.gain:+.1f} ({one.seeds})" for one in gap.itertuples()
+        f"{one.row} {round(one.gain, 1) + 0:+.1f} ({one.seeds})"
+        for one in gap.itertuples()
     )
-    + (f". Alone *{alone.idxmin()}* costs most" if len(alone) else "")
-    + ". Random selection loses in print."
+    + f". Of the single ones *{alone.idxmin()}* costs most" * (len(alone) > 0)
+    + ". In print GDD-FL is ahead of random selection."
 )
 
 # %% [markdown]

@@ -195,8 +195,8 @@ display(
 Markdown(
     "The printed F1 is the harmonic mean of the two means in "
     f"{int(near.sum())} of {len(reading)} rows. "
-    f"In {int((short[~near] > 0).sum())} of the other "
-    f"{int((~near).sum())} it is smaller."
+    f"Of the others, {int((~near).sum())}, it is smaller in "
+    f"{int((short[~near] > 0).sum())}."
 )
 
 # %% [markdown]

@@ -78,7 +78,7 @@ runs = {
 source(distillation.reversed_divergence)
 
 # %% [markdown]
-# Both divergences on the answers of two teachers that agree, that differ a little, and that are sure of two classes:
+# Both divergences on two teachers that agree, differ a little, are both unsure, and are sure of two classes:
 
 # %% tags=["hide-input"]
 said = {
@@ -95,7 +95,7 @@ for name, pair in said.items():
         "printed: - JSD": -distillation.jensen_shannon(q, even).item(),
         "released: + mean KL": distillation.reversed_divergence(q).item(),
     }
-pd.DataFrame(losses).T.round(3)
+pd.DataFrame(losses).T.round(3) + 0  # -0 + 0 is 0
 
 # %% [markdown]
 # The lower, the better for the generator. Its best answer of the first column is its worst of the second. In a run,

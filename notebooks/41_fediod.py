@@ -124,7 +124,7 @@ Markdown(
 )
 
 # %% [markdown]
-# What a student's accuracy hangs on, [a page of its own](53_fediod_teachers) asks.
+# [Another page](53_fediod_teachers) asks what a student's accuracy depends on.
 #
 # Algorithm 1 of the paper, as a conversation. The server sends images $x = G(\xi)$ of noise $\xi$ (the paper writes
 # $w$), the clients answer, the server sends back how its losses depend on the answers, and each client completes the
@@ -155,9 +155,8 @@ crossing.groupby(list(crossing), sort=False).size().rename(
     "messages"
 ).reset_index()
 
-# %% [markdown]
-# The messages that repeat are those of the student's further steps. The gradient of an image depends on the client's
-# networks and data; that is why the paper adds [differential privacy](43_fediod_privacy) here.
+# %% [markdown] The messages that repeat are those of the student's own steps on fresh images. The gradient of an image
+# depends on the client's networks and data; that is why the paper adds [differential privacy](43_fediod_privacy) here.
 #
 # ## Questions: what the generator learns
 #

@@ -46,7 +46,8 @@ best = None if shown == "best" else shown
 # few. A lost mark at the start of both rows makes the last column the full method and the one before its first terms
 # the row without them; that is the placing below. A mark lost further right would do the first as well, and would
 # exchange columns 5 to 7. The two cells with $\tau = 1$, whose weights are lost, are marked *uncertain*. `*` is, in the
-# captions, the weighting that other methods commonly use; we read it as weights by class only.
+# captions, the weighting that other methods commonly use; we read it as weights by class only. At $\tau = 1$, too, the
+# ensemble here mixes logits, as the authors' code does; a sentence after Eq. 6 says that probabilities are averaged.
 
 # %% tags=["hide-input"]
 table("fediod", 6, best)
@@ -205,8 +206,9 @@ Markdown(
         for row, of in added.iterrows()
     )
     + ". Pairs share the split and the draws of the teachers' training. Of "
-    f"{len(several)} differences with more than one seed {len(clear)} have a "
-    "90% interval without zero."
+    f"{len(several)} differences with more than one seed "
+    f"{len(clear) or 'none'} {'have' if len(clear) > 1 else 'has'} a 90% "
+    "interval that leaves out 0."
     if len(added)
     else "No pair of arms is measured yet."
 )

@@ -106,7 +106,8 @@ Markdown(
 
 # %% [markdown]
 # Where the row as printed is near a guess, no switch can make it much worse, and a small difference says nothing; what
-# the seed alone does is computed below. Which reading of the losses is the best was asked of held-out images:
+# the seed alone does is computed below. Which reading of the losses is the best is asked of held-out images; as two
+# runs of one reading may lie far apart, one with a single seed is not chosen:
 
 # %% tags=["hide-input"]
 table("fediod", "readings", best)

@@ -238,9 +238,10 @@ table("fediod", 2, best)
 # 2020, fastMRI and IXI, each site with its own choice of columns: at random, at equal distances, or the lowest. For T2
 # nothing stands in; what the details name there is the paper's own data in patches of 64 pixels.
 #
-# Three things are this project's reading, because the paper is silent: where the answer is an image there is no entropy,
-# so $L_\text{conf}$ is left out and the Jensen-Shannon divergence becomes the variance of the teachers' values; FedAD's
-# attention is taken at the U-Net's bottleneck; and FL-MRCM's domain identifier is two 1x1 convolutions.
+# Four things are this project's reading, because the paper is silent: where the answer is an image there is no entropy,
+# so $L_\text{conf}$ is left out and the Jensen-Shannon divergence becomes the variance of the teachers' values; the
+# perceptual loss, which the paper names for the two segmentations, stays on; FedAD's attention is taken at the U-Net's
+# bottleneck; and FL-MRCM's domain identifier is two 1x1 convolutions.
 
 # %%
 table("fediod", 9, best)

@@ -127,14 +127,15 @@ pd.DataFrame(
 
 # %% [markdown]
 # A teacher that has seen few classes cannot score high, whatever the images: its score is at most about the number of
-# classes it knows. So adapted scores can be compared within one partition only.
+# classes it knows. So adapted scores can be compared within one partition only. *Effective classes* is the exponential
+# of the entropy of a client's class shares: 1 where all its images are of one class.
 
 # %% tags=["hide-input"]
 held = distillation.entropy(lesson.counts / lesson.counts.sum(1, keepdim=True))
 pd.DataFrame(
     {
         "its classes": (lesson.counts > 0).sum(1).tolist(),
-        "classes by size": held.exp().tolist(),
+        "effective classes": held.exp().tolist(),
         "score of real images": [inception_score(p) for p in says(real)[1:]],
     },
     index=[f"client {client.id}" for client in members],
@@ -307,16 +308,16 @@ pd.DataFrame(nearness).T.round(2)
 # %% tags=["hide-input"]
 said = ", ".join(f"{one:.1f}" for one in each["restored from gradients"])
 Markdown(
-    f"Image by image the restored ones come as near to a private one: {said} "
+    f"Image by image the restored ones come this near to a private one: {said} "
     "dB. A median hides the one that failed, and the Fréchet distance of so "
     "few images hides the copies."
     if min(each["restored from gradients"]) < 20
-    else f"Image by image the restored ones come as near: {said} dB."
+    else f"Image by image the restored ones come this near: {said} dB."
 )
 
-# %% [markdown]
-# Only the last column is about privacy: images that give away this client are nearer to its data than to other data of
-# the same kind. (The last row looks for test images among others of the client and of the test set.) One client and a
+# %% [markdown] The columns in decibels are medians. Only the last one is about privacy: images that give away this
+# client are nearer to its data than to other data of the same kind. The last row looks for test images among others of
+# the client and of the test set: it can give nothing away, so a difference of its size is chance. One client and a
 # handful of images are an illustration. What a client's *answers* give away is not measured by images at all; that is
 # what {eq}`eq:iop-dp` is about.
 #

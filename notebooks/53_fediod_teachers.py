@@ -265,9 +265,11 @@ Markdown(
     )
     + ". Mean distance in points: "
     + "; ".join(
-        f"{100 * (of['ensemble_accuracy'] - of['accuracy']).mean():.1f} with "
-        f"teachers of {steps_of} steps"
-        for steps_of, of in beside.groupby("steps", sort=False)
+        f"{100 * (of['ensemble_accuracy'] - of['accuracy']).mean():.1f} for "
+        f"{column} with teachers of {steps_of} steps"
+        for (column, steps_of), of in beside.groupby(
+            ["column", "steps"], sort=False
+        )
     )
     + "."
     if len(beside)

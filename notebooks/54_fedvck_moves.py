@@ -150,10 +150,9 @@ Markdown(
         f"{len(by)})"
         for row, by in changed.items()
     )
-    + ". To the authors' run "
+    + ". The mean of the row *400 batches* is "
     + " and ".join(f"{missing[r]:.1f}" for r in (1, 2))
-    + " points are missing to the mean of the row *400 batches*, whose seeds "
-    "have a deviation of "
+    + " points below the authors' run; its seeds have a deviation of "
     + " and ".join(f"{spread[r]:.1f}" for r in (1, 2))
     + ". None of these changes helps in the first round. In the second both "
     "the images' and the server's work are ahead, by little beside what seeds "

@@ -144,6 +144,8 @@ table("gddfl", "starts", best)
 #
 # - What a condensed image is worth depends on the work that goes into it: say how much it was. That it is worth more
 #   than a real one is not shown here.
+# - A wide encoder adds a little here, and seeds disagree. Images that start from real ones end on average below those
+#   from noise, and below the same images unmoved: moving makes them worse, unlike [FedVCK's](03_fedvck_starts).
 # - As many random real images are a control that costs little to run. It belongs beside every table.
 #
 # ```{exercise} The price of an image

@@ -153,10 +153,10 @@ Markdown(
 # question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.
 #
 # Every method of this book runs so but centralized training, which needs the data themselves. FedIOD asks its clients
-# two questions in each step of its distillation, and one more for each further step of the student; a client may be
-# another process at each: it keeps its networks in its memory, and computes once more what it needs of the step. Where
-# a table tests the clients' own networks (FedMD, FedDistill, standalone training), these cross the network for the test
-# alone, because the test images are the server's.
+# two questions in each step of its distillation, and one more for each step of the student on fresh images; a client
+# may be another process at each: it keeps its networks in its memory, and computes once more what it needs of the step.
+# Where a table tests the clients' own networks (FedMD, FedDistill, standalone training), these cross the network for
+# the test alone, because the test images are the server's.
 #
 # [^flower]: Beutel, Topal, Mathur, Qiu, Fernandez-Marques, Gao, Sani, Li, Parcollet, de Gusmão, Lane. Flower: A Friendly
 #     Federated Learning Research Framework. arXiv 2007.14390, 2020.

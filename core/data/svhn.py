@@ -85,7 +85,7 @@ def _split(path: Path) -> Split:
 
 def load_svhn(root: Path) -> Dataset:
     """73,257 and 26,032 colour images of 32x32 pixels, 10 digits (the 531,131 extra images are not
-    used).
+    used; FedMK's paper counts them in, but does not say that it trains on them).
     """
     train, test = (_split(root / name) for name in FILES.values())
     return assemble(

@@ -23,9 +23,10 @@ def class_input_importance(
     clients (Eq. 8).
 
     It stands for P_k(y|x) / P(y|x) (Eq. 7): the class ratio for P_k(y) / P(y), the discriminator
-    ratio for P(x) / P_k(x), of which D_k(x) is an increasing function when D_k is what Eq. 2 makes
-    of it, the probability that x was generated. Without `generated` and `real` only the class ratio
-    is left: the weights that Tables 6 and 7 mark with *, and those of the released code, (K, 1, C).
+    ratio for P(x) / P_k(x). A D_k that says how likely x was generated grows with that; Eq. 2 as
+    printed is linear in D_k and asks it for 0 or 1. Without `generated` and `real` only the class
+    ratio is left: the weights of the released code, as which the * of Tables 6 and 7 is read here,
+    (K, 1, C).
 
     Args:
         class_counts: (K, C), samples of each class at each client.

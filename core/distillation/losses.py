@@ -47,7 +47,8 @@ def mimic_loss(
 
     At tau = infinity it is |z^ - z|^2, the squared error summed over classes (Eq. 10). At a finite
     tau it is tau^2 KL (Eq. 6), which tends to |z^ - z|^2 / (2 C) of logits centred over classes as
-    tau grows (Hinton et al. 2015).
+    tau grows (Hinton et al. 2015). The ensemble mixes logits (Eq. 9) at a finite tau too, as in the
+    released code; the text after Eq. 6 mixes probabilities there.
     """
     if math.isinf(tau):
         return (

@@ -170,8 +170,8 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     elif verdict == "unclear" and behind and not most:
         low = chances(told, by)
         effect += (
-            f"; one comparison alone would refute the claim at p < {0.05 / len(low):.2g}, as there are "
-            f"{len(low)}, and the smallest has {low[0]:.2g}"
+            f"; of the {len(low)} single tests (a rival, a column and a measure each) one would refute the "
+            f"claim at p < {0.05 / len(low):.2g}, and the smallest has {low[0]:.2g}"
         )
     return Finding(verdict, effect, found)
 

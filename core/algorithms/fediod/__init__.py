@@ -25,10 +25,11 @@ Where the paper is silent: an epoch of stage two is one pass over the data of th
 local SGD has the momentum of all methods here; the networks of the game are those of a work whose name
 our text has lost, beside that D_k judges 8x8 patches (`generator_form`, `discriminator_norm`, the
 widths; the code's are those of MosaicKD, but for the generator's second enlargement); D_k(x) is the
-mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) the probability
-that x was generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text
-says, not of expectations, as the symbol does (`class_ratio`); the gradient of L_mimic flows through the
-weights of Eq. 8 too; teachers start from different weights; the label maps of a batch come from every
+mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) large where x
+seems generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text says,
+not of expectations, as the symbol does (`class_ratio`); at a finite tau the ensemble mixes logits, too
+(`core.distillation.mimic_loss`); the gradient of L_mimic flows through the weights of Eq. 8 too;
+teachers start from different weights; the label maps of a batch come from every
 client equally often.
 
 Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,

@@ -98,7 +98,8 @@ class Settings(LocalTraining):
     #: factor of `core.distillation.balance_loss`, which the paper does not have
     balance: float = attrs.field(default=0.0, validator=number(0))
 
-    #: factor of the perceptual loss beside L_gan, where every pixel has an answer
+    #: factor of the perceptual loss beside L_gan, where every pixel has an answer (the paper names it
+    #: for segmentation only)
     perceptual: float = attrs.field(default=1.0, validator=number(0))
 
     #: see `core.distillation.gan_losses`
@@ -116,13 +117,13 @@ class Settings(LocalTraining):
     )
     #: temperature of L_mimic; None: infinity, the squared error of Eq. 10
     tau: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
-    #: "class_and_input": Eq. 8; "class_ratio": its first factor only, the * of Tables 6 and 7
+    #: "class_and_input": Eq. 8; "class_ratio": its first factor only, read as the * of Tables 6 and 7
     importance: str = attrs.field(
         default="class_and_input", validator=one_of("importance", "class_and_input", "class_ratio")
     )
     #: see `core.distillation.class_input_importance`
     class_ratio: str = attrs.field(default="count", validator=one_of("class ratio", *CLASS_RATIOS))
-    #: what D_k(x) of Eq. 8 is the probability of: "generated", as Eq. 2 prints it, or "real"
+    #: what a large D_k(x) of Eq. 8 says of x: "generated", as Eq. 2 prints it, or "real"
     input_ratio: str = attrs.field(
         default="generated", validator=one_of("meaning of D_k", "generated", "real")
     )
