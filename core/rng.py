@@ -5,10 +5,15 @@ of the draw.
 from __future__ import annotations
 
 import hashlib
+import operator
 
 import attrs
 import numpy as np
 import torch
+
+
+def _plain(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    return tuple(part if isinstance(part, str) else operator.index(part) for part in path)
 
 
 @attrs.frozen
@@ -21,8 +26,9 @@ class Rng:
     give different streams but for chance: PyTorch keeps 32 bits of a seed on a CPU.
     """
 
-    seed: int
-    path: tuple[str | int, ...] = ()
+    #: a whole number of any kind: a stream's key is that of its value
+    seed: int = attrs.field(converter=operator.index)
+    path: tuple[str | int, ...] = attrs.field(default=(), converter=_plain)
 
     def at(self, *parts: str | int) -> Rng:
         """The node below this one reached by `parts`."""

@@ -146,7 +146,7 @@ class AsynDGAN(Algorithm):
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """This round's part of all steps."""
-        root = Rng(rng.seed, ("asyndgan",))
+        root = _root(rng.seed)
         state = self._introduced(state, clients, ledger, root)
         # those whose maps were not refused
         clients = [one for one in clients if f"conditions/{one.id}" in state.tensors]

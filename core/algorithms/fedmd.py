@@ -117,7 +117,7 @@ class FedMD(OwnModels):
         """Digest, revisit, communicate."""
         settings, task = self.settings, client.task
         t, seed = message.whole("round"), message.whole("seed")
-        if client.memory:
+        if "consensus/logits" in message.tensors and client.memory:
             model = task.model_from(client.memory, OWN)
             # digest: f_k approaches the consensus on the public images of the round before
             self._digest(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from core.checks import is_number
 from core.cli.app import (
     Device,
     Out,
@@ -153,6 +154,8 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
         options["alpha"] = alpha
     if name == "dirichlet" and "alpha" not in options:
         raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
+    if is_number(options.get("alpha")):  # 1 and 1.0 are one experiment
+        options["alpha"] = float(options["alpha"])
     return {"name": name, **options}
 
 

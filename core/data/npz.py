@@ -133,7 +133,10 @@ def _classes(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[str, ...] | 
         )
     if names.dtype.kind == "S":
         names = np.char.decode(names, "utf-8")
-    return tuple(str(name) for name in names)
+    told = tuple(str(name) for name in names)
+    if len(set(told)) < max(len(told), 2):
+        raise InputError(f"{path}: classes must be at least two different names, not {list(told)}")
+    return told
 
 
 def _split(

@@ -114,6 +114,15 @@ class Outcome:
         return found
 
 
+def check_can_be_attacked(task: Task) -> None:
+    """Raise InputError for a task whose answers an attack on membership cannot judge."""
+    if task.learns != "classification":
+        raise InputError(
+            f"the attack on membership is one on classifiers, and {task.dataset.name} is a data set for "
+            f"{task.learns}"
+        )
+
+
 def attack(
     algorithm: Algorithm,
     task: Task,
@@ -363,6 +372,10 @@ def confidences(
             "does not have"
         )
     ((state, uploads, server),) = heard
+    if refused := sorted(asked.keys() - uploads.keys()):
+        raise InputError(
+            f"the attack needs the uploads of all clients, and that of client {refused[0]} was refused"
+        )
 
     def sure(model: nn.Module | list[nn.Module], of: Sequence[Targets]) -> np.ndarray:
         if isinstance(model, list):

@@ -166,9 +166,10 @@ class TableSpec:
         return match_one(rows.get(place.metric, []), join_match(row.match, column.match), where)
 
     def unit(self, metric: str) -> str:
-        """The unit in which a metric is printed."""
-        rows = self._published().get(metric)
-        return rows[0]["unit"] if rows else "percent"
+        """The unit in which a metric is printed, or would be."""
+        if rows := self._published().get(metric):
+            return rows[0]["unit"]
+        return "MB" if metric.startswith("upload_mb") else "percent"
 
     def pairs(self) -> list[tuple[str, str]]:
         """Names of the rows that are compared with each other in every column, for the direction of

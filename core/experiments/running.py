@@ -13,7 +13,13 @@ from tqdm.auto import tqdm
 
 from core import data, federation
 from core.errors import InputError, one_line
-from core.experiments.attack import Outcome, OutOfTime, attack, earlier
+from core.experiments.attack import (
+    Outcome,
+    OutOfTime,
+    attack,
+    check_can_be_attacked,
+    earlier,
+)
 from core.experiments.experiment import Experiment
 from core.experiments.record import (
     Record,
@@ -85,6 +91,8 @@ def rounds(
     """
     check_code()
     task = task or make_task(experiment)
+    if experiment.attack:
+        check_can_be_attacked(task)
     clients = make_clients(experiment, task) if clients is None else clients
     algorithm = algorithm or experiment.new_algorithm()
     key, seed = _key(experiment, task), experiment.seed

@@ -67,7 +67,7 @@ def _rounds(record: Record) -> None:
         )
         _need(row["round"] == number, where, "numbered in order", row["round"])
         _mapping(row["metrics"], f"{where}, metrics", is_number)
-        tested = number % experiment.evaluate_every == 0 or number == experiment.rounds
+        tested = experiment.tests(number)
         _need(not tested or headline(row["metrics"]) is not None, where, "tested", row["metrics"])
         for name, value in row["metrics"].items():
             share = name.startswith(SHARES)

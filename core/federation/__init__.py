@@ -18,7 +18,7 @@ from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
-from core.federation.uploads import UploadError, admit, announce, check_upload
+from core.federation.uploads import UploadError, admit, announce
 
 __all__ = [
     "EVERY_TASK",
@@ -45,7 +45,6 @@ __all__ = [
     "announce",
     "as_announced",
     "check_serves",
-    "check_upload",
     "distribute",
     "learn",
     "owner",

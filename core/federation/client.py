@@ -117,4 +117,6 @@ def _kept(
         return rows
     draws = Rng(seed).at("train_fraction", number).generator()
     order = torch.randperm(len(rows), generator=draws)
-    return rows[order[: math.ceil(train_fraction * len(rows))].sort().values]
+    # less its rounding: in floats 0.07 of 100 is a little above 7
+    kept = math.ceil(train_fraction * len(rows) - 1e-9)
+    return rows[order[:kept].sort().values]

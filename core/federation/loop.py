@@ -93,7 +93,8 @@ def rounds(
     checkpoint: Path | None = None,
     key: Mapping[str, str] | None = None,
 ) -> Iterator[RoundResult]:
-    """Run an algorithm round by round, as its schedule says.
+    """Run an algorithm round by round, as its schedule says. Clients go on with what they remember:
+    give fresh ones to a run that begins.
 
     With a `checkpoint` file the run resumes after the last finished round; the results of the
     earlier rounds come from the file. `key` says what must be the same for the run to go on with it.

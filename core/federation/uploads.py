@@ -33,29 +33,6 @@ def announce(client_id: int, samples: int, most: int) -> int:
     return samples
 
 
-def check_upload(
-    message: Message,
-    tensors: Form,
-    meta: Form,
-    client_id: int,
-    *,
-    samples: int | None = None,
-) -> Message:
-    """Hand on an upload that has exactly the announced form, or raise UploadError.
-
-    Names, kinds, shapes, dtypes, sizes, finiteness, ranges, sums of counts and the norm of the
-    update are looked at, in this order, before the server computes anything. `samples` is what the
-    client announced when the run began; without it sums of counts are not looked at.
-    """
-    reason = _misshapen(message, tensors, meta, samples)
-    if not reason:
-        (seen,) = looks([message], tensors)
-        reason = _unsound(seen, tensors, samples, UPDATE_NORM)
-    if reason:
-        raise _refusal(client_id, reason)
-    return message
-
-
 def _refusal(client: Any, reason: str) -> UploadError:
     return UploadError(f"the upload of client {brief(client)} was refused: {reason}")
 
@@ -163,7 +140,7 @@ def _unsound(look: Look, form: Form, samples: int | None, update_norm: float) ->
     if not look.moved <= update_norm:
         return (
             f"its update has the norm {look.moved:.3g}, and {update_norm:g} is the most that the "
-            "setting update_norm allows (did the training diverge?)"
+            "schedule's update_norm allows (did the training diverge? a smaller lr may help)"
         )
     if look.moved and not look.alive:
         return "every weight of its network is 0"

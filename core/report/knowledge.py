@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import torch
 
-from core import data
 from core.condensation import mmd
 from core.condensation.engine import condensed_counts
 from core.condensation.problem import Condensation
-from core.data import partition
-from core.data.roots import data_root
 from core.errors import InputError
 
 
@@ -56,35 +52,6 @@ def adjacent_mmd(
     return pd.DataFrame(rows)
 
 
-def split_sizes(dataset: str, file: str) -> pd.DataFrame:
-    """How many training images of a class each client has in a split file: `client`, `class`,
-    `images`, `listed`.
-
-    `listed` says whether the class stands in the client's list of classes; the authors' code leaves
-    the others out. One row for every class that a client holds. The data must be at hand: raises
-    InputError as `core.data.load` does.
-    """
-    train = data.load(dataset).train
-    path = data_root() / file
-    whole, kept = (partition.from_file(path, len(train), labels) for labels in (None, train.labels))
-    rows = []
-    for client, (part, listed) in enumerate(zip(whole, kept, strict=True)):
-        counts, left = (
-            np.bincount(train.labels.numpy()[rows_]) if len(rows_) else np.zeros(0, int)
-            for rows_ in (part, listed)
-        )
-        rows += [
-            {
-                "client": client,
-                "class": int(cls),
-                "images": int(counts[cls]),
-                "listed": bool(cls < len(left) and left[cls]),
-            }
-            for cls in counts.nonzero()[0]
-        ]
-    return pd.DataFrame(rows)
-
-
 def condensed_total(
     sizes: pd.DataFrame, share: float, min_images: int = 5, listed_only: bool = True
 ) -> int:
@@ -92,7 +59,7 @@ def condensed_total(
     least so many.
 
     Args:
-        sizes: `images` and `listed` of every client's class, as `split_sizes` returns them.
+        sizes: `images` and `listed` of every client's class, as in `split_sizes.csv`.
         share: p as a fraction.
     """
     kept = sizes[sizes["listed"]] if listed_only else sizes

@@ -48,7 +48,6 @@ SMALL: dict[str, Any] = {
     "latents": 4,
     "gan_batch": 2,
     "scored_images": 8,
-    "synthetic": 8,
     "projection": 6,
 }
 

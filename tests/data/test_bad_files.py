@@ -107,6 +107,8 @@ NPZ_FAULTS = {
         "val_labels": np.zeros(4, dtype=int),
     },
     "classes must be a list of names": {"classes": np.arange(3)},
+    "two different names, not .*'a', 'a'": {"classes": np.array(["a", "a"])},
+    "two different names, not .*'only'": {"classes": np.array(["only"])},
     "train_centre holds 3 values": {"train_centre": np.zeros(3, dtype=int)},
     "the train split is empty": {
         "train_images": np.zeros((0, 28, 28), dtype=np.uint8),

@@ -74,6 +74,12 @@ def test_a_dirichlet_partition_takes_its_options_beside_alpha(capsys, tmp_path):
     assert told == {"name": "dirichlet", "alpha": 0.5, "min_size": 0, "cap": True}
 
 
+def test_one_concentration_is_one_run_however_it_is_written(capsys, tmp_path):
+    for said in (["--alpha", "1"], ["--partition", "dirichlet,alpha=1"]):
+        assert main([*RUN, *said, "--out", str(tmp_path)]) == 0
+    assert len(list(tmp_path.glob("adhoc/*.json"))) == 1
+
+
 def test_a_split_is_told_with_its_number_of_classes(capsys, tmp_path):
     assert (
         main([*RUN, "--partition", "pathological,classes_per_client=2", "--out", str(tmp_path)])

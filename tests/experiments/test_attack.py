@@ -175,6 +175,33 @@ def test_methods_that_are_no_single_upload_are_refused():
         attack(pooled, task, clients_of(task, 1), 0, LikelihoodRatio())
 
 
+class Broken(FedAvg):
+    """One of its clients sends numbers that the server refuses."""
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        answer = super().client_update(client, message, rng)
+        if client.id == 1:
+            answer.tensors["parameters/classifier.bias"] = torch.full((2,), torch.nan)
+        return answer
+
+
+def test_an_upload_that_was_refused_cannot_be_attacked():
+    task = noise_task(24)
+    broken = Broken(Settings(), Schedule(clients=3, rounds=1, refused="leave_out"))
+    with pytest.raises(InputError, match="that of client 1 was refused"):
+        attack(broken, task, clients_of(task, 3), 0, LikelihoodRatio(shadows=4))
+
+
+def test_an_attack_on_what_is_no_class_is_refused_before_the_run():
+    stated = apply(
+        "quick",
+        {"algorithm": "fedavg", "dataset": "nuclei_drawn", "model": "unet"}
+        | {"partition": {"name": "natural"}, "attack": {"shadows": 4}},
+    )
+    with pytest.raises(InputError, match="nuclei_drawn is a data set for segmentation"):
+        next(running.rounds(stated))
+
+
 def test_the_uploads_of_the_real_run_are_attacked():
     """The server's model after the attacked round is that of the run itself."""
     task = noise_task(24)

@@ -152,6 +152,8 @@ absent:
     assert cells["B", "mnist-0.1"].note == "cut off"
     assert cells["A", "cifar10-1"].published is None
     assert cells["A", "cifar10-1"].unit == "percent"
+    # what is not printed has the unit in which it is measured
+    assert cells["A", "cifar10-1"].spec.unit("upload_mb_per_round") == "MB"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from core.experiments import Experiment, Record, queue, running
 from core.experiments.running import run
-from core.federation import Runtime
+from core.federation import Ledger, Runtime, State
+from core.federation.checkpoint import Checkpoint, restore, save
 from core.files import FileError
 
 TINY = Experiment(
@@ -80,6 +81,15 @@ def test_the_most_memory_of_a_part_before_is_that_of_the_run(tmp_path, monkeypat
     assert run(TINY, runtime=Runtime(), deadline=time.monotonic(), **files).status == "running"
     assert Record.load(files["record"]).peak_memory == 2**40
     assert run(TINY, runtime=Runtime(), **files).peak_memory == 2**40
+
+
+def test_tensors_that_share_memory_come_back_as_they_were(tmp_path):
+    task, numbers = running.make_task(TINY, Runtime()), torch.arange(6.0)
+    parts = {"a": numbers[:4], "b": numbers[2:], "c": numbers.view(2, 3), "d": numbers[:0]}
+    path, key = tmp_path / "c.safetensors", {"run": "one"}
+    save(path, key, Checkpoint(State(task, parts), Ledger(), []), [])
+    found = restore(path, key, task, []).state.tensors
+    assert all(torch.equal(found[name], value) for name, value in parts.items())
 
 
 def test_precisions_are_not_mixed(files):

@@ -142,6 +142,14 @@ def test_every_client_keeps_half_of_its_part(task):
         assert all(image.numpy().tobytes() in mine for image in other.images)
 
 
+def test_a_share_is_not_rounded_up_by_the_error_of_a_float(task):
+    """0.07 of 100 is 7.000000000000001 in floats."""
+    images = len(task.dataset.train)
+    for whole in range(1, 100):
+        kept = len(owner(task, 0, 0, whole / 100))
+        assert kept == -(-whole * images // 100)
+
+
 def test_a_share_of_ones_own_data_is_drawn_by_seed_and_client(task):
     """Where each client has data of its own: a network of machines."""
     few = {key: owner(task, *key, 0.1).images for key in ((0, 0), (1, 0), (0, 1))}

@@ -20,7 +20,7 @@ LISTED = [
     Problem,
     core.federation.rounds,
     update_model,
-    knowledge.split_sizes,
+    knowledge.adjacent_mmd,
 ]
 
 

@@ -53,7 +53,7 @@ their networks as they are: numbers of the experimenter, for which the budget do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -61,7 +61,13 @@ import torch
 from torch import nn
 
 from core.algorithms.fediod.clients import AnswerGradients, Answers, ClientsHere
-from core.algorithms.fediod.conversation import ClientsElsewhere, ClientsSide, Conversation
+from core.algorithms.fediod.conversation import (
+    ClientsElsewhere,
+    ClientsSide,
+    Conversation,
+    Down,
+    with_maps,
+)
 from core.algorithms.fediod.scores import ensemble_accuracy, inception_scores
 from core.algorithms.fediod.server import Server, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
@@ -341,19 +347,19 @@ class Exchange:
     """
 
     direction: Any
-    tensors: Callable[[int], dict[str, torch.Tensor]]
+    tensors: Down
     names: tuple[str, ...] = ()
 
     def of(self, position: int) -> Message:
         """The message of one client."""
-        return Message(self.tensors(position))
+        return Message(dict(self.tensors(position)))
 
 
 def sent_down(images: torch.Tensor, told: LabelMaps | None) -> Exchange:
     """The exchange in which the server sends images (N, C, S, S) to every client, with the label maps
     that they were made from.
     """
-    return Exchange("down", lambda k: {"images": images, **(told.of(k) if told else {})})
+    return Exchange("down", with_maps(images, told))
 
 
 def answers_up(answers: Answers) -> Exchange:

@@ -188,8 +188,8 @@ class Conversation(Algorithm):
 Down = Callable[[int], Mapping[str, torch.Tensor]]
 
 
-def _with(images: torch.Tensor, told: LabelMaps | None) -> Down:
-    """Images, with the label maps that they were made from."""
+def with_maps(images: torch.Tensor, told: LabelMaps | None) -> Down:
+    """Images (N, C, S, S) for every client, with the label maps that they were made from."""
     return lambda k: {"images": images, **(told.of(k) if told else {})}
 
 
@@ -265,7 +265,7 @@ class ClientsElsewhere:
         if self.algorithm.settings.sends_judgements:
             names += ["discriminator/generated", "discriminator/real"]
         form = {name: self.form[name] for name in names}
-        logits, *judged = self._ask(question, _with(images, told), form, rng).values()
+        logits, *judged = self._ask(question, with_maps(images, told), form, rng).values()
         if not judged:
             return Answers(logits)
         generated, real = judged
@@ -279,7 +279,7 @@ class ClientsElsewhere:
 
     def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Down:
         """What `pull_back` has to send: the images, which nobody has seen yet."""
-        return _with(images, told)
+        return with_maps(images, told)
 
     def answer_only(
         self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None

@@ -1,0 +1,38 @@
+"""Streams of random numbers by a seed and a purpose."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.data import partition
+from core.rng import Rng
+
+PATHS = st.lists(st.one_of(st.integers(-(2**40), 2**40), st.text(max_size=4)), max_size=4)
+
+
+@given(st.integers(-(2**62), 2**62), PATHS)
+def test_a_stream_is_that_of_a_value_whatever_kind_of_integer_holds_it(seed, path):
+    plain = Rng(seed).at(*path)
+    kinds = [np.int64(part) if isinstance(part, int) else part for part in path]
+    assert Rng(np.int64(seed)).at(*kinds).key == plain.key == Rng(seed, tuple(path)).key
+    assert Rng(torch.tensor(seed)).key == Rng(seed).key
+
+
+@given(PATHS, PATHS)
+def test_other_paths_are_other_streams(one, other):
+    assert (one == other) == (Rng(0).at(*one).key == Rng(0).at(*other).key)
+
+
+def test_a_seed_is_a_whole_number():
+    with pytest.raises(TypeError, match="float"):
+        Rng(1.5)
+
+
+def test_a_partition_does_not_hang_on_the_kind_of_its_seed():
+    labels = torch.arange(40) % 4
+    for one, other in zip(
+        partition.iid(labels, 3, 5), partition.iid(labels, 3, np.int64(5)), strict=True
+    ):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
