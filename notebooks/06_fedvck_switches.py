@@ -83,10 +83,11 @@ source(Problem.rows)
 # %% [markdown]
 # ### Round 0 and the start of the images
 #
-# In round 0 each released client starts from a random network of its own. So the logit prototypes of that round come
-# from networks that nobody else has, and $M_{t-1}$ of the next round is private. And from round 1 on it goes on with
-# its last images in place of fresh noise. With few iterations this can help, since the work of all rounds adds up; but
-# it makes the images of two rounds alike, which is what Figures 1b and 3 measure.
+# This page counts rounds from 0, as the code does. In round 0 each released client starts from a random network of its
+# own. So the logit prototypes of that round come from networks that nobody else has, and $M_{t-1}$ of the next round is
+# private. And from round 1 on it goes on with its last images in place of fresh noise. With few iterations this can
+# help, since the work of all rounds adds up; but it makes the images of two rounds alike, which is what Figures 1b and
+# 3 measure.
 #
 # ### The learning rate of the images
 #

@@ -142,7 +142,7 @@ pd.DataFrame(
 # %% tags=["hide-input"]
 alone, both = (abs(errors[name].skew()) for name in list(ways)[:2])
 Markdown(
-    f"With $\\lambda$ = {a:g} the skewness of a single model is {alone:.2f} in "
+    f"With λ = {a:g} the skewness of a single model is {alone:.2f} in "
     "size, that of the "
     f"blend {both:.2f}: blending makes the errors "
     f"{'less' if both < alone else 'no less'} skewed in this run."

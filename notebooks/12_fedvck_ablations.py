@@ -234,8 +234,8 @@ show(
 # batches. That alone does not make large steps safe: scaled SGD at 0.5 and 0.25 diverged on CIFAR-10 for some seeds, so
 # it has 0.1 in the table below; the digits run keeps 0.5. (Adam has 0.6 in the table and 0.3 on digits.) *Scaled SGD*
 # multiplies the step by the number of condensed images in a group, since the loss looks at their mean; *Adam* has its
-# own scale. A pool of few augmentations can be fitted, and then the loss says little of other draws: a *refreshed* pool
-# is redrawn every 20 iterations.
+# own scale. The augmentations of a round are a few draws, its *pool*. Images can be fitted to just these, and then the
+# loss says little of other draws: a *refreshed* pool is redrawn every 20 iterations.
 #
 # First on digits, one seed. Clients tell the loss that they have on the way (`tell_loss`), as a mean over the second
 # half of the iterations that lead to a point. On other data a way without a bound may diverge; then it has no line:

@@ -222,8 +222,9 @@ pd.DataFrame(
 #
 # ## Take away
 #
-# - Paper and code are two methods with one name. The table of points says what each difference is worth where measured.
-# - One run a row decides little: what is smaller than twice the chance difference is no evidence.
+# - Paper and code are two methods with one name.
+# - One run a row decides little: about as many differences pass the bound as luck gives. The table says which to measure
+#   again, not what any is worth.
 # - Two programs that run side by side, step by step, show differences that reading the code misses.
 #
 # ## Exercise

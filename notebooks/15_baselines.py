@@ -76,7 +76,7 @@ largest = max(members, key=len)
 # %% [markdown]
 # ## One run of each
 #
-# Same data, split, first network and local work. One seed on a tiny data set does not say which is better.
+# Same data, split, local work and, but for MOON with its head (below), first network. One seed says little.
 
 # %%
 names = ("fedavg", "fedprox", "moon", "fedmix")

@@ -40,6 +40,7 @@ from core.report.attacks import (
     clouds_chart,
     roc_chart,
 )
+from core.report.findings import findings_on
 from core.report.frames import table_runs
 from core.report.lesson import Lesson
 from core.report.texts import Markdown
@@ -47,7 +48,6 @@ from core.report.texts import Markdown
 best = None if shown == "best" else shown
 levels = best and [best]
 plan = LikelihoodRatio(shadows=shadows)
-
 
 # %%
 lesson = Lesson(
@@ -280,9 +280,8 @@ Markdown(
 # What follows from both:
 #
 # - Half is the highest defence rate to be expected of any method: an attack that finds nothing gives it.
-# - All printed rates are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together. So the
-#   definition stands.
-# - It is odd that FedVCK's maximum and mean are the same on two data sets.
+# - All printed rates are multiples of 10%, as ten clients ask for, and maxima, means and rates can belong together.
+#   FedVCK's maximum and mean are the same on two data sets, which is odd.
 #
 # ## The paper's tables
 #
@@ -294,7 +293,10 @@ Markdown(
 # last row of Table 12 gives FedVCK's server, and with it the attacker, ten times as many.
 #
 # The defence rate moves in steps of one client in ten. Where two methods are equally many clients apart in every seed,
-# nothing is known of how their difference spreads; such a pair decides nothing.
+# nothing is known of how their difference spreads; such a pair decides nothing. In short:
+
+# %% tags=["hide-input"]
+Markdown(findings_on("16_fedvck_privacy"))
 
 # %%
 table("fedvck", 6, best)
@@ -349,8 +351,7 @@ attack_frame(every.drop_duplicates("id")).round(3)
 # - Membership is judged by image: easy images are easy for every model {eq}`eq:pri-ratio`.
 # - One program attacks models and condensed images: what an attacker makes of an upload is what the server makes of it.
 # - An attack that knows nothing has a defence rate of one half, and a mean above 0.5 {eq}`eq:pri-chance`.
-# - Who took part is not the only question: [the next page](09_leakage) asks whether condensed images are copies, and
-#   what a gradient gives away.
+# - [The next page](09_leakage) asks whether condensed images are copies, and what a gradient gives away.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](43_fediod_privacy) bounds all of them.
 #
 # ## Exercises
@@ -373,8 +374,7 @@ attack_frame(every.drop_duplicates("id")).round(3)
 #     print(epochs, round(outcome.together().auc, 3))
 # ```
 #
-# Yes, the area grows with the epochs: what is learnt by heart can be found. A model that stops early keeps more secrets,
-# and costs less. With so few images one seed decides little: look at the trend.
+# Yes, the area grows with the epochs: what is learnt by heart can be found. With so few images look at the trend.
 # ````
 #
 # ```{exercise} Real images in the place of condensed ones

@@ -343,9 +343,9 @@ show(
 # An anchor is an average over clients, pixel by pixel, of images that were condensed apart: it is greyer where a class
 # has several owners. So few iterations leave much of the noise that the images start from.
 #
-# That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines). So
-# these methods make what FedVCK's Tables 1 and 8 say: features (FedGen), images (FedGAN, DFRD, and FedMix on the page
-# before), condensed images (FedDM, DESA). Only "final features" is not all of FedDM, which matches logits too.
+# That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines).
+# FedVCK's Tables 1 and 8 list what each rival makes: features (FedGen), images (FedGAN, DFRD, and FedMix on the page
+# before), condensed images (FedDM, DESA). That agrees, but they say that FedDM matches final features only.
 #
 # ## Take away
 #

@@ -272,8 +272,8 @@ Markdown(
 # %% [markdown]
 # ## Figures 4 and 5: active clients and rounds
 #
-# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. The last table has FedMK's
-# lead over the best of the others, in points, after so many rounds.
+# The claims: FedMK is best with 5, 7 and 10 active clients, and at 20, 30 and 40 rounds. Where FedMK is
+# measured, a last table has its lead over the best of the others, in points, after so many rounds.
 
 # %% tags=["hide-input"]
 table("fedmk", "figure4", best)

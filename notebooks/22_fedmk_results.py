@@ -211,7 +211,7 @@ Markdown(
 #
 # Eq. 3 and 5 have one, with "assume one" in a footnote; Eq. 4 leaves open how many. On MNIST a client takes one on 64 of
 # its 200 images of knowledge in each of 200 iterations, on CIFAR-10 ten on 100 of 1,000 in each of 50. So an image is
-# moved 64 times in a round there and 50 times here; with MNIST's setting it would be 13 times on CIFAR-10, and on
+# moved 64 times in a round on MNIST and 50 times on CIFAR-10; with MNIST's setting it would be 13 times there, and on
 # held-out images that was worse by several points. [Why, and what another network does](27_fedmk_cifar), stands on a page of its own. Two
 # steps on 100 images each are one pass over what a client of MNIST has, three times the images of one step. Again on
 # held-out images:
@@ -272,8 +272,8 @@ used = sorted(
 Markdown(
     "Of these "
     + "; ".join(
-        f"seed {seed} of {column} is "
-        f"{goals[column, seed] - means['measured'][column]:+.1f} points from "
+        f"seed {seed} of {column} lies "
+        f"{goals[column, seed] - means['measured'][column]:+.1f} points beside "
         f"FedMK's mean over {means['seeds'][column]:.0f} seeds there"
         for column, seed in used
     )

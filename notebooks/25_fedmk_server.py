@@ -264,8 +264,8 @@ real, drawn = (seen.loc[name] for name in features)
 Markdown(
     f"The class means have a cosine of {cosine:.2f}. Generated features are "
     f"{drawn['mean length'] / real['mean length']:.1f} times as long, and the "
-    f"classifier is sure of them by {drawn['sure (%)']:.0f}% in place of "
-    f"{real['sure (%)']:.0f}%. "
+    "classifier gives its answer for them a probability of "
+    f"{drawn['sure (%)']:.0f}% in place of {real['sure (%)']:.0f}%. "
     + ("So they are not alike." if cosine < 0.9 else "So they point alike.")
 )
 

@@ -155,10 +155,10 @@ pd.DataFrame(readings).T.round(1)
 #
 # So with the paper's images and clients FedMK on MNIST is cheaper than 200 rounds of FedAvg, if a client gets one set
 # of images; by how much depends on what is counted. The 200 rounds are read off a figure of the paper. Here FedAvg has
-# what FedMK has after ten rounds in far fewer, [even with the rate of FedGen's code](22_fedmk_results) (one seed), and
-# with a rate of its own [within the ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with the
-# number of images and their pixels, the model only a little with the pixels. The most that a client sends in a round,
-# and how many rounds of FedAvg cost as much as ten of FedMK:
+# what FedMK has after ten rounds in far fewer than 200, [even with the rate of FedGen's code](22_fedmk_results) (one
+# seed), and with a rate of its own [within ten](28_fedmk_rules). The paper computes MNIST only. The upload grows with
+# the number of images and their pixels, the model only a little with the pixels. The most that a client sends in a
+# round, and how many rounds of FedAvg cost as much as ten of FedMK:
 
 # %% tags=["hide-input"]
 facts = {  # channels, size, classes, images per class
@@ -215,5 +215,6 @@ pd.DataFrame(rows).T.round(1)
 most_images = 105_000 // (4 * 28**2 * 10)
 
 # %% tags=["check", "remove-cell"] name="ex-mk-even"
+assert most_images == int(most_images), "a whole number"
 assert most_images * 31_360 <= 105_000, "that many cost more than the model"
 assert (most_images + 1) * 31_360 > 105_000, "one more of each class fits"

@@ -255,7 +255,7 @@ Markdown(
     f"{mine['printed']:.1f}), with that of Table 1 {mine['Table 1']:.1f}%, "
     f"where real images give {falling:.1f}, and {still:.1f} at one rate"
     + (
-        ": in these steps they come about to what is printed, and no further. "
+        ": with that network real images come near print and do not pass it. "
         if 0 < mine["printed"] - max(falling, still) < 2
         else ". "
     )

@@ -110,8 +110,8 @@ def steadiness(numbers, by="method"):
 steadiness((1, 3))
 
 # %% [markdown]
-# At the stronger heterogeneity of Table 4, where no rival is tuned, all methods move more on
-# MNIST; on CIFAR less:
+# At the stronger heterogeneity of Table 4, where no rival is tuned, all methods move more on MNIST than above; on CIFAR
+# they move less than on MNIST at the same concentration:
 
 # %% tags=["hide-input"]
 strong = steadiness((4,), ["column", "method"])

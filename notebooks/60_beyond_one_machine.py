@@ -269,7 +269,7 @@ pd.DataFrame(
 # is no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
 # GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each hospital's
 # upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before it leaves,
-# with noise at each client. For FedIOD {doc}`37_fediod_budgets` shows what this costs; for condensed images it is not
+# with noise at each client. For FedIOD [a page](37_fediod_budgets) shows what this costs; for condensed images it is not
 # measured here.
 #
 # **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of
@@ -280,13 +280,13 @@ pd.DataFrame(
 # server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a secret
 # of its own, and a client of private FedKD (FedKD with local noise, in [FedIOD's privacy](43_fediod_privacy)) refuses a
 # server that asks for less noise than its budget says. Against a server that tries all seeds this is not enough:
-# PyTorch's generator is not made for secrets: on a CPU it keeps only 32 bits of a seed.
+# PyTorch's generator is not made for secrets, and on a CPU it keeps only 32 bits of a seed.
 #
 # ## Take away
 #
 # - Many runs: the queue on workers, with the records of a serial run.
 # - Hospitals: the same round loop, with clients that are elsewhere; the ledger counts the same bytes.
-# - TLS and keys protect the wire, not from the server. Secure aggregation does, but only for sums.
+# - TLS and keys protect uploads on their way, but not from the server. Secure aggregation does, but only for sums.
 #
 # ## Exercises
 #
@@ -319,7 +319,8 @@ pd.DataFrame(
 # :class: dropdown
 #
 # ```python
-# durations.sort(reverse=True)
+# longest_first = sorted(durations, reverse=True)
+# durations = longest_first
 # makespan(gpus)
 # ```
 #
@@ -330,6 +331,6 @@ pd.DataFrame(
 longest_first = sorted(durations, reverse=True)
 
 # %% tags=["check", "remove-cell"] name="ex-machines-tail"
-assert sorted(longest_first) == sorted(durations), "keep all durations"
+assert list(longest_first) == sorted(durations, reverse=True), "longest first"
 durations, before = list(longest_first), makespan(gpus)
 assert makespan(gpus) <= before, "the long runs must not begin last"

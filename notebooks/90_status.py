@@ -47,9 +47,10 @@ tally().T
 # %% [markdown]
 # ## Orders
 #
-# Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one.
-# It is the mean over seeds, with its 95% interval; pairs that are printed within two points of each other do not count.
-# With one seed, or the same tau in all, nothing is known of its spread, and the interval is all from -1 to 1.
+# Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite
+# one. It is the mean over seeds, with its 95% interval; pairs that are printed within the margin of each other (two
+# points, 0.02 of an area, 2% of other values) do not count. With one seed, or the same tau in all, nothing is known of
+# its spread, and the interval is all from -1 to 1.
 
 # %% tags=["hide-output"]
 orders().set_index(["paper", "table", "column", "metric"]).round(2)
@@ -128,7 +129,7 @@ sentences(rates.drop(columns="precision"), "speed")
 # 10%, tells nothing.
 
 # %%
-precisions().round(1)
+precisions().round(1).replace(-0.0, 0.0)
 
 # %%
 Markdown(precision_in_words())

@@ -215,18 +215,19 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
         of.setdefault((style.measure(one.cell.metric), one.cell.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(
-            f"{name} {statistics.fmean(means):+.{style.digits(unit)}f}"
+            f"{name} {style.signed(statistics.fmean(means), unit)}"
             for (name, unit), means in of.items()
         )
         return f"{counts}; mean lead{over}, above 0 is better: {each} ({profiles})"
     means = sorted(one.mean for one in found)
-    digits, unit = style.digits(found[0].cell.unit), style.difference(found[0].cell.unit)
-    if len(means) == 1:
-        return f"{counts}; lead{over} {means[0]:+.{digits}f}{unit} ({profiles})"
-    return (
-        f"{counts}; lead{over} from {means[0]:+.{digits}f} to {means[-1]:+.{digits}f}{unit}, "
-        f"median {statistics.median(means):+.{digits}f} ({profiles})"
+    unit = style.difference(found[0].cell.unit)
+    least, middle, most = (
+        style.signed(one, found[0].cell.unit)
+        for one in (means[0], statistics.median(means), means[-1])
     )
+    if len(means) == 1:
+        return f"{counts}; lead{over} {least}{unit} ({profiles})"
+    return f"{counts}; lead{over} from {least} to {most}{unit}, median {middle} ({profiles})"
 
 
 @functools.cache

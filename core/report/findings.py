@@ -86,6 +86,17 @@ def findings() -> str:
     )
 
 
+def findings_on(page: str) -> str:
+    """Those that a page of notebooks is the evidence for, a paragraph each. Raises InputError for a
+    page without one, and as `findings` does.
+    """
+    entries, known = read_yaml(FINDINGS), records()
+    if page not in (pages := {entry["page"] for entry in entries.values()}):
+        raise unknown("page with a finding", page, pages)
+    told = {name: entry for name, entry in entries.items() if entry["page"] == page}
+    return "\n\n".join(f"**{name}** {stated(name, entry, known)}" for name, entry in told.items())
+
+
 def pictures() -> dict[str, Figure]:
     """The numbers of each finding as dots, by its name: what its sentences give of a cell, measured or
     printed or both.

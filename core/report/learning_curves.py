@@ -76,13 +76,19 @@ def curve_frame(
     return pd.DataFrame(rows, columns=["label", "seed", "round", "megabytes", "value"])
 
 
+#: algorithms whose class cannot be named as they are written
+WRITTEN = {"gddfl": "GDD-FL", "flmrcm": "FL-MRCM", "random_selection": "random selection"}
+
+
 def method_name(algorithm: str) -> str:
     """An algorithm's name as it is written in prose: "FedAvgM" for `fedavgm`; unknown names stay as
     they are.
     """
     from core import algorithms
 
-    return algorithms.find(algorithm).__name__ if algorithm in algorithms.names() else algorithm
+    if algorithm in WRITTEN or algorithm not in algorithms.names():
+        return WRITTEN.get(algorithm, algorithm)
+    return algorithms.find(algorithm).__name__
 
 
 def _series_name(record: Record, field: str) -> str:

@@ -299,6 +299,12 @@ def digits(unit: str) -> int:
     return 3 if unit in ("auc", "score") else 1
 
 
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign, in the decimals of `digits`; one that rounds to zero is +0."""
+    decimals = digits(unit)
+    return f"{round(value, decimals) + 0.0:+.{decimals}f}"
+
+
 def suffix(unit: str) -> str:
     """What stands behind a number of this unit; nothing behind an area or a score."""
     return {"percent": "%", "MB": " MB", "pixel": " pixels", "dB": " dB"}.get(unit, "")

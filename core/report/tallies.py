@@ -132,11 +132,13 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     (mean over the seeds that all methods have) and the ends of its 95% interval, `low` and `high`.
 
     Pairs that are printed within the margin of each other do not count; costs and settings, which
-    follow from shapes, have no order here.
+    follow from shapes, have no order here, nor has a table whose rows are not compared.
     """
     known = records() if measured is None else measured
     rows = []
     for spec, cells in _tables(known):
+        if spec.compare == "none":
+            continue
         for (column, metric), of in by_column(cells).items():
             here = list(of.values())
             found = None if metric in EXACT else _order(here, known)
