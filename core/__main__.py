@@ -100,7 +100,11 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _misused(error)
     if status == 130:
-        goes_on = (arguments or sys.argv[1:])[:1] in (["run"], ["check"], ["book"])
+        verbs = (arguments or sys.argv[1:])[:2]
+        goes_on = verbs[:1] in (["run"], ["check"]) or verbs in (
+            ["book", "build"],
+            ["book", "execute"],
+        )
         where = "goes on where it stopped" if goes_on else "starts anew"
         print(f"interrupted; the same command {where}", file=sys.stderr)
     return status

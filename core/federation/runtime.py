@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -113,7 +114,9 @@ class Runtime:
             return
         pool = ThreadPoolExecutor(min(threads, MOST_RUNS), "run", torch.set_num_threads, (1,))
         try:
-            yield from pool.map(function, items)
+            # what holds for the caller, such as `kernels.eager`, holds in the threads
+            here = copy_context()
+            yield from pool.map(lambda item: here.copy().run(function, item), items)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             torch.set_num_threads(threads)

@@ -74,13 +74,13 @@ def fit(averaging: str, precision: float, recall: float, positives: int, negativ
             f"no averaging {averaging!r} of a precision of {precision} and a recall of {recall} "
             f"on {positives} positives and {negatives} negatives"
         )
-    low, high = 0.0, 1.0
+    low, high = _possible(averaging, recall, positives, negatives)
     for _ in range(ZOOMS):
         share = np.linspace(low, high, STEPS)
         hits, alarms = _with_recall(averaging, recall, positives, negatives, share)
-        possible = (hits >= 0) & (hits <= positives) & (alarms >= 0) & (alarms <= negatives)
+        hits, alarms = hits.clip(0, positives), alarms.clip(0, negatives)
         found, f1 = _scores(averaging, hits, alarms, positives, negatives)
-        best = int(np.where(possible, np.abs(found - precision), np.inf).argmin())
+        best = int(np.abs(found - precision).argmin())
         low, high = share[max(best - 1, 0)], share[min(best + 1, STEPS - 1)]
     a, b = hits[best] / positives, alarms[best] / negatives
     return Fit(
@@ -104,6 +104,17 @@ def possible_averagings(
 def harmonic_mean(precision: float, recall: float) -> float:
     """2 P R / (P + R)."""
     return 2 * precision * recall / (precision + recall)
+
+
+def _possible(averaging: str, recall: float, positives: int, negatives: int) -> tuple[float, float]:
+    """Between which shares both counts of `_with_recall`, which are linear in it, can be."""
+    low, high = 0.0, 1.0
+    tables = _with_recall(averaging, recall, positives, negatives, np.linspace(0, 1, STEPS))
+    for counts, most in zip(tables, (positives, negatives), strict=True):
+        if rise := counts[-1] - counts[0]:
+            ends = sorted((end - counts[0]) / rise for end in (0, most))
+            low, high = max(low, ends[0]), min(high, ends[1])
+    return low, max(low, high)
 
 
 def _with_recall(

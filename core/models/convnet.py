@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from core.checks import check_whole
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least, check_name
 from core.models.convolved import convolved
+
+#: no image can be halved more often
+DEEPEST = 16
 
 NORMS = ("batch", "instance", "none")
 
@@ -44,7 +48,7 @@ class ConvNet(Classifier):
         norm: str = "batch",
     ) -> None:
         super().__init__()
-        at_least("depth", depth, 1)
+        check_whole("depth", depth, 1, DEEPEST)
         at_least("width", width, 1)
         check_name("normalisation", norm, NORMS)
         if size < 2**depth:

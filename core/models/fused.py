@@ -26,6 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from core.errors import InputError
 from core.models import images_last, kernels
 from core.models.kernels import on_gpu
 from core.models.tensors import at_least_float32
@@ -48,7 +49,10 @@ def activate(
             shortcut: (N, C, H, W) or None.
         slope: f(z) is z above 0 and slope z below: 0 for ReLU, 1 for none.
         pool: side of the windows that are averaged; what is left over at the edges is dropped.
+
+    Raises InputError where batch or instance normalisation has one value of a channel to go by.
     """
+    _check_values(norm, maps)
     if norm is not None and heard(norm):
         return finish(norm(maps), shortcut, slope, pool)
     rest = (shortcut, slope, pool)
@@ -65,6 +69,20 @@ def activate(
             each = torch.arange(len(maps), device=maps.device)
             return standardise(maps, norm.weight, norm.bias, each, len(maps), norm.eps, *rest)[0]  # type: ignore
     return finish(maps if norm is None else norm(maps), *rest)
+
+
+def _check_values(norm: nn.Module | None, maps: torch.Tensor) -> None:
+    """Raise InputError where a normalisation by the maps' own statistics has one value of a channel."""
+    if isinstance(norm, nn.BatchNorm2d):
+        values = maps.numel() // max(maps.shape[1], 1) if norm.training else 0
+    else:
+        values = maps.shape[2] * maps.shape[3] if isinstance(norm, nn.InstanceNorm2d) else 0
+    if values == 1:
+        raise InputError(
+            "a normalisation needs more than one value of a channel: "
+            f"{len(maps)} maps of {maps.shape[2]}x{maps.shape[3]} pixels; take larger batches or images, "
+            "or a network of fewer layers"
+        )
 
 
 def heard(layer: nn.Module) -> bool:

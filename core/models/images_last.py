@@ -268,7 +268,8 @@ class _Standard(torch.autograd.Function):
         *_: None,
     ) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         given = torch.zeros_like(ctx.saved_tensors[0]) if given is None else given
-        aside = d_scale, d_shift
+        # an expanded gradient has no memory of its own for every channel
+        aside = tuple(None if each is None else each.contiguous() for each in (d_scale, d_shift))
         return (*_Slopes.apply(given, *ctx.saved_tensors, aside, ctx.slope), None, None)
 
 

@@ -99,6 +99,8 @@ class Stacked:
         skeleton, weights = self.networks[positions[0]], self.weights_of(positions)
         wide = self.side_by_side(positions)
         if wide is not None:
+            if wide.training != skeleton.training:  # it has changed since the wide one was made
+                wide.train(skeleton.training)
             each, moved = inputs[None] if shared else inputs, joined(weights)
             images = merged(each, len(positions), wants_last(wide, each[0]))
             outputs = functional_call(wide, moved, images)

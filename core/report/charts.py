@@ -137,13 +137,15 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
     colour.
 
     Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
-    is nothing to draw.
+    is nothing to draw, and for a mean that is no number.
     """
     if not values:
         raise InputError("there is nothing to draw: no value was given")
     from matplotlib import rc_context
 
     means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
+    if missing := [name for name, mean in zip(values, means, strict=True) if np.isnan(mean)]:
+        raise InputError(f"there is no mean to draw for {missing[0]}")
     single = [bool(np.isnan(spread)) for spread in spreads]
     with rc_context(style.rc()):
         figure = blank(7.2, 0.9 + 0.42 * len(values))
@@ -161,8 +163,9 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
         axes.bar_label(rows, texts, padding=5)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        longest = max(np.add(means, np.nan_to_num(spreads)))
-        axes.set(xlabel=xlabel, title=title, xlim=(0, 1.12 * longest))
+        ends = np.nan_to_num(spreads)
+        low, high = min(0, *np.subtract(means, ends)), max(0, *np.add(means, ends))
+        axes.set(xlabel=xlabel, title=title, xlim=(1.12 * low, 1.12 * high if high > low else 1))
         if any(single):
             style.note(figure, "Pale: one run.")
     topic = f"{title}. " if title else ""
@@ -214,6 +217,8 @@ def heat_map(
     Raises InputError when the values are not square or the names are not as many.
     """
     table = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
+    if np.isnan(table).all():
+        raise InputError("there is nothing to draw: the table holds no number")
     if table.shape != (len(classes), len(classes)):
         raise InputError(
             f"a heat map of {len(classes)} classes needs as many rows and columns, not {table.shape}"
@@ -233,20 +238,23 @@ def heat_map(
         axes.set_yticks(range(len(classes)), classes)
         axes.set(title=title, xlabel=across, ylabel=down)
     frames = "" if marked is None else " Frames mark chosen columns of every row."
+    whole = np.flatnonzero(~np.isnan(table).any(1))
+    largest = table[whole].argmax(1) == whole
     figure.set_label(
         f"{title + '. ' if title else ''}Table of {len(classes)} by {len(classes)} classes as colours; "
-        f"values from {table.min():.2f} to {table.max():.2f}. The largest value stands on the diagonal "
-        f"in {int((table.argmax(1) == np.arange(len(table))).sum())} of {len(table)} rows.{frames}"
+        f"values from {np.nanmin(table):.2f} to {np.nanmax(table):.2f}. The largest value stands on the "
+        f"diagonal in {int(largest.sum())} of {len(whole)} rows.{frames}"
     )
     return figure
 
 
 def _write(axes: Any, table: np.ndarray) -> None:
     """The numbers of a heat map on their colours."""
-    middle = (table.min() + table.max()) / 2
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2
     for (row, column), value in np.ndenumerate(table):
-        dark = "black" if value > middle else "white"
-        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color=dark)
+        dark = "white" if value <= middle else "black"
+        text = "–" if np.isnan(value) else f"{value:.1f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=8, color=dark)
 
 
 def _frame(axes: Any, marked: Any) -> None:

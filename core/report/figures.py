@@ -90,6 +90,7 @@ def image_rows(rows: Mapping[str, Any], title: str = "", inches: float = 0.62) -
     import torch
 
     found = [torch.as_tensor(images).cpu() for images in rows.values()]
+    found = [one / 255 if one.dtype == torch.uint8 else one for one in found]
     if len({images.shape[1:] for images in found}) != 1:
         raise InputError("rows of images need images, all of one size")
     pixels = _pixels(torch.cat(found))

@@ -43,11 +43,14 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
 
     Raises InputError where `against` names no row, or several of one data set, split and profile.
     """
-    rows = pd.DataFrame([dict(_told(record)) for record in measured])
+    # as objects: where an algorithm lacks a setting, pandas would make fractions of whole numbers
+    rows = pd.DataFrame([dict(_told(record)) for record in measured], dtype=object)
     if rows.empty:
         return pd.DataFrame(
             columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
         )
+    numbers = ["value", "MB", "core seconds"]
+    rows[numbers] = rows[numbers].astype(float)
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
     own = {"code"}.union(*(record.settings for record in measured))
     differ = (
@@ -111,7 +114,7 @@ def _values(summary: pd.DataFrame, names: list[str]) -> list[str]:
 
 def _text(value: Any) -> str:
     """A value as a terminal shows it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def in_columns(frame: pd.DataFrame) -> str:
@@ -125,7 +128,7 @@ def in_columns(frame: pd.DataFrame) -> str:
 
     def written(name: Any, value: Any) -> str:
         if isinstance(value, float):
-            return "-" if not math.isfinite(value) else forms.get(name, "{:g}").format(value)
+            return "-" if not math.isfinite(value) else forms.get(name, "{:.12g}").format(value)
         return str(value)
 
     shown = {name: [written(name, value) for value in of] for name, of in frame.items()}
@@ -133,7 +136,9 @@ def in_columns(frame: pd.DataFrame) -> str:
 
 
 def _told(record: Record) -> Iterator[tuple[str, Any]]:
-    """What a row of `summary_frame` is made of; lists and mappings as texts, which can be compared."""
+    """What a row of `summary_frame` is made of; lists, mappings and None as texts, which can be
+    compared and told from what an algorithm does not have.
+    """
     experiment = record.experiment
     metric = headline(record.metrics) or next(iter(record.metrics))
     yield "split", split_in_words(experiment.partition)
@@ -146,7 +151,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
         if (of, name) not in IN_WORDS
     }
     for name, value in (fields | options | record.settings).items():
-        yield name, str(value) if isinstance(value, (dict, list, tuple)) else value
+        yield name, str(value) if isinstance(value, (dict, list, tuple, type(None))) else value
     yield "data", record.fingerprint[:12]
     yield "code", record.code
     for name, value in reckoning(record.environment).items():

@@ -53,9 +53,17 @@ print(process.exitcode)
 
 
 def outputs(path: Path) -> list:
-    cells = json.loads(path.read_text())["cells"]
-    found = [output for cell in cells for output in cell.get("outputs", [])]
-    return [one.get("text") or sorted(one["data"].items()) for one in found]
+    """What the cells gave, one after the other; printed text may come in parts, so it is put together."""
+    found = []
+    for cell in json.loads(path.read_text())["cells"]:
+        each = cell.get("outputs", [])
+        found += [sorted(one["data"].items()) for one in each if "data" in one]
+        found += (
+            ["".join(text)]
+            if (text := [line for one in each for line in one.get("text", [])])
+            else []
+        )
+    return found
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 import json
 import math
 import sys
+import tomllib
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -25,6 +27,17 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
 from tests.algorithms.subjects import DRAWN, subjects  # noqa: E402
+
+
+def test_the_app_runs_the_experiment_of_the_demonstration():
+    """On digits in the place of the hospitals' own files, which are handed out unequally."""
+    from core.experiments.flower import demo
+
+    folder = Path(__file__).parents[2] / "hospitals"
+    told = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    stated = Experiment.from_dict(json.loads(told["experiment"]))
+    both = {"dataset": "digits", "partition": stated.partition}
+    assert stated == attrs.evolve(demo.experiment(), **both)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from core.federation import Runtime
+from core.models import kernels
 
 
 @pytest.fixture(params=[1, 3])
@@ -33,6 +34,15 @@ def test_parallel_runs_have_a_core_each_and_come_in_order(threads):
     assert {own for _, own, _ in found} == {1}
     assert len({place for _, _, place in found}) == threads
     assert torch.get_num_threads() == threads
+
+
+def test_what_holds_for_the_caller_holds_in_parallel_runs(threads):
+    with kernels.eager():
+        assert all(Runtime().in_parallel(lambda _: kernels.off(), range(4)))
+    outside = kernels.off()
+    assert all(
+        found == outside for found in Runtime().in_parallel(lambda _: kernels.off(), range(4))
+    )
 
 
 def test_float32_on_a_gpu_is_no_shorter_number(monkeypatch):

@@ -60,6 +60,17 @@ def test_a_table_is_found_again_from_its_precision_and_recall(
         assert found.f1 == pytest.approx(f1, abs=1e-3)
 
 
+@pytest.mark.parametrize("averaging", AVERAGINGS)
+def test_a_narrow_way_between_many_samples_is_found(averaging):
+    """All but one of 10,000 positives, and one of two negatives: few shares are possible."""
+    positives, negatives = 10_000, 2
+    truth, predicted = samples(9_999, 1, positives, negatives)
+    precision, recall, _ = by_scikit_learn(averaging, truth, predicted)
+    found = fit(averaging, precision, recall, positives, negatives)
+    assert 0 <= found.hits <= positives and 0 <= found.false_alarms <= negatives
+    assert found.precision == pytest.approx(precision, abs=1e-4)
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 10), st.integers(0, 10), st.integers(0, 10**6))
 def test_the_auc_of_any_score_lies_within_the_bounds(hits, alarms, seed):

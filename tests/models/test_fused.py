@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from core.errors import InputError
 from core.models import build, convolution, fresh, kernels, names
 from core.models.fused import activate, affine, standardise
 from core.models.generative import ImageGenerator, PatchDiscriminator
@@ -233,6 +234,20 @@ def test_the_result_does_not_depend_on_the_number_of_threads():
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(one, found[0], strict=True))
+
+
+@pytest.mark.parametrize("way", ["fused", "eager"])
+def test_one_value_of_a_channel_has_no_statistics(way, monkeypatch):
+    """Whatever computes it: PyTorch refuses it too, but its layer does not say what to do."""
+    monkeypatch.setenv("FEDCON_KERNELS", "" if way == "fused" else "eager")
+    one, several = torch.randn(1, 4, 1, 1), torch.randn(2, 4, 1, 1)
+    norm = nn.BatchNorm2d(4)
+    with pytest.raises(InputError, match="1 maps of 1x1 pixels; take larger batches"):
+        activate(one, norm)
+    activate(several, norm)
+    activate(one, norm.eval())
+    with pytest.raises(InputError, match="more than one value"):
+        activate(several, nn.InstanceNorm2d(4, affine=True))
 
 
 def test_other_tensors_take_pytorchs_way():

@@ -266,6 +266,7 @@ def test_resnet8_grid_refines_the_mean() -> None:
         (("convnet", 1, 7, 2), {}, "at least 8x8, not 7x7"),
         (("convnet", 1, 31, 2), {"depth": 5}, "at least 32x32"),
         (("convnet", 1, 28, 2), {"depth": 0}, "depth"),
+        (("convnet", 1, 28, 2), {"depth": 20_000}, "at most 16"),
         (("convnet", 1, 28, 2), {"depth": True}, "depth"),
         (("convnet", 1, 28, 2), {"width": -1}, "width"),
         (("convnet", 1, 28, 2), {"norm": "batchnorm"}, "did you mean 'batch'"),

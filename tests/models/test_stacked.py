@@ -161,6 +161,18 @@ def test_a_layer_in_another_mode_keeps_networks_apart():
     assert Stacked([one, other, alike]).groups == [[0, 2], [1]]
 
 
+@pytest.mark.parametrize("batched", [None, True, False])
+def test_networks_that_change_their_mode_are_heard(batched):
+    """Trained side by side, then tested: each by its running statistics."""
+    networks = teachers("convnet", "convnet")
+    together = Stacked([network.train() for network in networks], batched)
+    together(IMAGES[0])
+    for network in networks:
+        network.eval()
+    alone = torch.stack([network(IMAGES[0]) for network in networks])
+    torch.testing.assert_close(together(IMAGES[0]), alone, rtol=1e-4, atol=1e-4)
+
+
 def test_no_network():
     with pytest.raises(InputError, match="no network"):
         Stacked([])

@@ -199,9 +199,10 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     assert "42" in first.read_text() and executing.seconds(first) > 0
     executing.execute_all([tiny], tmp_path / "executed")
     assert first.stat().st_mtime_ns == stamp
-    for name in ("book/results/fedvck/0123456789ab.json", "core/models/kernels/fused.cpp"):
+    shown = ("book/results/fedvck/0123456789ab.json", "book/findings.yaml")
+    for name in (*shown, "core/models/kernels/fused.cpp"):
         before = executing.surroundings()
-        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
         assert executing.surroundings() != before, f"{name} does not reach the pages that show it"
     before = executing.surroundings()

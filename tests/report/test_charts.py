@@ -111,6 +111,28 @@ def test_bars_are_as_long_as_their_means_and_say_their_numbers():
         charts.bars({}, "x")
 
 
+@pytest.mark.parametrize("means", [(-3.0, -1.0), (-3.0, 1.0), (0.0, 0.0)], ids=str)
+def test_bars_to_both_sides_of_zero_are_seen_whole(means):
+    pytest.importorskip("matplotlib")
+    drawn = charts.bars({f"row {k}": (mean, 0.5) for k, mean in enumerate(means)}, "x")
+    low, high = drawn.axes[0].get_xlim()
+    assert low <= min(0, min(means) - 0.5) <= max(0, max(means) + 0.5) <= high and low < high
+
+
+def test_a_mean_that_is_no_number_has_no_bar():
+    with pytest.raises(InputError, match="no mean to draw for lost"):
+        charts.bars({"here": (1.0, 0.0), "lost": (math.nan, 0.0)}, "x")
+
+
+def test_a_class_without_numbers_is_left_out_of_a_heat_map():
+    pytest.importorskip("matplotlib")
+    figure = charts.heat_map(np.array([[2.0, 1.0], [math.nan, math.nan]]), ["cat", "dog"])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2.0", "1.0", "–", "–"]
+    assert "from 1.00 to 2.00" in figure.get_label() and "in 1 of 1 rows" in figure.get_label()
+    with pytest.raises(InputError, match="holds no number"):
+        charts.heat_map(np.full((2, 2), math.nan), ["cat", "dog"])
+
+
 def test_the_bar_of_one_run_is_pale_and_said_to_be():
     pytest.importorskip("matplotlib")
     figure = charts.bars({"one": (3.0, math.nan), "many": (2.0, 0.5)}, "x")

@@ -182,6 +182,15 @@ def test_rows_of_images_have_names_and_lengths_of_their_own():
             image_rows(wrong)
 
 
+def test_rows_of_bytes_and_of_floats_are_as_bright():
+    white = {
+        "floats": torch.ones(1, 1, 2, 2),
+        "bytes": torch.full((1, 1, 2, 2), 255, dtype=torch.uint8),
+    }
+    canvas = image_rows(white).axes[0].images[0].get_array()
+    assert canvas[0, 0, 0] == canvas[4, 0, 0] == 1
+
+
 def test_the_side_of_an_image_is_what_is_asked_for():
     images, labels = torch.zeros(12, 1, 8, 8), torch.arange(3).repeat(4)
     small, large = (

@@ -9,7 +9,7 @@ import pytest
 from core.__main__ import main
 from core.errors import InputError
 from core.experiments import Experiment, Record
-from core.report.summary import split_in_words, summary_frame
+from core.report.summary import in_columns, split_in_words, summary_frame
 
 
 def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
@@ -52,6 +52,18 @@ def test_a_row_stands_for_all_seeds_of_a_setting():
     assert frame["mean"].tolist() == pytest.approx([50, 62])
     assert frame["std"][0] == pytest.approx(math.sqrt(8)) and math.isnan(frame["std"][1])
     assert frame.MB.tolist() == [4, 4] and frame["core seconds"].tolist() == [3, 3]
+
+
+def test_none_and_whole_numbers_are_shown_as_they_are_set():
+    steps = (1234567, 1234568, None)
+    frame = summed_up(
+        *(record(0.5, {"local_steps": one}) for one in steps),
+        record(0.5, {"mu": 1.0}, algorithm="fedprox"),
+        against="local_steps=None",
+    )
+    shown = in_columns(frame)
+    assert all(f"{one} " in shown for one in steps)
+    assert frame[frame["local_steps"] == "None"]["pairs"].tolist() == [0]
 
 
 def test_what_is_alike_in_all_runs_of_an_algorithm_is_not_shown():

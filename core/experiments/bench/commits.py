@@ -44,7 +44,10 @@ def measure(what: str, revision: str, runtime: Runtime) -> dict[str, Any]:
     """
     if what not in SIZES:
         raise InputError(f"--against-commit is for {' and '.join(SIZES)}, not for {what!r}")
-    commit = _git("rev-parse", "--short", "--verify", f"{revision}^{{commit}}").decode().strip()
+    try:
+        commit = _git("rev-parse", "--short", "--verify", f"{revision}^{{commit}}").decode().strip()
+    except InputError:
+        raise InputError(f"git finds no such commit here: {revision}") from None
     given = {
         "bench": what,
         "sizes": SIZES[what],
@@ -92,6 +95,4 @@ def _git(*told: str) -> bytes:
             ["git", "-C", str(REPOSITORY), *told], check=True, capture_output=True
         ).stdout
     except (OSError, subprocess.CalledProcessError):
-        raise InputError(
-            f"git finds no such commit here: {told[-1].removesuffix('^{commit}')}"
-        ) from None
+        raise InputError(f"git cannot do this here: git {' '.join(told)}") from None

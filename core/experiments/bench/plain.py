@@ -1,5 +1,5 @@
-"""Whole runs as released code writes them: client by client, class by class, in float32, with a new
-copy of every batch and a loss that is printed. They are what `core.experiments.bench.runs` compares
+"""Whole runs as released code writes them: client by client, in float32, with a new copy of every
+batch and a loss that is printed. They are what `core.experiments.bench.runs` compares
 with, written here from the papers, and do the work of one round with its server.
 """
 
@@ -61,6 +61,16 @@ def fedavg(task: Task, clients: Sequence[Client], batch: int, epochs: int) -> No
     {name: sum(state[name] for state in states) / len(states) for name in states[0]}
 
 
+def _embedded(
+    model: nn.Module, images: Sequence[torch.Tensor] | torch.Tensor, changes: Sequence[Rng]
+) -> torch.Tensor:
+    """Features (classes, n, D) of the images of every class, each under an augmentation of its own."""
+    changed = [
+        siamese_augment(of, AUGMENTATION, one) for of, one in zip(images, changes, strict=True)
+    ]
+    return model.embed(torch.cat(changed)).unflatten(0, (len(changed), -1))  # type: ignore[operator]
+
+
 def _matched(
     client: Client,
     task: Task,
@@ -70,21 +80,27 @@ def _matched(
     network: Callable[[int], nn.Module],
     shifted: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distribution matching of one client, class by class, with fresh real images at each step."""
+    """Distribution matching of one client by frozen networks, with fresh real images at each step:
+    augmented class by class, embedded together.
+    """
     images, draw = task.dataset.normalise(client.images), Rng(2).generator()
     rows = [torch.nonzero(client.labels == c).flatten() for c in client.labels.unique()]
     made = torch.randn(len(rows), condensed, *images.shape[1:], generator=draw).requires_grad_()
     optimiser = torch.optim.SGD([made], lr=1.0, momentum=0.5)
     for step in range(iterations):
-        model, loss = network(step), torch.zeros(())
-        for place, mine in enumerate(rows):
-            picked = torch.randint(len(mine), (real_batch,), generator=draw)
-            real, change = images[mine[picked]], Rng(3).at(step, place)
-            for inputs in (real, uncertain_shift(real, 0.5, change)) if shifted else (real,):
-                with torch.no_grad():
-                    target = model.embed(siamese_augment(inputs, AUGMENTATION, change))  # type: ignore[operator]
-                found = model.embed(siamese_augment(made[place], AUGMENTATION, change))  # type: ignore[operator]
-                loss = loss + (target.mean(0) - found.mean(0)).square().sum()
+        model, loss = network(step).requires_grad_(False), torch.zeros(())
+        changes = [Rng(3).at(step, place) for place in range(len(rows))]
+        real = [
+            images[mine[torch.randint(len(mine), (real_batch,), generator=draw)]] for mine in rows
+        ]
+        ways = [real]
+        if shifted:
+            ways.append(
+                [uncertain_shift(x, 0.5, one) for x, one in zip(real, changes, strict=True)]
+            )
+        for inputs in ways:
+            target, found = (_embedded(model, each, changes) for each in (inputs, made))
+            loss = loss + (target.mean(1) - found.mean(1)).square().sum()
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_([made], 30.0)
@@ -104,9 +120,9 @@ def fedvck(
     epochs: int,
 ) -> None:
     """Condensation in training mode; then epochs with an augmented pass and one for the contrast."""
-    model = _model(task).train()
+    model, frozen = _model(task), _model(task).train()
     found = [
-        _matched(client, task, iterations, condensed, real_batch, lambda _: model, False)
+        _matched(client, task, iterations, condensed, real_batch, lambda _: frozen, False)
         for client in clients
     ]
     images, labels = (torch.cat(each) for each in zip(*found, strict=True))

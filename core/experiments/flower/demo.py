@@ -24,8 +24,8 @@ from core.federation import Client, Runtime, Task, distribute
 HOSPITALS = 3
 #: images of a hospital, so that the demonstration ends while one looks on
 MOST = 300
-#: seconds within which the first round must be on record: Flower begins, the nodes come, all compute
-FIRST_ROUND = 900.0
+#: seconds within which the next round must be on record: in the first Flower begins and the nodes come
+EACH_ROUND = 900.0
 #: two blocks: a third one would leave one pixel of the digits' eight
 MODEL = {"width": 32, "depth": 2}
 
@@ -88,9 +88,9 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
 
     A node that ends is started again, as a service manager would do it: the server takes it back
     when it has missed the old one's sign of life. Raises InputError where the SuperLink ends, and
-    where no round is on record after `FIRST_ROUND` seconds.
+    where no new round is on record for `EACH_ROUND` seconds.
     """
-    shown, again, end = 0, 0.0, time.monotonic() + FIRST_ROUND
+    shown, again, end = 0, 0.0, time.monotonic() + EACH_ROUND
     while True:
         record = Record.load(path) if path.exists() else None
         for row in record.rounds[shown:] if record else ():
@@ -98,15 +98,15 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
                 f"round {row['round']} of {rounds}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "
                 f"{row['up'] / 2**10:.0f} kB up, {row['down'] / 2**10:.0f} kB down"
             )
-            shown += 1
+            shown, end = shown + 1, time.monotonic() + EACH_ROUND
         if record and record.status != "running":
             return record
         ended = [name for name, one in deployment.processes.items() if one.poll() is not None]
         if "superlink" in ended:
             raise InputError(f"the server ended; see {deployment.folder / 'superlink.log'}")
-        if record is None and time.monotonic() > end:
+        if time.monotonic() > end:
             raise InputError(
-                f"no round is on record after {FIRST_ROUND:g} s; Flower says: {deployment.status()}"
+                f"no new round is on record after {EACH_ROUND:g} s; Flower says: {deployment.status()}"
             )
         if ended and time.monotonic() > again:
             again = time.monotonic() + 5

@@ -108,10 +108,10 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def stop(self, name: str, how: int = signal.SIGTERM) -> None:
+    def stop(self, name: str) -> None:
         """End a process and its children."""
         process = self.processes.pop(name)
-        for one in (how, signal.SIGKILL):
+        for one in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(process.pid, one)
                 process.wait(10)

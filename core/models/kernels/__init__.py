@@ -255,7 +255,7 @@ def forward(
     """
     size = (*x.shape[:2], x.shape[2] // pool, x.shape[3] // pool)
     y = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
-    call("forward", x, shortcut, scale, shift, y, _shape(x), _stride(scale), float(slope), pool)
+    call("forward", x, shortcut, scale, shift, y, _shape(x), stride(scale), float(slope), pool)
     return y
 
 
@@ -271,7 +271,7 @@ def sums(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums (N, C) of dz and of dz (x - mean), dz the gradient before f; mean is (N, C) or (1, C)."""
     plain, centred = (torch.zeros(x.shape[:2]) for _ in range(2))
-    strides = _stride(scale), _stride(mean)
+    strides = stride(scale), stride(mean)
     given = (shortcut, dy, scale, shift, mean, plain, centred, _shape(x))
     call("sums", x, *given, *strides, float(slope), pool)
     return plain, centred
@@ -292,7 +292,7 @@ def backward(
     """
     dx, dz = torch.empty_like(x), None if shortcut is None else torch.empty_like(x)
     a, b = (None, None) if line is None else line
-    strides = _stride(scale), 0 if a is None else _stride(a)
+    strides = stride(scale), 0 if a is None else stride(a)
     given = (shortcut, dy, scale, shift, a, b, dx, dz, _shape(x))
     call("backward", x, *given, *strides, float(slope), pool)
     return dx, dz
@@ -377,7 +377,7 @@ def _shape(x: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
     return (ctypes.c_int64 * 4)(n, h, w, c)
 
 
-def _stride(values: torch.Tensor) -> int:
+def stride(values: torch.Tensor) -> int:
     """How far the next image's values are: 0 where all images have the same."""
     return values.shape[1] if len(values) > 1 else 0
 

@@ -81,7 +81,7 @@ def forward(
     y = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     grid, blocks = _parted(n, size[2] * size[3], c)
     given = x, x if shortcut is None else shortcut, scale, shift, y
-    rest = (h, w, c, _stride(scale), slope, pool, shortcut is not None)
+    rest = (h, w, c, kernels.stride(scale), slope, pool, shortcut is not None)
     _start("forward", grid, *given, *rest, **blocks)
     return y
 
@@ -102,7 +102,7 @@ def backward(
     a, b = (scale, scale) if line is None else line
     grid, blocks = _parted(n, h * w, c)
     other, out = (x, dx) if shortcut is None else (shortcut, dz)
-    rest = (h, w, c, _stride(scale), _stride(a), slope, pool, shortcut is not None)
+    rest = (h, w, c, kernels.stride(scale), kernels.stride(a), slope, pool, shortcut is not None)
     given = x, other, dy, scale, shift, a, b, dx, out
     _start("backward", grid, *given, *rest, line is not None, **blocks)
     return dx, dz
@@ -131,7 +131,7 @@ def sums(
     n, c, h, w = x.shape
     plain, centred = (torch.empty(n, c, device=x.device) for _ in range(2))
     given = x, x if shortcut is None else shortcut, dy, scale, shift, mean, plain, centred
-    rest = (h, w, c, _stride(scale), _stride(mean), slope, pool, shortcut is not None)
+    rest = (h, w, c, kernels.stride(scale), kernels.stride(mean), slope, pool, shortcut is not None)
     grid, blocks = _whole(n, c)
     _start("sums", grid, *given, *rest, **blocks)
     return plain, centred
@@ -201,8 +201,3 @@ def _whole(n: int, c: int) -> tuple[tuple[int, int], dict[str, int]]:
     """A program for every image and some of its channels, which goes over all positions."""
     channels = min(32, 1 << (c - 1).bit_length())
     return (n, -(-c // channels)), {"P": 64, "C_SOME": channels}
-
-
-def _stride(values: torch.Tensor) -> int:
-    """How far the next image's values are: 0 where all images have the same."""
-    return values.shape[1] if len(values) > 1 else 0

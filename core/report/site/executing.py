@@ -22,7 +22,7 @@ COMMANDS = notebooks.ROOT / "core" / "cli"
 
 def surroundings() -> str:
     """A hash of what executed notebooks depend on: `core` without its command line, the tables, the
-    records, the claims, the benches, the names of the data sets that are here, Python.
+    records, the findings, the claims, the benches, the names of the data sets that are here, Python.
     """
     digest = hashlib.sha256(f"{sys.version}{sorted(data.present_names())}".encode())
     files = [
@@ -30,6 +30,7 @@ def surroundings() -> str:
         *notebooks.ROOT.glob("core/**/*.py"),
         *notebooks.ROOT.glob("core/**/*.cpp"),
         *notebooks.ROOT.glob("core/**/*.h"),
+        *notebooks.ROOT.glob("book/*.yaml"),
         *notebooks.ROOT.glob("book/tables/**/*"),
         *notebooks.ROOT.glob("book/results/**/*.json"),
         *notebooks.ROOT.glob("book/claims/*"),
