@@ -41,7 +41,10 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     # the authors' code is theirs: something that takes as long as it likes stands in its place
     monkeypatch.setattr(runs.authors, "fedvck", lambda *_: lambda: time.sleep(0.05))
     monkeypatch.setattr(equal, "measure", lambda *_: {})
-    found = runs.measure(Runtime(torch.device("cpu")), Path("checkout"))
+    here = Runtime(torch.device("cpu"))
+    found, theirs = runs.measure(here), runs.against_authors(here, Path("checkout"))
+    assert list(theirs["contestants"]) == [runs.AUTHORS] and "that code" in theirs["what"]
+    found["contestants"] |= theirs["contestants"]
     for name in ("fedavg", "fedvck", "gddfl", "fediod", "fedmk", runs.AUTHORS):
         one = found["contestants"][name]
         assert 0 < one["ratio"]["lowest"] <= one["ratio"]["median"] <= one["ratio"]["highest"]
@@ -50,6 +53,15 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     text = bench.report({"bench": "run", "environment": described, **found})
     assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
     assert "reaches float32 1,000, bfloat16 2,000 GFLOP/s" in text
+
+
+def test_a_plain_loop_has_pytorchs_own_kernels(monkeypatch):
+    """Those of the package would make it another program."""
+    seen = []
+    monkeypatch.setattr(runs.plain, "fedavg", lambda *_: seen.append(kernels.off()))
+    plain, _ = runs._contestants(Runtime(torch.device("cpu")))["fedavg"]
+    plain()
+    assert seen == [True]
 
 
 def test_condensation_says_what_share_of_which_ceiling_it_reaches(monkeypatch):

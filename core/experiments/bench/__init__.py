@@ -43,8 +43,8 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
 def measure(
     what: str, runtime: Runtime, authors: Path | None = None, commit: str | None = None
 ) -> dict[str, Any]:
-    """Run a bench and keep its record in `book/bench`; "run" also against a checkout of the authors'
-    FedVCK; with a commit, the package beside itself at that commit, which gives a record of its own.
+    """Run a bench and keep its record in `book/bench`; against a checkout of the authors' FedVCK, or
+    with a commit, the package beside itself at that commit, which gives a record of its own.
     Raises InputError for an unknown bench, and where there is no such checkout or commit; FileError
     where the package has changed since this process began.
 
@@ -60,8 +60,8 @@ def measure(
     if commit is not None:
         found, name = commits.measure(what, commit, runtime), f"{what}-since"
     else:
-        found = runs.measure(runtime, authors) if authors else BENCHES[what](runtime)
-        name = what
+        found = runs.against_authors(runtime, authors) if authors else BENCHES[what](runtime)
+        name = f"{what}-authors" if authors else what
     result = {
         "bench": name,
         **found,

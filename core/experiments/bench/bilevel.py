@@ -18,7 +18,14 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from core.condensation import Extraction, ExtractionProblem, extract
-from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
+from core.experiments.bench.timing import (
+    ceilings,
+    compared,
+    eagerly,
+    in_turn,
+    operations,
+    random_task,
+)
 from core.federation import Runtime, Task
 from core.rng import Rng
 
@@ -99,7 +106,7 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     clients, model = problems(task), task.new_model(Rng(0))
     same = attrs.evolve(SETTINGS, statistics="batch")
     work = {
-        "plain": lambda: plain_round(task, clients),
+        "plain": eagerly(lambda: plain_round(task, clients)),
         "one by one": lambda: extract(model, clients, same, task.inputs, batched=False),
         "one batch": lambda: extract(model, clients, same, task.inputs, batched=True),
         "alongside": lambda: extract(model, clients, same, task.inputs),

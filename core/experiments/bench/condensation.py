@@ -12,7 +12,14 @@ import torch
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
 from core.condensation.problem import Condensation, Draws, Problem, RealData
-from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
+from core.experiments.bench.timing import (
+    ceilings,
+    compared,
+    eagerly,
+    in_turn,
+    operations,
+    random_task,
+)
 from core.federation import Runtime, Task
 from core.rng import Rng
 
@@ -93,7 +100,7 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     work: dict[str, Callable[[], None]] = {
         name: partial(our_round, task, name, count) for name, count in iterations.items()
     }
-    work["plain"] = partial(plain_round, task, images, PLAIN_ITERATIONS)
+    work["plain"] = eagerly(partial(plain_round, task, images, PLAIN_ITERATIONS))
     times = {
         name: [once * ITERATIONS / iterations[name] for once in each]
         for name, each in in_turn(work, runtime.device, PAIRS).items()

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from core.experiments.bench.timing import (
     ceilings,
     compared,
+    eagerly,
     in_turn,
     learners,
     operations,
@@ -73,16 +74,6 @@ def our_loop(task: Task, compiled: bool = False) -> Work:
     return lambda: train(model, images, labels, plan, STEPS, objective, Rng(1))
 
 
-def eagerly(work: Work) -> Work:
-    """The same by PyTorch's own kernels."""
-
-    def alone() -> None:
-        with kernels.eager():
-            work()
-
-    return alone
-
-
 def small_plan() -> LocalTraining:
     """Local training of FedMK's comparison."""
     return LocalTraining(batch_size=SMALL_BATCH, local_steps=SMALL_STEPS)
@@ -115,7 +106,11 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     task = random_task(runtime, samples, 3, 32, 10)
     lenets = attrs.evolve(random_task(runtime, small // CLIENTS, 1, 28, 10), model="lenet")
     ours = our_loop(task)
-    work: dict[str, Work] = {"plain": plain_loop(task), "ours": ours, "eager": eagerly(ours)}
+    work: dict[str, Work] = {
+        "plain": eagerly(plain_loop(task)),
+        "ours": ours,
+        "eager": eagerly(ours),
+    }
     if kernels.library() is not None:
         work["compiled"] = eagerly(our_loop(task, compiled=True))
     work |= {name: partial(way, lenets) for name, way in SMALL.items()}

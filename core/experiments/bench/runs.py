@@ -14,7 +14,14 @@ import torch
 from tqdm.auto import tqdm
 
 from core.experiments.bench import authors, bilevel, equal, plain
-from core.experiments.bench.timing import ceilings, compared, in_turn, operations, random_task
+from core.experiments.bench.timing import (
+    ceilings,
+    compared,
+    eagerly,
+    in_turn,
+    operations,
+    random_task,
+)
 from core.experiments.bench.whole import whole_run
 from core.federation import Client, Runtime, Task
 from core.rng import Rng
@@ -29,6 +36,12 @@ CONDENSED, REAL, ITERATIONS = 5, 64, 6
 BILEVEL = SERVER = 50
 #: the pair whose other side is the authors' code
 AUTHORS = "fedvck, authors' code"
+#: epochs of a server
+EPOCHS = 4
+AGAINST = {
+    "plain": "a plain loop in float32 by PyTorch's kernels",
+    "the authors' code": "that code",
+}
 #: a round as other code writes it, and by the package
 Sides = tuple[Callable[[], Any], Callable[[], Any]]
 
@@ -48,12 +61,17 @@ def clients_of(task: Task, number: int) -> list[Client]:
     ]
 
 
-def _contestants(runtime: Runtime, checkout: Path | None = None) -> dict[str, Sides]:
-    """For each algorithm the plain run and ours; for FedVCK the authors' too, from a checkout."""
-    task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
-    task = attrs.evolve(task, model_options={"width": WIDTH})
+def _contestants(runtime: Runtime) -> dict[str, Sides]:
+    """For each algorithm the plain run and ours."""
+    task = _task(runtime)
     small = attrs.evolve(task, model="resnet8", model_options={"width": WIDTH // 4})
-    return _by_matching(task, checkout) | {"fediod": _fediod(small)} | {"fedmk": _fedmk(runtime)}
+    both = _by_matching(task) | {"fediod": _fediod(small)} | {"fedmk": _fedmk(runtime)}
+    return {name: (eagerly(slow), fast) for name, (slow, fast) in both.items()}
+
+
+def _task(runtime: Runtime) -> Task:
+    task = random_task(runtime, CLIENTS * IMAGES, 3, 32, 5)
+    return attrs.evolve(task, model_options={"width": WIDTH})
 
 
 def _ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], Any]:
@@ -61,27 +79,40 @@ def _ours(task: Task, clients: list[Client], *what: Any) -> Callable[[], Any]:
     return lambda: whole_run(task, clients, *what)
 
 
-def _by_matching(task: Task, checkout: Path | None) -> dict[str, Sides]:
+def _matching() -> dict[str, int]:
+    """Settings of the package's methods that match distributions."""
+    sizes = {"iterations": ITERATIONS, "real_batch": REAL, "server_batch": BATCH}
+    return sizes | {"server_epochs": EPOCHS}
+
+
+def _numbers() -> tuple[int, ...]:
+    """The same for other code: iterations, condensed and real images, batch and epochs."""
+    return ITERATIONS, CONDENSED, REAL, BATCH, EPOCHS
+
+
+def _fedvck(task: Task, clients: list[Client]) -> Callable[[], Any]:
+    """FedVCK as released, against exact means."""
+    exact = {
+        "min_images": CONDENSED,
+        "estimator": "expectation",
+        "pool": 2,
+        "first_model": "server",
+    }
+    return _ours(task, clients, "fedvck", _matching() | exact, "released")
+
+
+def _by_matching(task: Task) -> dict[str, Sides]:
     """FedAvg, and the methods that match distributions on the same clients."""
     clients = clients_of(task, CLIENTS)
-    matching = {"iterations": ITERATIONS, "real_batch": REAL, "server_batch": BATCH}
-    exact = matching | {"min_images": CONDENSED, "estimator": "expectation", "pool": 2}
-    exact |= {"server_epochs": 4, "first_model": "server"}
-    once = matching | {"images_per_class": CONDENSED, "server_epochs": 4}
-    once["encoder_width"] = WIDTH
-    numbers = (ITERATIONS, CONDENSED, REAL, BATCH, 4)
-    fedvck = _ours(task, clients, "fedvck", exact, "released")
-    beside = {}
-    if checkout is not None:
-        beside[AUTHORS] = (authors.fedvck(checkout, task, clients, *numbers), fedvck)
-    return beside | {
+    once = _matching() | {"images_per_class": CONDENSED, "encoder_width": WIDTH}
+    return {
         "fedavg": (
             lambda: plain.fedavg(task, clients, BATCH, 1),
             _ours(task, clients, "fedavg", {"local_epochs": 1, "batch_size": BATCH}),
         ),
-        "fedvck": (lambda: plain.fedvck(task, clients, *numbers), fedvck),
+        "fedvck": (lambda: plain.fedvck(task, clients, *_numbers()), _fedvck(task, clients)),
         "gddfl": (
-            lambda: plain.gddfl(task, clients, *numbers),
+            lambda: plain.gddfl(task, clients, *_numbers()),
             _ours(task, clients, "gddfl", once),
         ),
     }
@@ -112,13 +143,27 @@ def _fedmk(runtime: Runtime) -> Sides:
     )
 
 
-def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
+def measure(runtime: Runtime) -> dict[str, Any]:
     """Runs per hour of each algorithm and the ratio to its plain loop, pair by pair; and the share
-    of the machine's ceiling. With a checkout of the authors' code, FedVCK beside that too.
+    of the machine's ceiling.
     """
-    best, found, both = ceilings(runtime), {}, _contestants(runtime, checkout)
+    return _measured(runtime, _contestants(runtime), "plain")
+
+
+def against_authors(runtime: Runtime, checkout: Path) -> dict[str, Any]:
+    """FedVCK beside the authors' code from a checkout: the same round, and longer runs with their
+    accuracy. Raises InputError for what is no such checkout.
+    """
+    task = _task(runtime)
+    clients = clients_of(task, CLIENTS)
+    theirs = authors.fedvck(checkout, task, clients, *_numbers())
+    found = _measured(runtime, {AUTHORS: (theirs, _fedvck(task, clients))}, "the authors' code")
+    return found | {"contestants": found["contestants"] | equal.measure(runtime, checkout)}
+
+
+def _measured(runtime: Runtime, both: dict[str, Sides], other: str) -> dict[str, Any]:
+    best, found = ceilings(runtime), {}
     for name, (slow, fast) in tqdm(both.items(), unit="algorithm", leave=False):
-        other = "the authors' code" if name == AUTHORS else "plain"
         times = in_turn({other: slow, name: fast}, runtime.device, PAIRS)
         took = statistics.median(times[name])
         found[name] = compared(times, beside=other)[name] | {
@@ -126,13 +171,11 @@ def measure(runtime: Runtime, checkout: Path | None = None) -> dict[str, Any]:
             "plain_seconds": statistics.median(times[other]),
             "ceiling_share": operations(fast) / took / best[runtime.precision],
         }
-    if checkout is not None:
-        found |= equal.measure(runtime, checkout)
     return {
         "what": f"one round with its server, {CLIENTS} clients, {ITERATIONS} iterations, {REAL} real "
         "images a class and step, random pixels of 3x32x32 (fedmk: "
-        f"1x28x28, {BILEVEL} iterations), against a plain loop "
-        "in float32; fedvck: released settings with exact expectations",
+        f"1x28x28, {BILEVEL} iterations), against {AGAINST[other]}; fedvck: released settings with "
+        "exact expectations",
         "unit": "runs/hour",
         "ceilings": best,
         "contestants": found,

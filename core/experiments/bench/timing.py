@@ -42,6 +42,16 @@ def ceilings(runtime: Runtime, size: int = 2048) -> dict[str, float]:
     return found
 
 
+def eagerly(work: Callable[[], Any]) -> Callable[[], None]:
+    """The same by PyTorch's own kernels: what any program would have."""
+
+    def alone() -> None:
+        with kernels.eager():
+            work()
+
+    return alone
+
+
 def operations(work: Callable[[], Any]) -> int:
     """Multiplications and additions (FLOP) that PyTorch's kernels take for some work. Convolutions count
     by their definition, also where this machine takes fewer.
