@@ -152,7 +152,9 @@ def bench(
     ] = "condensation",
     against: Annotated[
         tuple[str, Path] | None,
-        typer.Option(help="authors PATH: with run, their FedVCK too, from a checkout of it."),
+        typer.Option(
+            help="authors PATH: with run, their FedVCK from a checkout of it, in place of plain loops."
+        ),
     ] = None,
     against_commit: Annotated[
         str | None,

@@ -18,6 +18,7 @@ from core.report.findings import (
     bottom_line,
     bottom_lines,
     findings,
+    findings_on,
     pictures,
     stated,
 )
@@ -32,6 +33,14 @@ def test_a_finding_is_true_and_its_page_exists(name):
     assert all("{" + cell in entry["text"] for cell in entry["cells"])
     assert (TABLES.parent.parent / "notebooks" / f"{entry['page']}.py").exists()
     assert "{" not in stated(name, entry, records())
+
+
+def test_a_page_has_its_own_findings_and_no_others():
+    known, page = records(), "16_fedvck_privacy"
+    own = {name: stated(name, one, known) for name, one in ENTRIES.items() if one["page"] == page}
+    assert findings_on(page).split("\n\n") == [f"**{name}** {said}" for name, said in own.items()]
+    with pytest.raises(InputError, match="no page with a finding named '16_fedvck'"):
+        findings_on("16_fedvck")
 
 
 def test_a_picture_says_what_the_sentences_say():

@@ -43,8 +43,8 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
 def measure(
     what: str, runtime: Runtime, authors: Path | None = None, commit: str | None = None
 ) -> dict[str, Any]:
-    """Run a bench and keep its record in `book/bench`; against a checkout of the authors' FedVCK, or
-    with a commit, the package beside itself at that commit, which gives a record of its own.
+    """Run a bench and keep its record in `book/bench`. "run" against a checkout of the authors' FedVCK
+    has a record of its own, and so has the package beside itself at a commit.
     Raises InputError for an unknown bench, and where there is no such checkout or commit; FileError
     where the package has changed since this process began.
 
