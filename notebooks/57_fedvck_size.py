@@ -81,7 +81,8 @@ over["in print"] = [
 ]
 over = over.set_index(["column", "rival"]).sort_index(ascending=False)
 ends = over[["low", "high"]].where(over["low"] > float("-inf"))
-over.drop(columns="row").assign(**ends).round(1)
+led = over.drop(columns="row").assign(**ends)
+led.rename(columns={"gain": "lead", "in print": "lead in print"}).round(1)
 
 # %% tags=["hide-input"]
 told = {column: beside.loc[(column, vck)] for column in columns}
