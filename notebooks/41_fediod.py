@@ -155,7 +155,8 @@ crossing.groupby(list(crossing), sort=False).size().rename(
     "messages"
 ).reset_index()
 
-# %% [markdown] The messages that repeat are those of the student's own steps on fresh images. The gradient of an image
+# %% [markdown]
+# The messages that repeat are those of the student's own steps on fresh images. The gradient of an image
 # depends on the client's networks and data; that is why the paper adds [differential privacy](43_fediod_privacy) here.
 #
 # ## Questions: what the generator learns

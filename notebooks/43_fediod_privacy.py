@@ -78,7 +78,8 @@ pd.DataFrame(sent, columns=names).groupby(names, sort=False).size().rename(
     "a step"
 ).reset_index().set_index("tensor")
 
-# %% [markdown] Logits are sent for the generator's images and for the fresh ones of each step of the student's own.
+# %% [markdown]
+# Logits are sent for the generator's images and for the fresh ones of each step of the student's own.
 # Once, before the first step, a client says how many images of each class it has. This stays unprotected; the paper
 # says nothing of it.
 #

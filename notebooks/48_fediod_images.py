@@ -315,7 +315,8 @@ Markdown(
     else f"Image by image the restored ones come this near: {said} dB."
 )
 
-# %% [markdown] The columns in decibels are medians. Only the last one is about privacy: images that give away this
+# %% [markdown]
+# The columns in decibels are medians. Only the last one is about privacy: images that give away this
 # client are nearer to its data than to other data of the same kind. The last row looks for test images among others of
 # the client and of the test set: it can give nothing away, so a difference of its size is chance. One client and a
 # handful of images are an illustration. What a client's *answers* give away is not measured by images at all; that is

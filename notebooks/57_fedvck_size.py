@@ -9,7 +9,7 @@
 # the profile `converged`: a ConvNet of 128 channels, ten rounds, 2% condensed images. A run takes minutes of a GPU or
 # hours of a core. The verdicts on this page are not counted among the book's where a row is a reading of ours.
 #
-# `size` is the profile; the tables of this page exist at `quick`, too, whose numbers mean nothing.
+# `size` is the profile; the tables of this page are meant for `converged` alone.
 
 # %% tags=["parameters"]
 size = "converged"

@@ -73,15 +73,11 @@ def activate(
 
 def _check_values(norm: nn.Module | None, maps: torch.Tensor) -> None:
     """Raise InputError where a normalisation by the maps' own statistics has one value of a channel."""
-    if isinstance(norm, nn.BatchNorm2d):
-        values = maps.numel() // max(maps.shape[1], 1) if norm.training else 0
-    else:
-        values = maps.shape[2] * maps.shape[3] if isinstance(norm, nn.InstanceNorm2d) else 0
-    if values == 1:
+    alone = isinstance(norm, nn.BatchNorm2d) and norm.training and len(maps) == 1
+    if (alone or isinstance(norm, nn.InstanceNorm2d)) and maps.shape[2:] == (1, 1):
         raise InputError(
-            "a normalisation needs more than one value of a channel: "
-            f"{len(maps)} maps of {maps.shape[2]}x{maps.shape[3]} pixels; take larger batches or images, "
-            "or a network of fewer layers"
+            f"a normalisation needs more than one value of a channel: {len(maps)} maps of 1x1 pixels; "
+            "take larger batches or images, or a network of fewer layers"
         )
 
 

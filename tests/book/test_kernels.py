@@ -58,11 +58,8 @@ def outputs(path: Path) -> list:
     for cell in json.loads(path.read_text())["cells"]:
         each = cell.get("outputs", [])
         found += [sorted(one["data"].items()) for one in each if "data" in one]
-        found += (
-            ["".join(text)]
-            if (text := [line for one in each for line in one.get("text", [])])
-            else []
-        )
+        printed = "".join(line for one in each for line in one.get("text", []))
+        found += [printed] if printed else []
     return found
 
 

@@ -28,6 +28,14 @@ def cells(path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 @every
+def test_no_text_stands_beside_the_mark_of_a_cell(source):
+    """There it is the cell's title, which no page shows."""
+    jupytext = pytest.importorskip("jupytext")
+    found = jupytext.read(source, fmt="py:percent").cells
+    assert not [title for cell in found if (title := cell.metadata.get("title"))]
+
+
+@every
 def test_the_pair_agrees(source):
     jupytext = pytest.importorskip("jupytext")
     pair = source.with_suffix(".ipynb")

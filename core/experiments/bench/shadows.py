@@ -46,7 +46,7 @@ def stacked(task: Task) -> list[nn.Module]:
 
 
 WAYS: dict[str, Callable[[Task], Any]] = {
-    "plain": one_by_one,
+    "one by one": one_by_one,
     "in parallel": in_parallel,
     "stacked": stacked,
 }
@@ -58,12 +58,12 @@ def measure(runtime: Runtime) -> dict[str, Any]:
     task = attrs.evolve(task, model_options={"width": WIDTH})
     work = {name: partial(way, task) for name, way in WAYS.items()}
     times = in_turn(work, runtime.device, PAIRS)
-    found = compared(times, amount=NETWORKS * STEPS * PLAN.batch_size)
+    found = compared(times, beside="one by one", amount=NETWORKS * STEPS * PLAN.batch_size)
     for one in found.values():
         one["attack_hours"] = SHADOWS * SAMPLES / one["rate"] / 3600
     return {
         "what": f"{NETWORKS} shadow models of FedAvg, ConvNet-{WIDTH}, 3x32x32, batch "
-        f"{PLAN.batch_size}; plain: one after the other",
+        f"{PLAN.batch_size}",
         "unit": "samples/s",
         "contestants": found,
     }
