@@ -45,5 +45,6 @@ def test_the_bench_says_how_long_an_attack_takes(small):
     assert found["contestants"]["stacked"]["ratio"]["median"] > 0
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     assert (
-        bench.report({"bench": "shadows", "environment": described, **found}).count("x one by one") == 2
+        bench.report({"bench": "shadows", "environment": described, **found}).count("x one by one")
+        == 2
     )
