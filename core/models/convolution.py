@@ -11,6 +11,10 @@ quarters of the time on processors that multiply such numbers in vectors (AVX-51
 multiplies in float32, so only the maps are rounded. AMX is faster than it.
 
 Maps of few channels whose images lie last in memory stay so; see `core.models.images_last`.
+
+Zeros as wide as the weights or wider, with which a ConvNet brings 28x28 to 32x32, are put around the
+images here: PyTorch's kernels for gradients of weights do not take them, and what it does in their
+place took 26 times as long.
 """
 
 from __future__ import annotations
@@ -50,6 +54,9 @@ def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
         return images_last.convolve(rows, layer.weight, layer.bias, window).permute(3, 0, 1, 2)
     if layer.stride != (1, 1):
         return layer(images)
+    if padding >= layer.kernel_size[0]:
+        most = layer.kernel_size[0] // 2
+        images, padding = F.pad(images, [padding - most] * 4), most
     few = layer.groups == 1 and layer.in_channels <= FEW
     if few and images.requires_grad and images.dtype == torch.float32:
         return _FewChannels.apply(images, layer.weight, layer.bias, padding, 1)
@@ -57,7 +64,9 @@ def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     if _can_filter(layer) and _pays(layer, images, precision):
         maps = images.to(precision)
         return _MinimalFilter.apply(maps, layer.weight, layer.bias, padding, layer.groups)
-    return layer(images)
+    if padding == layer.padding[0]:
+        return layer(images)
+    return F.conv2d(images, layer.weight, layer.bias, padding=padding, groups=layer.groups)
 
 
 def _precision() -> torch.dtype:

@@ -43,6 +43,13 @@ def test_values_and_gradients_are_those_of_pytorch(channels, side, padding, twic
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.abs().max()))
 
 
+def test_zeros_as_wide_as_the_weights_are_put_around_the_images():
+    """PyTorch's kernels take padding below the side of the weights only."""
+    layer, images = nn.Conv2d(1, 32, 3, padding=3), torch.randn(4, 1, 28, 28)
+    result = convolve(layer, images)
+    assert result.grad_fn._saved_padding == (1, 1) and result.shape == layer(images).shape
+
+
 def test_bfloat16_is_as_near_as_pytorchs():
     generator = Rng(1).generator()
     layer, images = nn.Conv2d(3, 16, 3, padding=1), torch.randn(4, 3, 8, 8, generator=generator)
