@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from core.models import build, convolution, kernels
 from core.models.convolution import convolve
+from core.models.kernels import products
 from core.rng import Rng
 
 pytestmark = pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
@@ -117,6 +118,65 @@ def test_bfloat16_maps_are_nearer_than_pytorchs(
                 found.append(gradients(layer, images, twice))
     for ours, theirs, true in zip(*found, exact, strict=True):
         assert (ours - true).norm() < (1.3 if twice else 1.05) * (theirs - true).norm()
+
+
+needs_tiles = pytest.mark.skipif(
+    not (convolution.has_tiles() and kernels.has_tiles()), reason="needs a processor with AMX"
+)
+
+
+@needs_tiles
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(
+    "inputs, outputs, groups, size, side, padding, images",
+    [
+        (128, 128, 1, (8, 8), 3, 1, 13),  # several images at once, and some left over
+        (32, 64, 1, (16, 16), 3, 1, 3),
+        (32, 96, 1, (7, 9), 3, 0, 5),  # odd rows
+        (64, 32, 3, (5, 6), 3, 2, 4),  # networks side by side
+        (32, 32, 1, (12, 10), 5, 2, 2),
+        (32, 64, 1, (4, 4), 1, 0, 40),
+    ],
+)
+def test_gradients_of_weights_by_tiles_are_nearer_than_pytorchs(
+    inputs, outputs, groups, size, side, padding, images, twice
+):
+    generator, found = Rng(8).generator(), []
+    maps = torch.randn(images, groups * inputs, *size, generator=generator).bfloat16()
+    layer = nn.Conv2d(groups * inputs, groups * outputs, side, 1, padding, 1, groups)
+    layer.weight.data.copy_(0.1 * torch.randn(layer.weight.shape, generator=generator))
+    exact = gradients(layer.double(), maps.double(), twice)
+    layer = layer.float()
+    with autocast(torch.bfloat16):
+        assert taken(layer, maps) == "Tiles"
+        for way in (contextlib.nullcontext, kernels.eager):
+            with way():
+                found.append(gradients(layer, maps, twice))
+    for ours, theirs, true in zip(*found, exact, strict=True):
+        assert (ours - true).norm() < (1.3 if twice else 1.05) * (theirs - true).norm()
+
+
+@needs_tiles
+def test_tiles_give_exact_sums_for_any_number_of_threads_and_leave_the_units_as_they_were():
+    generator, threads, found = Rng(9).generator(), torch.get_num_threads(), []
+    maps = torch.randn(9, 96, 8, 8, generator=generator).bfloat16()
+    dy = torch.randn(9, 160, 8, 8, generator=generator).bfloat16()
+    maps, dy = (each.contiguous(memory_format=torch.channels_last) for each in (maps, dy))
+    matrix = torch.randn(256, 256, generator=generator).bfloat16()
+    before = matrix @ matrix
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(products.tiles_weights(maps, dy, 3, 1, 1))
+            assert torch.equal(matrix @ matrix, before)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    _, wanted, _ = torch.ops.aten.convolution_backward(
+        dy.double(), maps.double(), torch.zeros(160, 96, 3, 3).double(), None, [1, 1], [1, 1],
+        [1, 1], False, [0, 0], 1, [False, True, False],
+    )  # fmt: skip
+    torch.testing.assert_close(found[0].double(), wanted, rtol=1e-5, atol=1e-4)
 
 
 def test_matrix_processors_keep_their_own_convolution(monkeypatch):
@@ -238,8 +298,8 @@ def test_a_network_by_minimal_filtering_is_the_network(name, monkeypatch):
     rectifier's other side.
     """
     images, calls = torch.randn(16, 3, 32, 32, generator=Rng(1).generator()), []
-    filtered = kernels.winograd
-    monkeypatch.setattr(kernels, "winograd", lambda *given: calls.append(1) or filtered(*given))
+    filtered = products.winograd
+    monkeypatch.setattr(products, "winograd", lambda *given: calls.append(1) or filtered(*given))
     network, found = build(name, 3, 32, 4, Rng(0)), []
     for dtype in (torch.float32, torch.float64):
         outputs = network.to(dtype)(images.to(dtype))
