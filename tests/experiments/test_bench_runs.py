@@ -45,7 +45,7 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
     found, theirs = runs.measure(here), runs.against_authors(here, Path("checkout"))
     assert list(theirs["contestants"]) == [runs.AUTHORS] and "that code" in theirs["what"]
     found["contestants"] |= theirs["contestants"]
-    for name in ("fedavg", "fedvck", "gddfl", "fediod", "fedmk", runs.AUTHORS):
+    for name in ("fedavg", "fedvck", runs.GREY, "gddfl", "fediod", "fedmk", runs.AUTHORS):
         one = found["contestants"][name]
         assert 0 < one["ratio"]["lowest"] <= one["ratio"]["median"] <= one["ratio"]["highest"]
         assert one["ceiling_share"] > 0 and one["rate"] * one["seconds"] == pytest.approx(3600)
