@@ -51,7 +51,7 @@ def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch):
         assert one["ceiling_share"] > 0 and one["rate"] * one["seconds"] == pytest.approx(3600)
     described = {"device_name": "x", "threads": 1, "precision": "float32"}
     text = bench.report({"bench": "run", "environment": described, **found})
-    assert text.count("x plain") == 5 and text.count("x the authors' code") == 1
+    assert text.count("x plain") == 6 and text.count("x the authors' code") == 1
     assert "reaches float32 1,000, bfloat16 2,000 GFLOP/s" in text
 
 
