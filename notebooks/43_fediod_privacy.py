@@ -81,7 +81,7 @@ pd.DataFrame(sent, columns=names).groupby(names, sort=False).size().rename(
 # %% [markdown]
 # Logits are sent for the generator's images and for the fresh ones of each step of the student's own.
 # Once, before the first step, a client says how many images of each class it has. This stays unprotected; the paper
-# says nothing of it.
+# says nothing of it. So the $\varepsilon$ below is that of what is sent with noise; the run as a whole has none.
 #
 # ## The promise
 #
@@ -256,8 +256,9 @@ show(
 )
 
 # %% [markdown]
-# Where clients take part at random, an observer does not know whose data were used, and each release costs less
-# (neighbours are then data sets of which one lacks the client):
+# Where each client is drawn by a coin of its own, whoever sees only the sum does not know whose data were used, and each
+# release costs less (neighbours are then data sets of which one lacks the client). A server to which clients send
+# one by one, as here, sees who takes part and gains nothing from it:
 
 # %% tags=["hide-input"]
 pd.Series(

@@ -50,7 +50,8 @@ tally().T
 # Is the printed order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite
 # one. It is the mean over seeds, with its 95% interval; pairs that are printed within the margin of each other (two
 # points, 0.02 of an area, 2% of other values) do not count. With one seed, or the same tau in all, nothing is known of
-# its spread, and the interval is all from -1 to 1.
+# its spread, and the interval is all from -1 to 1. Noise lowers tau: methods that lie close together change places from
+# seed to seed though their true order is the printed one. So a tau below 1 is no proof of another order.
 
 # %% tags=["hide-output"]
 orders().set_index(["paper", "table", "column", "metric"]).round(2)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 
 from core.errors import InputError
+from core.privacy.differential import check_release
 from core.rng import Rng
 
 #: from the data's answers, and a generator, to what leaves the client
@@ -28,11 +29,12 @@ Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Epsilon of mu-Gaussian differential privacy at this delta, which is 1 / mu the noise
     multiplier of one release: delta(epsilon) = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon
-    / mu - mu / 2), solved for epsilon >= 0.
+    / mu - mu / 2), solved for epsilon >= 0. Raises InputError for a delta outside of (0, 1).
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
 
+    check_release(delta, 1, 1)
     if mu <= 0:
         return 0.0
 
@@ -86,11 +88,13 @@ def audited_epsilon(
         canaries: two answers that neighbouring data sets may give, as different as they may be.
         trials: games with each of the canaries, at least 20.
 
-    Raises InputError for fewer.
+    Raises InputError for fewer, for canaries that are equal, and where a release is not finite.
     """
     if trials < 20:
         raise InputError(f"an audit needs at least 20 games, not {trials}")
     direction = (canaries[1] - canaries[0]).flatten()
+    if not 0 < float(direction.norm()) < float("inf"):
+        raise InputError("the canaries of an audit must be finite and differ")
     direction = direction / direction.norm()
 
     def seen(which: int, game: int) -> float:
@@ -102,6 +106,8 @@ def audited_epsilon(
         torch.tensor([seen(which, game) for game in range(trials)], dtype=torch.float64)
         for which in (0, 1)
     )
+    if not (first.isfinite().all() and second.isfinite().all()):
+        raise InputError("a release of the audited mechanism is not finite: nothing can be counted")
     part = trials // 10
     threshold = torch.cat([first[:part], second[:part]]).median()
     no, yes = first[part:], second[part:]

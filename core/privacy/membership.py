@@ -201,7 +201,11 @@ def defence_by_chance(members: Sequence[int]) -> dict[str, float]:
 
     The AUC of such an attack is that of Mann and Whitney: normal around 0.5, to good approximation,
     with variance (2 n + 1) / (12 n^2), and independent from client to client: from about 20 members on.
+
+    Raises InputError without a client, or for one without a member.
     """
+    if not members or min(members) < 1:
+        raise InputError("chance is known for clients with members, at least one each")
     n = torch.tensor(members, dtype=torch.float64)
     deviation = ((2 * n + 1) / (12 * n**2)).sqrt()
     # E max(0, X) = s / sqrt(2 pi);  E max_k max(0, X_k) = int_0^inf 1 - prod_k Phi(x / s_k) dx

@@ -123,9 +123,12 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
         auc = of["AUC mean"]
         said.append(
             f"Where {kind} went up, the mean area is {_between(auc, '{:.3f}')} and "
-            f"{_between(of['TPR at 0.1%'], '{:.2f}%')} of the members are found while 0.1% of the "
-            "others are accused."
+            f"{_between(of['TPR at 1%'], '{:.2f}%')} of the members are found while 1% of the others are "
+            f"accused, {_between(of['TPR at 0.1%'], '{:.2f}%')} at 0.1%."
         )
+    said.append(
+        "Of fewer than a thousand others 0.1% is nobody: that rate is then the place of a single image."
+    )
     said.append(f"An attack that knows nothing has a mean area of {chance:.3f}.")
     more = int((frame["offline"] > frame["online"]).sum())
     if more:

@@ -47,7 +47,8 @@ def folded(list_of_findings: str, pictures: Mapping[str, Figure] | None = None) 
 def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None) -> str:
     """What was met so far, in a few sentences, computed from `numbers()` and `directions()`."""
     rows = numbers() if counted is None else counted
-    sides = (directions() if pairs is None else pairs)["ordered"].value_counts()
+    pairs = directions() if pairs is None else pairs
+    sides, decided = pairs["ordered"].value_counts(), (pairs["seeds"] > 1).sum()
     at_print = rows[rows["budget"] == FULL]
     costs = at_print[at_print["kind"] == "costs"]
     text = f"The four papers print {sum(map(printed, PAPERS)):,} numbers. "
@@ -63,7 +64,8 @@ def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = N
     return text + (
         f"{sides.sum():,} pairs of rows are compared: {sides.get(1, 0):,} are ordered as printed, "
         f"{sides.get(-1, 0):,} the other way round, by intervals of 90%; of {sides.get(0, 0):,} that is "
-        f"not sure. Of so many some {sides.sum() // 20:,} each way could be chance."
+        f"not sure. If all methods were equal some {decided // 20:,} each way would be expected; as pairs "
+        "share runs it may well be half or twice as many."
     )
 
 
@@ -77,8 +79,11 @@ def _results(rows: pd.DataFrame) -> str:
     apart = rows[rows["verdict"] == "different"]
     others = apart[~apart["own"].astype(bool)]
     text = f"{count:,} accuracies and scores are compared: {parts}"
-    if len(whose := rows[rows["verdict"].isin(OUTCOMES)]["paper"].unique()) == 1:
-        text += f". All are of {PAPERS[whose[0]]}'s tables"
+    whose = rows[rows["verdict"].isin(OUTCOMES)]["paper"].map(PAPERS).value_counts()
+    if len(whose) == 1:
+        text += f". All are of {whose.index[0]}'s tables"
+    else:
+        text += f". Of {' and '.join(f'{name} {n:,}' for name, n in whose.items())}"
     if len(apart):
         own = apart[apart["own"].astype(bool)]
         above, below = (others["difference"] > 0).sum(), (own["difference"] < 0).sum()

@@ -116,25 +116,47 @@ def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
     last round counts. `runs`: seeds. Raises InputError for runs of
     several profiles: their mean would say nothing.
     """
+    by = _ruled(runs).groupby(["column", "row"], sort=False)
+    return by.mean().assign(runs=by.size())
+
+
+def gains_by_rule(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
+    """By how many points a row is above another by each rule of `reporting_rules`, over the seeds that
+    both have: a row for each `column` and `rule`, with the mean `gain`, the ends of its 90% interval,
+    `low` and `high`, and `seeds`. Raises InputError as there.
+    """
+    seeds = [record.experiment.seed for record in runs["record"]]
+    ruled = _ruled(runs).assign(seed=seeds).set_index(["column", "seed"])
+    ours, theirs = (ruled[ruled["row"] == one].drop(columns="row") for one in (row, against))
+    found = [
+        (column, rule, *interval(of[rule]), len(of))
+        for column, of in (ours - theirs).dropna().groupby(level="column", sort=False)
+        for rule in of
+    ]
+    return pd.DataFrame(found, columns=["column", "rule", "gain", "low", "high", "seeds"])
+
+
+def _ruled(runs: pd.DataFrame) -> pd.DataFrame:
+    """What a run of `table_runs` gives by each rule, with its column and row."""
     if runs["profile"].nunique() > 1:
         raise InputError(f"rules are compared at one profile, not at {set(runs['profile'])}")
+    frame = pd.DataFrame([_rules(record) for record in runs["record"]])
+    return frame.assign(**{name: runs[name].to_list() for name in ("column", "row")})
 
-    def rules(record: Record) -> dict[str, float]:
-        scores = curve_frame(record)["value"]
-        after = record.experiment.algorithm in TESTED_AFTER
-        return {
-            "last": scores.iloc[-1],
-            "mean of last five": scores.tail(5).mean(),
-            "five best": scores.nlargest(5).mean(),
-            "best": scores.max(),
-            "five best, tested before training": (scores if after else scores.iloc[:-1])
-            .nlargest(5)
-            .mean(),
-        }
 
-    frame = pd.DataFrame([rules(record) for record in runs["record"]], index=runs.index)
-    by = frame.join(runs[["column", "row"]]).groupby(["column", "row"], sort=False)
-    return by.mean().assign(runs=by.size())
+def _rules(record: Record) -> dict[str, float]:
+    """What the rounds of a run give by each rule, in percent."""
+    scores = curve_frame(record)["value"]
+    after = record.experiment.algorithm in TESTED_AFTER
+    return {
+        "last": scores.iloc[-1],
+        "mean of last five": scores.tail(5).mean(),
+        "five best": scores.nlargest(5).mean(),
+        "best": scores.max(),
+        "five best, tested before training": (scores if after else scores.iloc[:-1])
+        .nlargest(5)
+        .mean(),
+    }
 
 
 def ended(

@@ -21,6 +21,7 @@ from core.report.verdict import (
     Judgement,
     budget,
     by_column,
+    differences,
     direction,
     judge,
     margin,
@@ -96,13 +97,13 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
 def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row for each pair of rows of a paper's tables that is measured with less than the paper's
-    budget, or on other data, and printed with different numbers: `paper`, and whether the pair is
-    `ordered` as printed (1), the other way round (-1), or neither for sure (0).
+    budget, or on other data, and printed with different numbers: `paper`, whether the pair is `ordered`
+    as printed (1), the other way round (-1), or neither for sure (0), and how many `seeds` both have.
 
     A pair counts once, wherever the same runs stand. Costs and settings have no order here.
     """
     known = records() if measured is None else measured
-    found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int]] = {}
+    found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int, int]] = {}
     for spec, cells in _tables(known):
         for (_, metric), column in by_column(cells).items():
             printed, rows = printed_values(column), measured_values(column, known)
@@ -113,8 +114,9 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                     side = direction(printed, rows, a, b)
                     if side is not None:
                         pair = frozenset((identity(cell), identity(column[b])))
-                        found.setdefault(pair, (spec.paper, side))
-    return pd.DataFrame(found.values(), columns=["paper", "ordered"])
+                        seeds = len(differences(rows[a], rows[b]))
+                        found.setdefault(pair, (spec.paper, side, seeds))
+    return pd.DataFrame(found.values(), columns=["paper", "ordered", "seeds"])
 
 
 def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:

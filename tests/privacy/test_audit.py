@@ -100,3 +100,19 @@ def test_broken_noise_is_caught(fault):
     multiplier = noise_multiplier(3.5, DELTA, 1.0, RELEASES)
     found = audit(lambda rows, draws: BROKEN[fault](rows, multiplier, draws), trials=400)
     assert found > spent_epsilon(multiplier, 1.0, RELEASES, DELTA)
+
+
+def test_an_audit_of_what_is_no_number_or_of_equal_canaries_is_refused():
+    """An error that is not counted would prove a leak."""
+    canaries = torch.zeros(3), torch.ones(3)
+
+    def broken(answer: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return answer * float("nan")
+
+    with pytest.raises(InputError, match="not finite"):
+        audited_epsilon(broken, canaries, 1, 40, 1e-5, Rng(0))
+    for same in ((canaries[0], canaries[0]), (canaries[0], canaries[1] * float("nan"))):
+        with pytest.raises(InputError, match="differ"):
+            audited_epsilon(lambda answer, generator: answer, same, 1, 40, 1e-5, Rng(0))
+    with pytest.raises(InputError, match="delta"):
+        gaussian_epsilon(1.0, 0.0)

@@ -420,7 +420,9 @@ def test_main_claims_part_what_was_measured_with_less(monkeypatch):
         *[("contradicts its own numbers", ""), ("does not hold", "as printed")],
         *[("unclear", less), ("unclear", "as printed"), ("open", ""), ("not testable here", "")],
     ]
-    frame = pd.DataFrame(said, columns=["verdict", "budget"])
+    frame = pd.DataFrame(said, columns=["verdict", "budget"]).assign(ours=False)
+    asked = pd.DataFrame([("does not hold", "as printed", True)], columns=frame.columns)
+    frame = pd.concat([frame, asked])  # the book's own question: it counts for no paper
     monkeypatch.setattr(report_claims, "claims_frame", lambda paper, known, main: frame)
     assert report_claims.main_claims().iloc[0, 1:].to_dict() == {
         "main claims": 12,

@@ -72,6 +72,15 @@ def test_that_all_results_are_of_one_papers_tables_is_said(papers, told):
         {"paper": papers, "own": True, "kind": "results", "budget": FULL, "verdict": "different"}
     ).assign(difference=-1.0)
     assert ("All are of FedMK's tables" in headline(rows)) == told
+    assert ("Of FedMK 1 and FedIOD 1" in headline(rows)) != told
+
+
+def test_pairs_of_one_seed_count_for_none_that_chance_decides():
+    pairs = pd.DataFrame(
+        {"paper": "fedmk", "ordered": [1, -1, 0, 0] * 20, "seeds": [3, 3, 3, 1] * 20}
+    )
+    assert "20 are ordered as printed" in headline(pairs=pairs)
+    assert "equal some 3 each way" in headline(pairs=pairs)
 
 
 def test_costs_of_smaller_runs_are_not_counted_among_those_of_the_papers():
@@ -177,6 +186,6 @@ def test_a_pair_of_rows_counts_once():
         for run in cell.experiments:  # so that differences spread
             score = known[run.id].metrics["accuracy"] + run.seed * shift
             known[run.id] = attrs.evolve(known[run.id], metrics={"accuracy": score})
-    assert directions(known).to_dict("records") == [{"paper": "fedvck", "ordered": 1}]
+    assert directions(known).to_dict("records") == [{"paper": "fedvck", "ordered": 1, "seeds": 3}]
     said = headline(numbers(known), directions(known))
     assert "1 pairs of rows are compared: 1 are ordered as printed, 0 the other way" in said
