@@ -129,7 +129,7 @@ def gains_by_rule(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
     ruled = _ruled(runs).assign(seed=seeds).set_index(["column", "seed"])
     ours, theirs = (ruled[ruled["row"] == one].drop(columns="row") for one in (row, against))
     found = [
-        (column, rule, *interval(of[rule]), len(of))
+        (column, rule, *interval(of[rule].to_list()), len(of))
         for column, of in (ours - theirs).dropna().groupby(level="column", sort=False)
         for rule in of
     ]

@@ -40,7 +40,10 @@ def test_the_defaults_are_those_of_the_authors_code(name):
     )
 
 
-@pytest.mark.parametrize(("images", "loops"), [(1, (1, 1)), (10, (10, 50)), (50, (50, 10))])
+@pytest.mark.parametrize(
+    ("images", "loops"),
+    [(1, (1, 1)), (10, (10, 50)), (20, (20, 25)), (30, (30, 20)), (40, (40, 15)), (50, (50, 10))],
+)
 def test_how_often_images_and_network_take_turns(images, loops):
     matching = algorithms.create("dc", {"images_per_class": images}).settings.matching
     assert (matching.matches, matching.network_steps) == loops

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from core import algorithms
+from core.algorithms import desa as module
 from core.algorithms.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder, draw
 from core.condensation.problem import Draws
@@ -299,3 +300,39 @@ def test_it_beats_chance_on_digits():
         settings=ANCHORS | {"local_steps": 10, "batch_size": 32, "iterations": 50},
     )
     assert accuracy > 0.25  # chance is 0.10
+
+
+def test_anchors_are_matched_at_another_random_network_in_every_iteration(
+    task, clients, monkeypatch
+):
+    """And by the statistics of their own batch."""
+    seen, condense = [], module.condense
+    monkeypatch.setattr(
+        module, "condense", lambda problem, *rest: seen.append(problem) or condense(problem, *rest)
+    )
+    desa().anchors(clients, {}, Rng(3))
+    (problem,) = seen
+    assert problem.free
+    for number in (0, 1, 5):
+        problem.disturb(number)
+        fresh = task.new_model(Rng(3).at("network", number)).state_dict()
+        for name, value in problem.encoder.model.state_dict().items():
+            assert torch.equal(value, fresh[name])
+
+
+def test_outputs_are_those_of_the_last_round_on_the_anchors_of_today(task, clients):
+    algorithm, ledger = desa(), Ledger()
+    ledger.open_round()
+    state = algorithm.exchange(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
+
+    def after(state, *ids):
+        uploads = {k: Message(pack(task.new_model(Rng(k))), {"samples": 9}) for k in ids}
+        return algorithm.server_update(state, uploads, Rng(0))
+
+    def told(tensors):
+        return {name for name in tensors if name.startswith("outputs/")}
+
+    state = after(state, 0, 1)
+    assert told(state.tensors) == {"outputs/0", "outputs/1"}
+    assert told(after(state, 1, 2).tensors) == {"outputs/1", "outputs/2"}
+    assert not told(collect(state, {5: given([1, 4], 10)}))

@@ -227,3 +227,29 @@ def test_the_student_ends_with_the_weights_that_were_best(task, monkeypatch):
     assert len(looks) == 3  # five batches that helped, and ten that did not
     for name, value in pack(teacher).items():
         assert torch.equal(value, pack(student)[name]), name
+
+
+def test_images_kept_apart_go_with_their_own_answers(task, monkeypatch):
+    """Three of ten images are looked at, the others are learnt from, each beside its answer."""
+    images = torch.randint(0, 256, (10, 1, 8, 8), dtype=torch.uint8)
+    ensemble, seen = torch.arange(10.0)[:, None].expand(10, 10), []
+    monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given[2:4]))
+    monkeypatch.setattr(
+        feddf.FedDF,
+        "_divergence",
+        lambda self, outputs, wanted: seen.append(wanted) or torch.tensor(1.0),
+    )
+    settings = TINY.settings | {"patience": 1, "check_every": 1, "kept_apart": 0.3}
+    student = task.new_model(Rng(1))
+    algorithms.create("feddf", settings)._distil(task, student, images, ensemble, Rng(3))
+    (learnt, told), looked_at, *_ = seen
+    assert learnt.equal(images[3:]) and told.equal(ensemble[3:]) and looked_at.equal(ensemble[:3])
+
+
+def test_public_images_are_drawn_from_all_of_them():
+    images = torch.arange(100, dtype=torch.uint8)[:, None, None, None]
+    some = [public.drawn(images, 20, Rng(k), torch.device("cpu")).flatten() for k in (0, 1)]
+    assert all(len(one.unique()) == 20 and int(one.max()) >= 50 for one in some)
+    assert not some[0].equal(some[1])
+    every = public.drawn(images, None, Rng(0), torch.device("cpu"))
+    assert every.flatten().sort().values.equal(images.flatten())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.algorithms import fediod as module
 from core.algorithms.fediod import scores
 from core.algorithms.fediod.scores import ensemble_accuracy
 from core.algorithms.fediod.server import generator_from
@@ -317,3 +318,13 @@ def test_printed_and_released_values():
         "discriminator_width",
         *RELEASED,
     }
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_the_ensemble_is_tested_on_the_split_that_tests_the_student(task, monkeypatch, split):
+    seen = []
+    monkeypatch.setattr(
+        module, "ensemble_accuracy", lambda side, server, images: seen.append(images) or 0.5
+    )
+    list(rounds(attrs.evolve(TINY, rounds=1, evaluate_on=split), task=task))
+    assert len(seen) == 1 and seen[0] is getattr(task.dataset, split)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from core import distillation
 from core.algorithms.fediod import clients as clients_side
 from core.federation.tensors import take
 from core.models import Stacked
@@ -289,3 +290,16 @@ def test_clients_are_the_same_in_one_batched_program_and_one_by_one(task, client
     assert (
         apart.quantile(0.99) < 1e-4
     )  # Adam makes a gradient of rounding errors as large as any other
+
+
+def test_each_term_of_the_teachers_answers_has_its_factor(task, clients):
+    factors = {"confidence": 2.0, "uniqueness": 3.0, "balance": 5.0}
+    server, _ = play(task, clients, fediod(**factors), steps=0)
+    z = torch.randn(3, 8, 10, generator=torch.Generator().manual_seed(0))
+    q, pi = z.softmax(-1), server.weights
+    wanted = (
+        2 * distillation.confidence_loss(q, pi)
+        - 3 * distillation.jensen_shannon(q, pi).mean()
+        + 5 * distillation.balance_loss(q, pi)
+    )
+    torch.testing.assert_close(server.shaping(z), wanted)

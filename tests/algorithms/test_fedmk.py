@@ -1,5 +1,7 @@
 """FedMK's clients and its rounds: sharing, weights, what is sent, and whether it learns."""
 
+import statistics
+
 import attrs
 import pytest
 import torch
@@ -160,8 +162,11 @@ def test_it_beats_chance_on_digits():
         "real_batch": 32,
         "server_steps": 60,
     }
-    accuracy = accuracy_after(TINY, rounds=2, evaluate_every=2, settings=settings)
-    assert accuracy > 0.25  # chance is 0.10
+    found = [
+        accuracy_after(TINY, seed=seed, rounds=2, evaluate_every=2, settings=settings)
+        for seed in range(3)
+    ]
+    assert statistics.fmean(found) > 0.25  # chance is 0.10; single seeds lie 0.2 apart
 
 
 # --- Table 7

@@ -14,6 +14,7 @@ from core.data import Dataset, Split
 from core.errors import InputError
 from core.experiments import rounds
 from core.families import condensing
+from core.families.condensing import Knowledge
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
 from tests.algorithms.on_digits import on_digits
@@ -386,3 +387,14 @@ def test_without_replacement_selection_is_refused_as_it_plays_no_part(estimator)
     assert algorithms.create("fedvck", both).settings.wo_pw
     with pytest.raises(InputError, match="take 'fresh' ones"):
         algorithms.create("fedvck", both | {"batches": "sliding"})
+
+
+@pytest.mark.parametrize(("fading", "weight", "fade"), [(True, 0.05, 0.1), (False, 0.5, 1.0)])
+def test_the_contrast_of_a_round_has_the_weight_that_is_left(task, clients, fading, weight, fade):
+    """con_beta of 0.5: the second round begins with 0.05, where it fades."""
+    algorithm, ledger = fedvck(fading_contrast=fading, contrast=0.5), Ledger()
+    ledger.open_round()
+    state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
+    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    found = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5))
+    assert (found.weight, found.fade) == (pytest.approx(weight), fade)

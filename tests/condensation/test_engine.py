@@ -10,11 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.condensation import LatentStatistics
+from core.condensation.augment import augment
 from core.condensation.engine import _slots, condense, condensed_counts
 from core.condensation.problem import Condensation
 from core.errors import InputError
 from core.rng import Rng
-from tests.condensation.two_clients import GROUP, losses64, make, network, noise, running64
+from tests.condensation.two_clients import (
+    AUGMENTATION,
+    GROUP,
+    losses64,
+    make,
+    network,
+    noise,
+    prepare,
+    running64,
+)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +194,29 @@ def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
     other[~mine] *= 0.1
     beside, _ = condense(make(**changes), other, GROUP)
     torch.testing.assert_close(beside[mine], images[mine], rtol=0, atol=1e-5)
+
+
+def test_the_rounding_of_a_share_does_not_cost_an_image():
+    """0.07 of 100 is 7, but 7.000000000000001 in float64."""
+    counts = condensed_counts(torch.tensor([100, 101]), Condensation(share=0.07, min_images=1))
+    assert counts.tolist() == [7, 8]
+
+
+def test_condensed_images_are_augmented_as_the_real_ones():
+    """One step of siamese augmentation: the gradient of the linear MMD goes through the augmentation
+    of the image's group, the one that the real batch of that group had.
+    """
+    problem = make(network("none"), augmentation=AUGMENTATION, image_momentum=0.0)
+    images, trace = condense(problem, noise(), GROUP)
+    drawn, rows, real = problem.augmented(0), problem.rows("batch", 0), problem.real
+    start = noise().requires_grad_()
+    losses = []
+    for g in range(4):
+        batch, mine = rows[g], g == GROUP
+        seen = augment(prepare(real.images[batch]), drawn, torch.full((len(batch),), g))
+        shown = augment(start[mine], drawn, torch.full((int(mine.sum()),), g))
+        wanted, found = (problem.encoder.model.embed(one).mean(0) for one in (seen, shown))
+        losses.append((wanted - found).square().sum())
+    (slope,) = torch.autograd.grad(sum(losses), start)
+    torch.testing.assert_close(trace[0], torch.stack(losses).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(images, noise() - 0.5 * slope, rtol=1e-4, atol=1e-5)

@@ -221,3 +221,9 @@ def test_only_batch_normalisation_needs_a_batch_for_its_statistics(norm, batches
     features, statistics, _ = embed_all(problem, 0)
     assert len(seen) == batches and len(statistics.means) == 2 * batches
     assert len(features) == len(problem.real.images)
+
+
+def test_a_pool_holds_disturbed_weights_also_without_augmentation():
+    problem = make(estimator="expectation", pool=3, disturb=lambda step: None)
+    assert [problem.entry(step) for step in range(5)] == [0, 1, 2, 0, 1]
+    assert [make(estimator="expectation", pool=3).entry(step) for step in range(3)] == [0, 0, 0]

@@ -296,3 +296,13 @@ def test_matching_brings_gradients_closer_at_networks_that_were_not_seen():
 def test_bad_values_are_refused(more):
     with pytest.raises(InputError):
         GradientMatching(**more)
+
+
+def test_the_network_learns_before_every_match_but_the_first(monkeypatch):
+    """Three matches have two trainings between them, each from the weights of the one before."""
+    calls, trained = [], gradient._trained
+    monkeypatch.setattr(
+        gradient, "_trained", lambda *given: calls.append(given[3:]) or trained(*given)
+    )
+    match_gradients(problem(iterations=2, matches=3), start())
+    assert calls == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -170,3 +170,12 @@ def test_different_rows_are_the_group_pass_after_pass(sizes, count, seed):
         lowest = sorted(range(first, first + size), key=lambda i: float(keys[i]))
         assert row == [lowest[k % size] for k in range(count)]
         first += size
+
+
+def test_the_sum_over_many_groups_keeps_small_probabilities():
+    """Points a hundredth of a row above each edge: in float32 a sum near 10,000 knows no thousandth."""
+    group = torch.arange(10_000).repeat_interleave(20)
+    probabilities = selection_probabilities(torch.ones(len(group)), group, 10_000)
+    points = ((torch.arange(20) + 0.01) / 20).expand(10_000, -1)
+    rows = draw(probabilities, group, 10_000, points)
+    assert torch.equal(rows.flatten(), torch.arange(len(group)))

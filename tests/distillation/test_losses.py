@@ -168,3 +168,18 @@ def test_losses_are_computed_in_float32_under_autocast():
         assert kd.jensen_shannon(half.softmax(-1), tensor(PI)).dtype == torch.float32
         assert kd.mimic_loss(half[0], half[1]).dtype == torch.float32
         assert kd.mimic_loss(half[0], half[1], 1.0).dtype == torch.float32
+
+
+def test_the_released_divergence_cuts_off_the_mean_after_it_is_taken():
+    """Teachers that are sure: (1, 0) and (0, 1) have the mean (0.5, 0.5); (1, 0) twice the mean (1, 0),
+    of which (0.99, 0.01) is left on both sides.
+    """
+    q = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [1.0, 0.0]]])
+
+    def kl(p, r):
+        return sum(a * math.log(a / b) for a, b in zip(p, r, strict=True))
+
+    # means (1/3, 2/3) and (5/6, 1/6)
+    first = np.mean([kl((1 / 3, 2 / 3), r) for r in ((0.99, 0.01), (0.01, 0.99), (0.01, 0.99))])
+    second = np.mean([kl((5 / 6, 1 / 6), r) for r in ((0.99, 0.01), (0.5, 0.5), (0.99, 0.01))])
+    assert kd.reversed_divergence(q).tolist() == pytest.approx([first, second], rel=1e-5)

@@ -116,3 +116,13 @@ def test_an_audit_of_what_is_no_number_or_of_equal_canaries_is_refused():
             audited_epsilon(lambda answer, generator: answer, same, 1, 40, 1e-5, Rng(0))
     with pytest.raises(InputError, match="delta"):
         gaussian_epsilon(1.0, 0.0)
+
+
+def test_a_release_that_says_nothing_proves_nothing():
+    """All games end on the threshold."""
+
+    def silent(answer: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        return torch.zeros_like(answer)
+
+    opposite = torch.ones(4, 6, dtype=torch.float64), -torch.ones(4, 6, dtype=torch.float64)
+    assert audited_epsilon(silent, opposite, 3, 100, 1e-5, Rng(7)) == 0

@@ -195,3 +195,8 @@ def test_a_budget_that_no_noise_meets_is_refused():
     pytest.importorskip("opacus")
     with pytest.raises(InputError, match="no noise meets"):
         noise_multiplier(1e-8, 1e-9, 1.0, 10**6)
+
+
+def test_a_budget_that_is_spent_to_the_digit_is_affordable():
+    epsilon = spent_epsilon(2.0, 1.0, 5, 1e-5)
+    assert affordable_steps(epsilon, 1e-5, 2.0, 1.0, 20) == 5

@@ -17,6 +17,7 @@ from core.privacy.leakage import (
     gradients_of_step,
     nearness,
     revealed_labels,
+    search_images,
     similarity,
 )
 from core.rng import Rng
@@ -212,3 +213,17 @@ def test_nearness_asks_for_as_many_of_each():
         nearness((copies, labels), (private[:50], labels[:50]), (others, labels))
     with pytest.raises(InputError, match="no image has a class"):
         nearness((copies, labels + 5), (private, labels), (others, labels))
+
+
+def test_the_best_iteration_is_kept_not_the_last():
+    """A distance that grows with every look at it."""
+    sought, seen = [torch.tensor([3.0], requires_grad=True)], []
+
+    def distance():
+        seen.append((float(sought[0].detach()), len(seen)))
+        return (sought[0] - 1).square().sum() + 100.0 * len(seen)
+
+    best, history = search_images(distance, sought, DeepLeakage(iterations=4, inner=1, lr=0.1))
+    assert history.argmin() == 0 and len(history) == 4
+    assert float(best[0]) == pytest.approx(3 - 0.1 * min(1.0, 1 / 4) * 4, abs=1e-5)
+    assert float(best[0]) != pytest.approx(float(sought[0].detach()))

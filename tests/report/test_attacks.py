@@ -82,7 +82,7 @@ def test_words_say_what_each_kind_of_upload_gives_away():
     some = runs(("A", 0.6, "parameters"), ("B", 0.7, "parameters"), ("C", 0.52, "images"))
     text = attack_in_words(attack_frame(some), 10)
     assert text.startswith("3 of 10 methods are measured (seeds: 1).")
-    assert "Where models went up, the mean area is between 0.600 and 0.700 and 0.10% of" in text
+    assert "Where models went up, the mean area is between 0.600 and 0.700 and 2.00% of" in text
     assert "Where images went up, the mean area is 0.520 and" in text
     chance = defence_by_chance([50])["mia_auc_mean"]
     assert text.endswith(f"knows nothing has a mean area of {chance:.3f}.")

@@ -219,3 +219,25 @@ def test_a_reader_may_ask_how_many_seeds_a_spread_needs():
     assert found[["deviation", "true gap", "seeds"]].values.tolist() == [[3, 0, 3], [3, 0, 30]]
     few, many = found["equivalent"]
     assert few < 0.1 and many > 0.3
+
+
+def test_a_printed_deviation_is_that_of_three_runs():
+    """Without a spread of ours the standard error is 3 / sqrt(3), with two degrees of freedom."""
+    error, freedom = Comparison(0.0, 0.0, 5, 0.0, 3.0, 1.0).error
+    assert (float(error), float(freedom)) == pytest.approx((math.sqrt(3), 2))
+
+
+def test_the_interval_of_tau_is_over_seeds_and_has_95_percent():
+    """Of three rows: four seeds as printed, four with one pair the other way round: 2/3 ± 0.298."""
+    found = np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]] * 4)
+    taus = [1.0, 1 / 3] * 4
+    ends = stats.t.interval(0.95, 7, np.mean(taus), stats.sem(taus))
+    assert kendall([1.0, 2.0, 3.0], found) == pytest.approx((2 / 3, *ends))
+
+
+def test_a_pair_that_is_printed_as_far_apart_as_the_noise_does_not_count():
+    assert kendall([1.0, 2.0, 9.0], np.array([[2.0, 1.0, 3.0]]), noise=1.0)[0] == 1.0
+
+
+def test_seeds_that_would_decide_are_more_than_those_at_hand():
+    assert Comparison(0.0, 0.1, 3, 0.0, 0.1, 2.0).seeds_to_decide() == 4

@@ -19,6 +19,7 @@ from core.report.verdict import (
     compare,
     in_printed_unit,
     judge,
+    margin,
     measured,
     values,
 )
@@ -316,3 +317,15 @@ def test_the_reference_table_is_measured_but_not_compared():
     first, second, *_ = judge(cells, known)
     assert (first.verdict, first.seeds, first.mean) == ("not compared", 3, 50.0)
     assert second == Judgement("pending")
+
+
+def test_the_interval_of_a_direction_has_90_percent():
+    """Three differences 1 - s, 1, 1 + s: 1 ± 2.920 s / sqrt(3) is above 0 up to s = 0.593."""
+    printed = {"a": 1.0, "b": 2.0}
+    for spread, side in ((0.58, 1), (0.60, 0)):
+        found = rows(a=[0.0, 0.0, 0.0], b=[1 - spread, 1.0, 1 + spread])
+        assert agreement(printed, found, PAIRS) == (side, 0, 1)
+
+
+def test_the_margin_of_a_negative_number_is_not_negative():
+    assert margin(-10.0, "score") == margin(10.0, "score") == pytest.approx(0.2)

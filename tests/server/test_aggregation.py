@@ -42,3 +42,8 @@ def test_low_precision_is_summed_in_float32_and_keeps_its_type():
 def test_impossible_averages_are_refused(uploads, weights):
     with pytest.raises(InputError):
         weighted_average(uploads, weights)
+
+
+def test_a_negative_weight_is_refused():
+    with pytest.raises(InputError, match="negative"):
+        weighted_average([{"w": torch.ones(1)}] * 2, [3, -1])

@@ -119,3 +119,16 @@ def test_what_is_sent_beside_a_model_has_a_norm_of_its_own():
     found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
     assert float(found["parameters/w"]) == pytest.approx((1 + 2 + 2) / 3)
     assert float(found["control/w"]) == pytest.approx((400 + 400 + 200) / 3)
+
+
+def test_clipped_updates_are_weighed_by_samples():
+    """Updates of 1, 2 and 100 for 1, 2 and 5 samples: (1 * 1 + 2 * 2 + 5 * 2) / 8."""
+    uploads = [{"w": torch.tensor([move])} for move in (1.0, 2.0, 100.0)]
+    found = combined(uploads, [1, 2, 5], {}, rule("norm_clipping"))
+    assert float(found["w"]) == pytest.approx(15 / 8)
+
+
+def test_statistics_of_one_of_several_networks_are_statistics_too():
+    uploads = [{"generator/buffers/mean": torch.tensor([x])} for x in (1.0, 2.0, 9.0)]
+    found = combined(uploads, [1, 1, 1], {}, rule("norm_clipping"))
+    assert float(found["generator/buffers/mean"]) == 2.0
