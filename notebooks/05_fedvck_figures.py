@@ -27,11 +27,14 @@ profile = "quick"
 import pandas as pd
 import torch
 
+from core.checks import check_whole
 from core.report import lines, show, source
 from core.report.knowledge import adjacent_mmd
 from core.report.lesson import SMALL, Lesson, condensed, trained
 from core.report.texts import Markdown
 from core.rng import Rng
+
+check_whole("rounds", rounds, 2)
 
 lesson = Lesson(
     profile,

@@ -186,7 +186,9 @@ pd.Series(
         "bytes sent": sent.numel(),
         "pixels beyond black and white (%)": 100
         * (~inside).float().mean().item(),
-        "largest error of the others (grey levels)": error[inside].max().item(),
+        "largest error of the others (grey levels)": (
+            error[inside].max().item() if inside.any() else float("nan")
+        ),
         "accuracy before the wire (%)": before["accuracy (%)"],
         "std between networks, before": before["std"],
         "accuracy after the wire (%)": after["accuracy (%)"],

@@ -260,14 +260,16 @@ show(
 
 # %% tags=["hide-input"]
 ends = trace.iloc[settings.horizon - 1 :: settings.horizon]
-fell = (ends.iloc[-1] < ends.iloc[0]).sum()
-Markdown(
-    f"A horizon has {settings.horizon} iterations. At the end of the last one "
-    f"the loss is lower than at the end of the first for {fell} of "
-    f"{len(members)} clients."
-    if len(ends) > 1
-    else "There is one horizon only."
-)
+said = f"A horizon has {settings.horizon} iterations. "
+if len(ends) > 1:
+    fell = (ends.iloc[-1] < ends.iloc[0]).sum()
+    said += (
+        "At the end of the last one the loss is lower than at the end of the "
+        f"first for {fell} of {len(members)} clients."
+    )
+else:
+    said += "There are less than two here, so nothing can be compared."
+Markdown(said)
 
 # %% [markdown]
 # What are the images worth? For every client a network takes as many steps as a horizon has from the received model:

@@ -32,6 +32,7 @@ import torch
 from IPython.display import display
 
 from core import models
+from core.checks import check_whole
 from core.condensation import shift
 from core.report import image_rows, show, table
 from core.report.lesson import Lesson, clients_apart, share_right
@@ -39,6 +40,7 @@ from core.report.results import gains
 from core.report.texts import Markdown
 from core.rng import Rng
 
+check_whole("clients", clients, 2)
 best = None if shown == "best" else shown
 lesson = Lesson(
     profile,

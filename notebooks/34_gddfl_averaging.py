@@ -21,6 +21,7 @@ example_alarms = 0.2
 import pandas as pd
 from IPython.display import display
 
+from core.checks import check_number
 from core.data import isic
 from core.metrics import averaging
 from core.report import table_frame
@@ -33,6 +34,8 @@ from core.report.texts import Markdown
 # others.
 
 # %% tags=["hide-input"]
+check_number("example_hits", example_hits, 0, 1)
+check_number("example_alarms", example_alarms, 0, 1)
 images, malignant = isic.OFFICIAL
 tested = 3_314  # Section 3.1
 positives = round(tested * malignant / images)

@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 
 from core.algorithms import find
+from core.checks import check_whole
 from core.privacy.audit import audited_epsilon, gaussian_epsilon
 from core.privacy.differential import (
     clip_and_noise,
@@ -38,6 +39,8 @@ from core.privacy.differential import (
 from core.report import lines, show, source
 from core.report.taught import ADVERSARIAL, small_lesson
 from core.rng import Rng
+
+check_whole("games", games, 20)
 
 Settings = find("fediod").Settings
 delta = Settings().delta

@@ -28,6 +28,7 @@ import pandas as pd
 import torch
 
 from core import distillation
+from core.checks import check_whole
 from core.experiments import TableSpec
 from core.metrics import image_quality
 from core.metrics.image_quality import (
@@ -48,6 +49,8 @@ from core.report.results import filled
 from core.report.taught import ADVERSARIAL, small_lesson
 from core.report.texts import Markdown
 from core.rng import Rng
+
+check_whole("attacked", attacked, 2)
 
 best = None if shown == "best" else shown
 lesson = small_lesson(

@@ -99,12 +99,27 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
         print(f"{verdict}: {MEANINGS[verdict]}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
+    if also is not None:
+        _say_where_none_counts(also, spec)
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
     waiting = found[(found.verdict == "pending") | begun]
     if len(waiting):
         print(_first_of(waiting, spec, known))
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
+
+
+def _say_where_none_counts(folder: Path, spec: Any) -> None:
+    """Say where none of a folder's records is of a table."""
+    from core.experiments.importing import records_below
+
+    mine = [record.experiment for record in records_below(folder)]
+    cells = (cell for profile in {one.profile for one in mine} for cell in spec.cells(profile))
+    if not {one.id for one in mine} & {run.id for cell in cells for run in cell.experiments}:
+        print(
+            f"none of the {len(mine)} records below {folder} is of this table; "
+            f"`python -m core runs {folder}` shows them"
+        )
 
 
 def _no_cell(paper: str, number: str) -> None:

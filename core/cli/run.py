@@ -121,6 +121,19 @@ def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
             )
 
 
+def _say_where_it_rests(experiment: Any) -> None:
+    """Say that a method which communicates once does nothing in further rounds."""
+    from core.algorithms import find
+    from core.families.one_shot import OneShot
+
+    if experiment.rounds > 1 and issubclass(find(experiment.algorithm), OneShot):
+        print(
+            f"{experiment.algorithm} communicates once: it rests after the first of "
+            f"{experiment.rounds} rounds; --rounds 1 is enough",
+            file=sys.stderr,
+        )
+
+
 def _split_file(text: str) -> str:
     """The path of a split file: in the working folder, else in the data folder. Raises InputError
     where it is in neither; a file of the authors', below `splits`, is missed later, with the advice.
@@ -349,6 +362,7 @@ def _measure(
     runtime, added, failed, done = Runtime.choose(**how), False, [], []
     paper = cell.paper if cell else ADHOC
     stale = _by_other_code(paper)
+    _say_where_it_rests(experiments[0])
     for experiment in experiments:
         try:
             record, path, computed = queue.measure(

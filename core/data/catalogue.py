@@ -29,8 +29,8 @@ from core.errors import InputError
 Files = tuple[str, ...]
 
 HAM10000_BY_HAND = (
-    "pack the images of doi:10.7910/DVN/DBW86T into ham10000_64.npz, as the "
-    "module core.data.npz describes"
+    "scale the images of doi:10.7910/DVN/DBW86T to 64x64 and save them as ham10000_64.npz, in "
+    "MedMNIST's layout (train_images, train_labels, test_images, ..., and train_centre)"
 )
 
 

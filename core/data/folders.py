@@ -62,8 +62,10 @@ def from_folders(folder: Path, size: int | None = None) -> dict[str, np.ndarray]
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The image files of each class."""
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    """The image files of each class; hidden folders, such as Jupyter makes, are none."""
+    classes = sorted(
+        entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
     return {
         entry.name: sorted(path for path in entry.iterdir() if path.suffix.lower() in ENDINGS)
         for entry in classes

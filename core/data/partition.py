@@ -104,7 +104,8 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
         )
     if clients * classes_per_client < len(present):
         raise InputError(
-            f"{clients} clients with {classes_per_client} classes each cannot hold all {len(present)} classes"
+            f"{clients} clients with classes_per_client={classes_per_client} cannot hold all "
+            f"{len(present)} classes; together they must have that many: more clients, or more classes each"
         )
     rng = Rng(seed).at("partition", "pathological").numpy()
     owners: list[list[int]] = [[] for _ in present]

@@ -71,6 +71,8 @@ class Runtime:
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device.lower() == "gpu":
+            raise InputError("a GPU is named cuda here: --device cuda")
         if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
             raise unknown("device", device, ("auto", "cpu", "cuda", "cuda:0"))
         if device.startswith("cuda") and not torch.cuda.is_available():

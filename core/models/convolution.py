@@ -65,12 +65,7 @@ def convolve(layer: nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
     if few and images.requires_grad and images.dtype == torch.float32:
         return _FewChannels.apply(images, layer.weight, layer.bias, padding, 1)
     precision = _precision()
-    way: type[_Convolution] | None = None
-    if _can_filter(layer) and _pays(layer, images, precision):
-        way = _MinimalFilter
-    elif precision == torch.bfloat16 and layer.weight.requires_grad and _fills_tiles(layer):
-        way = _Tiles
-    if way is not None:
+    if way := _way(layer, images, precision):
         maps = images.to(precision)
         return way.apply(maps, layer.weight, layer.bias, padding, layer.groups)
     if padding == layer.padding[0]:
@@ -108,6 +103,15 @@ def _plain(layer: nn.Conv2d, images: torch.Tensor) -> bool:
         and images.shape[1:2] == (layer.in_channels,)
         and layer.weight.shape == shape
     )
+
+
+def _way(layer: nn.Conv2d, maps: torch.Tensor, precision: torch.dtype) -> type[_Convolution] | None:
+    """What is faster for a layer of many channels than PyTorch's kernels, or None."""
+    if _can_filter(layer) and _pays(layer, maps, precision):
+        return _MinimalFilter
+    if precision == torch.bfloat16 and layer.weight.requires_grad and _fills_tiles(layer):
+        return _Tiles
+    return None
 
 
 def _can_filter(layer: nn.Conv2d) -> bool:

@@ -192,8 +192,9 @@ def noisy_votes(
             and the SUM over clients carries it all: the guarantee is for those who see the sum
             (secure aggregation), not for one upload.
 
-    Returns (N, C) in the dtype that came in. Raises InputError for a bad multiplier.
+    Returns (N, C) in the dtype that came in. Raises InputError for a bad multiplier or no sharers.
     """
+    check_whole("sharers", sharers, 1)
     sensitivity = math.sqrt(2 * len(votes))
     return with_noise(votes, sensitivity / math.sqrt(sharers), noise_multiplier, generator)
 

@@ -50,7 +50,9 @@ def needed(name: str) -> Any:
 
 
 def find(path: str | Path) -> Path:
-    """The file of a notebook given by its path or by its bare name, for example "00_quickstart"."""
+    """The file of a notebook given by its path, by its bare name, for example "00_quickstart", or by its
+    number.
+    """
     path = Path(path)
     if path.is_file() and path.suffix in (".py", ".ipynb"):
         return path
@@ -58,7 +60,10 @@ def find(path: str | Path) -> Path:
         raise InputError(f"a notebook ends in .py or .ipynb, unlike {path}")
     if path.parent == Path() and (NOTEBOOKS / f"{path.stem}.py").is_file():
         return NOTEBOOKS / f"{path.stem}.py"
-    raise unknown("notebook", str(path), (file.stem for file in NOTEBOOKS.glob("*.py")))
+    names = [file.stem for file in NOTEBOOKS.glob("*.py")]
+    if len(begin := [name for name in names if name.startswith(f"{path}_")]) == 1:
+        return NOTEBOOKS / f"{begin[0]}.py"
+    raise unknown("notebook", str(path), names)
 
 
 def chapters() -> list[str]:

@@ -18,6 +18,8 @@ from core.report.verdict import MB, differences
 
 #: what tells runs apart in every such table; all else stands there where it differs between runs
 ALWAYS = ("algorithm", "dataset", "split", "profile")
+#: columns of what came out
+MEASURED = ("seeds", "metric", "mean", "std", "MB", "core seconds")
 #: options that `split_in_words` tells already
 IN_WORDS = {("split", name) for name in ("name", "alpha", "classes_per_client")}
 
@@ -46,9 +48,7 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
     # as objects: where an algorithm lacks a setting, pandas would make fractions of whole numbers
     rows = pd.DataFrame([dict(_told(record)) for record in measured], dtype=object)
     if rows.empty:
-        return pd.DataFrame(
-            columns=[*ALWAYS, "seeds", "metric", "mean", "std", "MB", "core seconds"]
-        )
+        return pd.DataFrame(columns=[*ALWAYS, *MEASURED])
     numbers = ["value", "MB", "core seconds"]
     rows[numbers] = rows[numbers].astype(float)
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
@@ -94,7 +94,8 @@ def _named(summary: pd.DataFrame, against: str) -> pd.Series:
         name, equals, value = part.partition("=")
         name, value = (name, value) if equals else ("algorithm", name)
         if name not in summary:
-            raise unknown("column of these runs", name, map(str, summary))
+            differ = (str(one) for one in summary if one not in MEASURED)
+            raise unknown("setting in which these runs differ", name, differ)
         fits &= summary[name].map(lambda one: _text(one) == value)  # noqa: B023
     if not fits.any():
         names = [part.partition("=")[0] if "=" in part else "algorithm" for part in parts]

@@ -81,6 +81,12 @@ def test_what_is_missing_is_said(tmp_path):
         data.convert("mnist", tmp_path / "fine", tmp_path)
 
 
+def test_hidden_folders_are_no_classes(tmp_path):
+    painted(tmp_path / "pets", np.full((9, 9), 9, np.uint8))
+    (tmp_path / "pets" / "train" / ".ipynb_checkpoints").mkdir()
+    assert loaded(tmp_path / "pets", tmp_path).classes == ("cat", "dog")
+
+
 def test_the_command_makes_a_set_that_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
     rng = np.random.default_rng(0)

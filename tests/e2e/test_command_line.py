@@ -13,11 +13,12 @@ import torch
 
 from core.__main__ import main
 from core.cli.pending import _run_pending
+from core.errors import InputError
 from core.experiments import TableSpec, queue, records
 from core.experiments.record import REPOSITORY
 from core.federation import Runtime
 from core.files import alone
-from core.report import table_frame
+from core.report import notebooks, table_frame
 from tests.data import layouts
 
 RUN = (
@@ -220,6 +221,33 @@ def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_pat
     other.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
     assert main(["table", "fedmk/1", "--records", str(tmp_path)]) == 2
     assert "measured on other data" in capsys.readouterr().err
+
+
+def test_own_records_of_another_table_are_told(capsys, tmp_path):
+    some = next(one for one in records().values() if one.experiment.dataset == "mnist")
+    some.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
+    assert main(["table", "gddfl/starts", "--records", str(tmp_path)]) == 0
+    assert "none of the 1 records below" in capsys.readouterr().out
+
+
+def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
+    run = ("run", "--algorithm", "random_selection", "--profile", "quick", "--clients", "2")
+    more = ("--set", "server_epochs=1", "--model-set", "width=4", "--out", str(tmp_path))
+    assert main([*run, *more, "--rounds", "3", "--device", "cpu"]) == 0
+    assert "communicates once: it rests after the first of 3 rounds" in capsys.readouterr().err
+    assert main([*run, *more, "--rounds", "1", "--device", "cpu"]) == 0
+    assert "communicates once" not in capsys.readouterr().err
+
+
+def test_a_gpu_is_named_as_it_is_called_here(capsys, tmp_path):
+    assert main([*RUN[:-1], "gpu", "--out", str(tmp_path)]) == 2
+    assert "--device cuda" in capsys.readouterr().err
+
+
+def test_a_page_is_found_by_its_number():
+    assert notebooks.find("28").stem == "28_fedmk_rules"
+    with pytest.raises(InputError, match="no notebook named '2'"):
+        notebooks.find("2")
 
 
 def test_a_number_is_led_back_to_its_records(capsys):

@@ -23,6 +23,7 @@ from core.report.results import (
     filled,
     gains,
     gains_by_round,
+    gains_by_rule,
     leads,
     megabytes_to,
     readings_beside,
@@ -239,6 +240,32 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
     kept.experiment = attrs.evolve(run, algorithm="fedensemble", settings={})
     (after,) = reporting_rules(one)["five best, tested before training"]
     assert after == pytest.approx((90 + 80 + 70 + 60 + 50) / 5)
+
+
+def test_gains_by_rule_pair_the_seeds_that_both_have():
+    """Over two seeds A ends 10 and 20 points above B, and is 30 and 20 below it at its best."""
+    of = {
+        ("A", 0): (50, 60),
+        ("A", 1): (50, 70),
+        ("A", 2): (0, 1),
+        ("B", 0): (90, 50),
+        ("B", 1): (90, 50),
+    }
+    runs = []
+    for (row, seed), scores in of.items():
+        run = TableSpec.find("fedmk", 1).cells("paper")[0].experiments[0]
+        kept = record(attrs.evolve(run, seed=seed))
+        kept.rounds = [
+            {**kept.rounds[0], "round": number, "metrics": {"accuracy": score / 100}}
+            for number, score in enumerate(scores, 1)
+        ]
+        runs.append({"column": "x", "row": row, "profile": "paper", "record": kept})
+    found = gains_by_rule(pd.DataFrame(runs), "A", "B").set_index("rule")
+    assert set(found["seeds"]) == {2}
+    assert found.loc["last", "gain"] == pytest.approx(15)
+    assert found.loc["best", "gain"] == pytest.approx(-25)
+    # t of one degree of freedom: 6.31 times 5
+    assert found.loc["last", "high"] == pytest.approx(15 + 6.314 * 5, abs=0.1)
 
 
 def test_runs_that_stop_early_do_not_stand_under_a_heading_of_more_rounds():
