@@ -66,7 +66,7 @@ def test_wrong_requests(name, size, message, tmp_path):
         ("imagenette_64", "imagenette_64.npz", "python -m core data get imagenette"),
         ("octmnist", "octmnist.npz", "python -m core data get octmnist"),
         ("octmnist_224", "octmnist_224.npz", "python -m core data get octmnist_224"),
-        ("ham10000_64", "ham10000_64.npz", "pack the images of doi:10.7910/DVN/DBW86T"),
+        ("ham10000_64", "ham10000_64.npz", "scale the images of doi:10.7910/DVN/DBW86T"),
     ],
 )
 def test_missing_sets_say_where_and_how(name, looked_for, command, tmp_path):

@@ -56,7 +56,7 @@ def test_a_file_without_melanoma_is_refused(tmp_path):
 
 
 def test_both_names_come_from_one_file(tmp_path):
-    with pytest.raises(InputError, match=r"no ham10000_64\.npz.*pack the images"):
+    with pytest.raises(InputError, match=r"no ham10000_64\.npz.*scale the images"):
         load("ham10000_melanoma_64", tmp_path)
     write(tmp_path)
     here = {info.name for info in available(tmp_path) if info.present}
