@@ -204,8 +204,8 @@ Markdown(
 Markdown("> " + TableSpec.find("fedmk", "protocol").note)
 
 # %% [markdown]
-# The rule also decides who leads. By how many points rivals are ahead of FedMK on MNIST, seed by seed, with 90%
-# intervals; *FedGen, its code* has that code's losses for the generator, and *tuned* a rate that was chosen on
+# The rule also decides who leads. By how many points rivals are ahead of FedMK on MNIST, seed by seed, ± to the ends of
+# a 90% interval; *FedGen, its code* has that code's losses for the generator, and *tuned* a rate that was chosen on
 # validation data:
 
 # %% tags=["hide-input"]
@@ -223,8 +223,7 @@ led = pd.concat(
 ).query("seeds > 1")
 led["rule"] = led["rule"].replace(short)
 led["lead"] = [
-    f"{of.gain:+.1f} ({of.low:+.1f} to {of.high:+.1f})"
-    for of in led.itertuples()
+    f"{of.gain:+.1f} ± {of.high - of.gain:.1f}" for of in led.itertuples()
 ]
 spread = led.reset_index().pivot(
     index=["rival", "column", "seeds"], columns="rule", values="lead"
