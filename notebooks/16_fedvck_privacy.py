@@ -192,12 +192,12 @@ for name, outcome in found.items():
     together = outcome.together()
     wrong, right = membership.roc(together.online, together.member)
     for rate in (0.01, 0.1):
-        most = wrong[wrong <= rate].max(), right[wrong <= rate].max()
+        accused, known = (one[wrong <= rate].max() for one in (wrong, right))
         rates[name, f"{rate:.0%}"] = {
-            "others accused": most[0],
-            "members found": most[1],
-            "precision, balanced": membership.precision(*most[::-1], 0.5),
-            "precision, one in ten": membership.precision(*most[::-1], 0.1),
+            "others accused": accused,
+            "members found": known,
+            "precision, balanced": membership.precision(known, accused, 0.5),
+            "precision, one in ten": membership.precision(known, accused, 0.1),
         }
 pd.DataFrame(rates).T.rename_axis(["method", "at most"]).round(3)
 

@@ -260,15 +260,13 @@ show(
 
 # %% tags=["hide-input"]
 ends = trace.iloc[settings.horizon - 1 :: settings.horizon]
-said = f"A horizon has {settings.horizon} iterations. "
+said = "There are fewer than two horizons: nothing to compare."
 if len(ends) > 1:
     fell = (ends.iloc[-1] < ends.iloc[0]).sum()
-    said += (
-        "At the end of the last one the loss is lower than at the end of the "
-        f"first for {fell} of {len(members)} clients."
+    said = (
+        f"{fell} of {len(members)} clients end their last horizon of "
+        f"{settings.horizon} iterations with a lower loss than the first."
     )
-else:
-    said += "There are less than two here, so nothing can be compared."
 Markdown(said)
 
 # %% [markdown]

@@ -109,9 +109,8 @@ Markdown(
 # the same runs looks better than it is. The rule allows for that choice, the interval does not.
 #
 # *What no interval has.* They are over seeds only. The test images are the same for all seeds, 156 of them in BreastMNIST,
-# where the area under the curve of one method alone has a standard error of some four points (Hanley and McNeil), and
-# FedVCK's splits of CIFAR-10 are one file. So a verdict that rests on BreastMNIST, as two of GDD-FL's do, is one on
-# these images.
+# too few for an area under the curve to be known to a point, and FedVCK's splits of CIFAR-10 are one file. So a verdict
+# that rests on BreastMNIST is one on these images.
 #
 # *What counts.* Rows and columns that the paper does not have do not count, unless the claim is ours. Of GDD-FL, whose
 # data are not at hand, those of both stand-ins count. A claim to be *competitive* may be as far behind as the paper's own
@@ -235,7 +234,8 @@ claims_table("fediod")
 # :class: dropdown
 #
 # None fits as it is: `ahead` compares means, not spreads. The values are there (`values` of the two rows, Table 6), so
-# a ratio of variances with its F interval would do, a little too wide because the runs share seeds. The ends of its 90% interval lie a factor below and above the ratio,
-# the 95% quantile of F, which depends on the seeds alone: 19 with three of each row, 6.4 with five, 3.2 with ten. Unless
-# the measured ratio is further from 1 than that, the honest entry is `open`, with the number of seeds that it needs.
+# a ratio of variances with its F interval would do, a little too wide because the runs share seeds. The ends of its 90%
+# interval lie a factor below and above the ratio, the 95% quantile of F, which depends on the seeds alone: 19 with three
+# of each row, 6.4 with five, 3.2 with ten. Unless the measured ratio is further from 1 than that, the honest entry is
+# `open`, with the number of seeds that it needs.
 # ```

@@ -220,8 +220,8 @@ table("fedvck", "medical", size)
 # ## Take away
 #
 # - A printed accuracy can be reached and the printed lead not: the lead also depends on what the rivals are given.
-# - FedVCK's accuracy hardly falls from 0.05 to 0.02, as the paper says of it. That FedAvg's falls more, as it also says,
-#   three seeds neither show nor refute.
+# - FedVCK's accuracy hardly falls from 0.05 to 0.02, as the paper says of it. Whether FedAvg's falls more, as it also
+#   says, hangs on how far its seeds lie apart.
 # - A reading that was chosen by one column is tested by another.
 # - Where seeds differ by many points, as FedAvg's do here, three of them say little about a lead.
 #

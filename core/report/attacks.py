@@ -127,7 +127,8 @@ def attack_in_words(frame: pd.DataFrame, wanted: int) -> str:
             f"accused, {_between(of['TPR at 0.1%'], '{:.2f}%')} at 0.1%."
         )
     said.append(
-        "Of fewer than a thousand others 0.1% is nobody: that rate is then the place of a single image."
+        "Of fewer than a thousand others 0.1% is nobody: what is found then hangs on one image, the one "
+        "among the others that looks most like a member."
     )
     said.append(f"An attack that knows nothing has a mean area of {chance:.3f}.")
     more = int((frame["offline"] > frame["online"]).sum())

@@ -64,8 +64,8 @@ def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = N
     return text + (
         f"{sides.sum():,} pairs of rows are compared: {sides.get(1, 0):,} are ordered as printed, "
         f"{sides.get(-1, 0):,} the other way round, by intervals of 90%; of {sides.get(0, 0):,} that is "
-        f"not sure. If all methods were equal some {decided // 20:,} each way would be expected; as pairs "
-        "share runs it may well be half or twice as many."
+        f"not sure. If all methods were equal some {decided // 20:,} each way would be expected, and as "
+        "pairs share runs it may well be more, or fewer."
     )
 
 
@@ -83,7 +83,7 @@ def _results(rows: pd.DataFrame) -> str:
     if len(whose) == 1:
         text += f". All are of {whose.index[0]}'s tables"
     else:
-        text += f". Of {' and '.join(f'{name} {n:,}' for name, n in whose.items())}"
+        text += f" ({', '.join(f'{n:,} of {name}' for name, n in whose.items())})"
     if len(apart):
         own = apart[apart["own"].astype(bool)]
         above, below = (others["difference"] > 0).sum(), (own["difference"] < 0).sum()

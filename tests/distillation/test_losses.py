@@ -171,8 +171,8 @@ def test_losses_are_computed_in_float32_under_autocast():
 
 
 def test_the_released_divergence_cuts_off_the_mean_after_it_is_taken():
-    """Teachers that are sure: (1, 0) and (0, 1) have the mean (0.5, 0.5); (1, 0) twice the mean (1, 0),
-    of which (0.99, 0.01) is left on both sides.
+    """Three teachers and two images: each teacher's answer is cut off, and so is their mean, which no
+    cut reaches here.
     """
     q = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [1.0, 0.0]]])
 

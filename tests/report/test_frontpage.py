@@ -72,7 +72,7 @@ def test_that_all_results_are_of_one_papers_tables_is_said(papers, told):
         {"paper": papers, "own": True, "kind": "results", "budget": FULL, "verdict": "different"}
     ).assign(difference=-1.0)
     assert ("All are of FedMK's tables" in headline(rows)) == told
-    assert ("Of FedMK 1 and FedIOD 1" in headline(rows)) != told
+    assert ("(1 of FedMK, 1 of FedIOD)" in headline(rows)) != told
 
 
 def test_pairs_of_one_seed_count_for_none_that_chance_decides():
