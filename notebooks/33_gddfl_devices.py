@@ -10,8 +10,7 @@
 # gallery in the manner of the paper's Figure 2.
 #
 # All clients have the same mix of classes here, so that they differ in their devices only. The run is nearly that of
-# [the lesson](30_gddfl), with fewer iterations and more epochs on the server. `shown` is the profile that the tables
-# show.
+# [the lesson](30_gddfl), with fewer iterations and more epochs on the server. `shown` is the profile of the tables.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -176,8 +175,7 @@ Markdown(
 # are in colour, and in the natural partition each client is one of four centres. So if the shift helps, it should help
 # in the last column. At the profile `laptop` images are moved 60 times here, and 300 times in the table of the
 # [results](32_gddfl_results), so the same method has other numbers there, and the order of GDD-FL and DM can be another.
-# After 60 moves the AUCs of the natural partition are near a guess, and seeds spread widely: they cannot show yet
-# whether the shift helps.
+# After 60 moves the AUCs of the natural partition are near a guess, and seeds spread too widely to show a help.
 
 # %% tags=["hide-input"]
 table("gddfl", "shift", best)

@@ -16,7 +16,9 @@ from core.errors import InputError, listed, printable
 
 @app.command()
 def notebook(
-    path: Annotated[Path, typer.Argument(help="A notebook, .py or .ipynb.")],
+    path: Annotated[
+        Path, typer.Argument(help="A notebook, .py or .ipynb, or a page's name or number.")
+    ],
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,8 +38,9 @@ def notebook(
     Example:
       python -m core notebook notebooks/00_quickstart.py -p alpha 0.02 -p rounds 5
     """
-    from core.report.notebooks import run_notebook
+    from core.report.notebooks import find, run_notebook
 
+    path = find(path)
     target = out or Path(f"{path.stem}.executed.ipynb")
     run_notebook(path, pairs(parameter or [], "parameters"), target)
     print(f"executed: {target}")

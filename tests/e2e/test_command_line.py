@@ -244,8 +244,11 @@ def test_a_gpu_is_named_as_it_is_called_here(capsys, tmp_path):
     assert "--device cuda" in capsys.readouterr().err
 
 
-def test_a_page_is_found_by_its_number():
-    assert notebooks.find("28").stem == "28_fedmk_rules"
+def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(notebooks, "run_notebook", lambda *given: None)
+    assert main(["notebook", "28"]) == 0
+    assert capsys.readouterr().out == "executed: 28_fedmk_rules.executed.ipynb\n"
     with pytest.raises(InputError, match="no notebook named '2'"):
         notebooks.find("2")
 
