@@ -97,7 +97,8 @@ f"accuracy after round {rounds}: {record.metrics['accuracy']:.1%}"
 # ## What it cost
 #
 # Everything that crosses the network passes through a ledger, which counts bytes by kind of content. Here the models
-# travel (parameters, and the running statistics of batch norm), not the images.
+# travel, not the images: `parameters`, and `buffers`, the running statistics of batch norm. `meta` is the number of
+# samples behind a model.
 
 # %%
 import pandas as pd

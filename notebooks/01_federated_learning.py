@@ -211,7 +211,7 @@ pd.DataFrame(drifts, index=["drift"]).rename_axis(columns="alpha").round(3)
 
 # %% [markdown]
 # Even with $\alpha = 100$ the models are apart: clients have few images and draw different batches. Compare the value
-# at the smallest $\alpha$ of the table with $\sqrt{1 - 1/K}$: do these clients still have a common direction?
+# at the smallest $\alpha$ of the table with $\sqrt{1 - 1/K}$: near it, clients have hardly a common direction.
 #
 # ## Three remedies
 #

@@ -80,7 +80,8 @@ for name, found in columns.items():
     show(curves(found, x="megabytes", title=name))
 
 # %% [markdown]
-# What the runs cost, `minutes` and `MB sent` for one run, as a mean over the seeds:
+# What the runs cost, `minutes` and `MB sent` for one run, as a mean over the seeds. Several versions of the program made
+# them, some of them faster: compare MB between rows, not minutes.
 
 # %%
 records_summary(runs_shown.set_index("id")["record"].to_dict()).round(2)

@@ -242,7 +242,8 @@ pd.DataFrame(
 # - Adjacent rounds differ for two reasons: other images are selected, and the model has moved. Only a control tells
 #   them apart.
 # - Figures without numbers cannot be reproduced to the digit, but their claims can be tested. With the seed of this page
-#   the loss of Figure 1a falls far, but in both arms; Figures 1b and 3 do not come out, 4 and 5 do in direction.
+#   the loss of Figure 1a falls far, but in both arms; Figures 4 and 5 come out in direction. What Figures 1b and 3 show
+#   is said below them, and has to be held against the exercise.
 #
 # ## Exercise
 #
@@ -275,8 +276,8 @@ pd.DataFrame(
 # ```
 #
 # What remains when nothing was selected and no model moved is the spread of condensation itself. Only what lies above it
-# is new knowledge. Compare `spread["mmd"].mean()` with the figure: in short runs it is as large. (Strictly, take this
-# client's images in the figure too.)
+# is new knowledge. Compare `spread["mmd"].mean()` with both means below the figure: what is not above it shows no new
+# knowledge. (Strictly, take this client's images in the figure too.)
 # ````
 
 

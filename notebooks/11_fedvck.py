@@ -82,8 +82,7 @@ show(lesson.partition_plot())
 # %% tags=["hide-input"]
 has = (torch.stack([member.class_counts for member in members]) > 0).all(1)
 Markdown(
-    f"Who holds what: {int(has.sum())} of {len(members)} clients have all "
-    "classes. The run:"
+    f"Clients with all classes: {int(has.sum())} of {len(members)}. The run:"
 )
 
 # %%
@@ -145,7 +144,7 @@ Markdown(
     f"With λ = {a:g} the skewness of a single model is {alone:.2f} in "
     "size, that of the "
     f"blend {both:.2f}: blending makes the errors "
-    f"{'less' if both < alone else 'no less'} skewed in this run."
+    f"{'less' if both < alone else 'more'} skewed in this run."
 )
 
 # %% [markdown]
@@ -277,8 +276,8 @@ show(
 # ## Take away
 #
 # - A client asks the global model what it does not know {eq}`eq:vck-importance` and condenses that.
-# - It blends the answers of two models in a row before it takes the error, so that the whims of one count less
-#   {eq}`eq:vck-error`.
+# - It blends the answers of two models in a row before it takes the error {eq}`eq:vck-error`. That is meant to make the
+#   whims of one count less.
 # - The probabilities stay close to uniform: those of two images of a class differ by a factor below $1 + e^b$.
 #
 # ## Exercises

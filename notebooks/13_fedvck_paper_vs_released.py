@@ -34,7 +34,7 @@ from core.report.texts import Markdown
 # %% [markdown]
 # ## The switches
 #
-# Read off the two sets of values. The last column tells what is in print.
+# Read off the two sets of values. The first column tells what is in print.
 
 # %%
 meaning = {

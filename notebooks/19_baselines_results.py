@@ -72,8 +72,8 @@ pd.DataFrame(summary).T
 # %% [markdown]
 # Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at
 # `laptop` every method has a small part of its work, and not the same part; images have little time to become good. So
-# a count below a half need not speak against the paper's order. But at [the paper's own size](57_fedvck_size) FedDM is
-# ahead of FedVCK, too.
+# a count below a half need not speak against the paper's order. At [the paper's own size](57_fedvck_size) FedDM from
+# real images is ahead of FedVCK, too; from noise, in one run, it is far behind.
 #
 # ## Accuracy against MB
 #

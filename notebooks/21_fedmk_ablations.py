@@ -326,7 +326,7 @@ lead.round(1) if least else Markdown("FedMK is not measured here yet.")
 # ## Take away
 #
 # - Taking away the rounds costs most, in print and here. Sharing adds two to three points here on both sets, with ten
-#   inner steps; the other two parts cannot be told from nothing, in print or here.
+#   inner steps; the other two parts cannot be told from nothing, in print or here with these steps.
 # - The server learns from the knowledge of one round. What it still knows of a class depends on which clients took part
 #   last: look at recall by class, not at accuracy alone.
 #

@@ -175,9 +175,9 @@ Markdown(
     + ", ".join(
         f"{space}: {own[space] / control[space]:.0%}" for space in spaces
     )
-    + f". The smallest distance above is {smallest:.2f}: two sets are as near "
-    f"as in print in {'no' if smallest > larger['printed'].max() else 'one'} "
-    "space. "
+    + f". The smallest distance above is {smallest:.2f}: in "
+    f"{'no' if smallest > larger['printed'].max() else 'one'} space are two "
+    "sets as near as in print. "
     f"Table 7, for sizes above 10: printed {larger['printed'].min():.3f} to "
     f"{larger['printed'].max():.3f}, measured {larger['measured'].min():.2f} "
     f"to {larger['measured'].max():.2f}. "

@@ -172,8 +172,7 @@ Markdown(
 )
 
 # %% [markdown]
-# Whether images that look like noise carry more than a picture of the class between them is the question of [a page of
-# its own](24_fedmk_knowledge).
+# What else the images carry is the question of [a page of its own](24_fedmk_knowledge).
 #
 # ## What the server does
 #

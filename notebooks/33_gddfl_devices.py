@@ -160,8 +160,8 @@ found.round(1)
 distance = found["clients apart (%)"]
 less = distance.drop("no shift (DM)") - distance["no shift (DM)"]
 Markdown(
-    f"{int((less < 0).sum())} of {len(less)} variants bring the clients nearer "
-    "to each other than DM does; the change lies between "
+    "Variants that bring the clients nearer to each other than DM does: "
+    f"{int((less < 0).sum())} of {len(less)}. The change lies between "
     f"{less.min():+.1f} and {less.max():+.1f} percentage points."
 )
 
@@ -364,7 +364,7 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 
 # %% [markdown]
 # The paper says of its Figure 2 that the images keep texture and style and cannot be read by a person. With few steps
-# much of the noise of the start is left. The whole page with a larger encoder on a lesion data set, in some minutes:
+# much of the noise of the start is left. The page with a larger encoder on lesions, in some minutes:
 #
 # ```bash
 # python -m core notebook notebooks/33_gddfl_devices.py -p dataset ham10000_melanoma_64 -p encoder_depth 3
@@ -372,7 +372,7 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 #
 # ## Take away
 #
-# - A comparison with DM needs an arm with the longer step and no shift.
+# - A comparison with DM needs an arm with the longer step and no shift. Seeds show no help of the shift here.
 # - A norm behind the shift undoes it {eq}`eq:gdd-undone`: look at what follows before you say what a layer does.
 #
 # ## Exercises

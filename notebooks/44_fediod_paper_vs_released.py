@@ -39,7 +39,7 @@ printed, released = Settings(), Settings.released()
 # %% [markdown]
 # ## The switches
 #
-# Read off the two sets of values. The last column tells what is in print. `gan_weighted` says before which loss $\pi_k$
+# Read off the two sets of values. The first column tells what is in print. `gan_weighted` says before which loss $\pi_k$
 # stands. The released generator has twice the channels in its first map, and its second enlargement is bilinear.
 # `discriminator_first` and `discriminator_rests` say in which order, and for how long in an epoch, $D_k$ learns.
 

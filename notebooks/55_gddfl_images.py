@@ -145,7 +145,8 @@ table("gddfl", "starts", best)
 # - What a condensed image is worth depends on the work that goes into it: say how much it was. That it is worth more
 #   than a real one is not shown here.
 # - A wide encoder adds a little here, and seeds disagree. Images that start from real ones end on average below those
-#   from noise, and below the same images unmoved: moving makes them worse, unlike [FedVCK's](03_fedvck_starts).
+#   from noise, and below the same images unmoved. Seeds disagree on that, too: whether moving makes them worse is open.
+#   [FedVCK's](03_fedvck_starts) gain by it.
 # - As many random real images are a control that costs little to run. It belongs beside every table.
 #
 # ```{exercise} The price of an image

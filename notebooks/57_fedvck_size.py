@@ -139,9 +139,9 @@ pd.DataFrame(
 ).T.round(1).astype({"seeds": int})
 
 # %% [markdown]
-# FedDM's printed values fit neither of these starts. From noise in every round it [stays far below
-# them](03_fedvck_starts), from real images it is far above; what the paper's FedDM started from is not said. So the
-# start decides whether FedVCK leads FedDM, and the paper states it for FedVCK only.
+# At 0.05 FedDM's printed value fits neither of these starts. From noise in every round it [stays far below
+# it](03_fedvck_starts), in one run; from real images it is far above. What the paper's FedDM started from is not said. So
+# there the start decides whether FedVCK leads FedDM, and the paper states it for FedVCK only.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "nearest", size)

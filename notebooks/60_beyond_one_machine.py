@@ -319,9 +319,9 @@ pd.DataFrame(
 # :class: dropdown
 #
 # ```python
-# longest_first = sorted(durations, reverse=True)
+# longest_first, before = sorted(durations, reverse=True), makespan(gpus)
 # durations = longest_first
-# makespan(gpus)
+# before - makespan(gpus)
 # ```
 #
 # The long runs no longer begin last, so the end is near the larger of the mean load and the longest run.

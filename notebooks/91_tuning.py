@@ -159,12 +159,12 @@ else:
 # %% [markdown]
 # ## Chosen, and in force
 #
-# What the laptop profile holds now. *No* in the last column would mean that it holds something else than what was
+# What the laptop profile holds now. *No* in the column `agree` would mean that it holds something else than what was
 # chosen; a test watches this.
 
 # %%
 choice = tuning_choice()
-choice
+choice[["agree", *choice.columns.drop("agree")]]
 
 # %%
 edges = at_an_edge()

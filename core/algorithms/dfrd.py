@@ -74,7 +74,7 @@ class Settings(fedavg.Settings):
     server_batch: int = attrs.field(default=64, validator=whole(2))
     #: Adam of the generator; beta_2 is 0.999
     generator_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
-    generator_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
+    generator_momentum: float = attrs.field(default=0.5, validator=number(0, 0.999))
     #: SGD of the student
     server_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     server_momentum: float = attrs.field(default=0.9, validator=number(0, 1))

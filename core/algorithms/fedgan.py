@@ -61,9 +61,9 @@ class Settings(fedavg.Settings):
     share: float = attrs.field(default=1.0, validator=number(0))
     #: rounds at the start in which no synthetic images are used
     warm_up: int = attrs.field(default=1, validator=whole(1))
-    #: Adam of both networks (Radford et al. 2016, and the code)
+    #: Adam of both networks, its rate and beta_1 (Radford et al. 2016, and the code)
     gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
-    gan_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
+    gan_momentum: float = attrs.field(default=0.5, validator=number(0, 0.999))
     #: z, length of a noise vector
     noise: int = attrs.field(default=100, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))

@@ -39,6 +39,9 @@ SOURCES = {
     "organamnist": "organs",
     "organcmnist": "organs",
     "organsmnist": "organs",
+    # both were drawn from ImageNet
+    "stl10": "imagenet",
+    "imagenette": "imagenet",
 }
 #: how many windows are kept
 WINDOWS = 5_000

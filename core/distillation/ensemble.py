@@ -52,7 +52,7 @@ def class_input_importance(
     if generated is not None and real is not None:
         # D_k(x) / E_{x'_k} D_k(x'_k), as a difference of logarithms: it neither overflows nor is it
         # 0 / 0
-        ratio = log_ratio(generated) - log_ratio(real)[:, None]
+        ratio = floored_log(generated) - floored_log(real)[:, None]
         log = log + ratio[..., None].where(~absent, 0.0)
     # pi_k^c(x) = pi^_k^c(x) / sum_k' pi^_k'^c(x)
     return log.softmax(0).float()
@@ -65,6 +65,6 @@ def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Ten
     return (importance * at_least_float32(logits)).sum(0)
 
 
-def log_ratio(values: torch.Tensor) -> torch.Tensor:
+def floored_log(values: torch.Tensor) -> torch.Tensor:
     """The logarithm of positive values in float64; 0 counts as the smallest float32."""
     return values.double().clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -169,6 +169,8 @@ class TableSpec:
         """The unit in which a metric is printed, or would be."""
         if rows := self._published().get(metric):
             return rows[0]["unit"]
+        if metric.startswith(("mia_auc", "mia_server_auc")):
+            return "auc"
         return "MB" if metric.startswith("upload_mb") else "percent"
 
     def pairs(self) -> list[tuple[str, str]]:

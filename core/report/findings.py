@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +81,12 @@ def findings() -> str:
     record, or where the records no longer give the order that a sentence states.
     """
     known = records()
-    return "".join(
-        f"* **{name}** {stated(name, entry, known)} [More](../notebooks/{entry['page']})\n"
+    told = {
+        name: f"{stated(name, entry, known)} [More](../notebooks/{entry['page']})"
         for name, entry in read_yaml(FINDINGS).items()
+    }
+    return "".join(
+        f"* **{name}** {textwrap.indent(text, '  ')[2:]}\n" for name, text in told.items()
     )
 
 
@@ -172,7 +176,8 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
                 f"{name!r}: {above} is {found[above]} and {below} is {found[below]}; the sentence "
                 "has to be written anew"
             )
-    return str(entry["text"]).format_map(found)
+    # an empty line in the file, which the file's syntax makes one break of a line, ends a paragraph
+    return str(entry["text"]).format_map(found).replace("\n", "\n\n")
 
 
 def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Measured | Difference:

@@ -76,8 +76,10 @@ class Comparison:
         one-sided tests at 5% of our mean against the printed number, which counts as exact. Print
         has a spread of its own, so against the paper's true mean more than 5% may pass at the margin
         where both spread little.
-        *different*: print is farther away than the margin and outside the
-        95% prediction interval, which uses both spreads. *inconclusive*: neither, and a difference
+        *different*: print is farther away than the margin and outside the 95% prediction interval
+        about our mean: for the mean of print's runs where it has a deviation (the interval of a
+        difference of two means, with both spreads), else for one more run. It is narrower in the
+        first case. *inconclusive*: neither, and a difference
         of `RESOLUTION` margins could have been missed. *consistent*: the rest.
         """
         away = np.abs(self.mean - self.printed)

@@ -387,8 +387,8 @@ def switch_table(
     """
     rows = {
         name: {
-            **{key: words.get(value, str(value)) for key, value in zip(names, pair, strict=True)},
             "in print": in_print.get(name, ""),
+            **{key: words.get(value, str(value)) for key, value in zip(names, pair, strict=True)},
         }
         for name, pair in pairs.items()
     }

@@ -61,7 +61,8 @@ def find(path: str | Path) -> Path:
     if path.parent == Path() and (NOTEBOOKS / f"{path.stem}.py").is_file():
         return NOTEBOOKS / f"{path.stem}.py"
     names = [file.stem for file in NOTEBOOKS.glob("*.py")]
-    if len(begin := [name for name in names if name.startswith(f"{path}_")]) == 1:
+    number = str(path).zfill(2)  # 3 is 03
+    if len(begin := [name for name in names if name.startswith(f"{number}_")]) == 1:
         return NOTEBOOKS / f"{begin[0]}.py"
     raise unknown("notebook", str(path), names)
 

@@ -11,7 +11,7 @@ from typing import Any
 #: Okabe and Ito's palette, in the order in which it keeps at least 3:1 of contrast on white and on
 #: near-black; their yellow (unreadable on white) is left out and their black is the ink of the
 #: page.
-#: Four more follow, so that ten methods have ten colours.
+#: Four more follow, so that ten methods have ten colours; further ones repeat them with other markers.
 PALETTE = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
     *("#8064D0", "#8A7A1F", "#C2456B", "#7C8798"),
@@ -38,8 +38,8 @@ PLACES = {
 
 
 def series(names: Sequence[Any]) -> tuple[list[str], list[str], list[Any]]:
-    """Colours, markers and dashes of series with these names: ten colours and ten markers; a pair of
-    colour and dash repeats only after 10 x 6 series. A method, told by how a name begins, has the
+    """Colours, markers and dashes of series with these names: ten colours and ten markers; with
+    the eleventh, colours repeat with another marker and dash. A method, told by how a name begins, has the
     same colour in all figures, the first of its name in each.
     """
     places: dict[Any, int] = {}
@@ -53,7 +53,7 @@ def series(names: Sequence[Any]) -> tuple[list[str], list[str], list[Any]]:
             places[name] = next(free)
     order = [places[name] for name in names]
     colours = [PALETTE[i % len(PALETTE)] for i in order]
-    markers = [MARKERS[i % len(MARKERS)] for i in order]
+    markers = [MARKERS[(i + i // len(PALETTE)) % len(MARKERS)] for i in order]
     dashes = [DASHES[(i + i // len(PALETTE)) % len(DASHES)] for i in order]
     return colours, markers, dashes
 
@@ -211,7 +211,7 @@ TABLE_CSS: list[Any] = [
     {"selector": "td", "props": "white-space:nowrap; font-variant-numeric:tabular-nums;"},
     {"selector": "th.col_heading", "props": "overflow-wrap:anywhere; font-weight:600;"},
     # names of measures, below that of the column they share
-    {"selector": "th.col_heading.level1", "props": "white-space:nowrap;"},
+    {"selector": "th.col_heading.level1", "props": "white-space:normal; overflow-wrap:normal;"},
     {
         "selector": "caption",
         "props": "caption-side:top; text-align:left; white-space:normal; color:inherit; "

@@ -20,7 +20,7 @@ from core.report import style
 from core.report.frames import AND, BEST_FIRST, table_frame, verdict_counts
 
 #: columns of a grid that fit a page
-ACROSS = 5
+ACROSS = 4
 
 
 class PaperTable(Styler):

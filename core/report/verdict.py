@@ -5,8 +5,8 @@ stand-in), with at least three seeds the mean is compared with print, with inter
 (`core.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
-* **different**: print is beyond the margin and outside the 95% prediction interval, which uses both
-  spreads;
+* **different**: print is beyond the margin and outside the 95% prediction interval about our mean, for
+  the mean of print's runs where it has a deviation (with both spreads), else for one more run;
 * **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
@@ -48,8 +48,8 @@ SEEDS = 3
 #: every verdict, in a few words
 MEANINGS = {
     "equivalent": "measured minus printed lies within the margin (2 points, 0.02 of an area, else 2%)",
-    "consistent": "print is where one more run may well fall, and a large difference would be seen",
-    "different": "print is beyond the margin, and where one more run would hardly fall",
+    "consistent": "print is where a repetition may well fall, and a large difference would be seen",
+    "different": "print is beyond the margin, and where a repetition would hardly fall",
     "inconclusive": "seeds are too few, or differ too much, to tell",
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",

@@ -36,7 +36,7 @@ class GeneratorTraining:
 
     lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: beta_1 of Adam; beta_2 is 0.999
-    momentum: float = attrs.field(default=0.9, validator=number(0, 1))
+    momentum: float = attrs.field(default=0.9, validator=number(0, 0.999))
     #: added to the gradient, as Adam does it (not decoupled)
     weight_decay: float = attrs.field(default=1e-2, validator=number(0))
     #: features drawn for a step; batch normalisation needs two

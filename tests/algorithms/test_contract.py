@@ -288,3 +288,18 @@ def test_a_value_out_of_bounds_is_refused(name, settings):
 def test_an_unknown_algorithm_is_refused():
     with pytest.raises(InputError, match="did you mean 'fedavg'"):
         algorithms.create("fedavgg")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("fedgan", "gan_momentum"),
+        ("dfrd", "generator_momentum"),
+        ("fedvck", "image_momentum"),
+        ("fediod", "gan_beta"),
+        ("asyndgan", "gan_beta"),
+    ],
+)
+def test_a_beta_of_one_is_refused_where_adam_would_refuse_it(name, setting):
+    with pytest.raises(InputError, match=f"{setting} must be a number of at least 0 and at most"):
+        algorithms.create(name, {setting: 1.0})

@@ -10,6 +10,7 @@ import torch
 
 from core import algorithms
 from core.algorithms.fediod import clients as clients_side
+from core.algorithms.fediod import conversation
 from core.algorithms.fediod.conversation import part_of
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
@@ -136,13 +137,15 @@ def test_discriminators_say_nothing(task):
 def test_what_private_needs(task):
     with pytest.raises(InputError, match="class_ratio"):
         algorithms.create("fediod", {"private": True})
+
+
+def test_what_a_budget_cannot_buy_is_said_before_teachers_are_trained(task, monkeypatch):
+    trained = []
+    monkeypatch.setattr(conversation, "train_teacher", lambda *given: trained.append(given))
+    poor = attrs.evolve(TINY, settings=PRIVATE | {"epsilon": 0.2, "distill_steps": 2})
     with pytest.raises(InputError, match="does not buy one step"):
-        list(
-            rounds(
-                attrs.evolve(TINY, settings=PRIVATE | {"epsilon": 0.2, "distill_steps": 2}),
-                task=task,
-            )
-        )
+        list(rounds(poor, task=task))
+    assert not trained
 
 
 def test_a_private_client_answers_no_test(task, clients):

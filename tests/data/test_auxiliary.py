@@ -116,6 +116,7 @@ def test_colour_becomes_grey_by_luma_and_grey_becomes_colour_by_repetition():
         ("ham10000_64", "dermamnist"),
         ("organcmnist", "organsmnist"),
         ("cifar100", "cifar100_coarse"),
+        ("stl10", "imagenette"),
     ],
 )
 def test_sets_from_the_same_source_are_refused(digits, tmp_path, name, task):

@@ -249,8 +249,9 @@ def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(notebooks, "run_notebook", lambda *given: None)
     assert main(["notebook", "28"]) == 0
     assert capsys.readouterr().out == "executed: 28_fedmk_rules.executed.ipynb\n"
-    with pytest.raises(InputError, match="no notebook named '2'"):
-        notebooks.find("2")
+    assert notebooks.find("3") == notebooks.find("03")
+    with pytest.raises(InputError, match="no notebook named '280'"):
+        notebooks.find("280")
 
 
 def test_a_number_is_led_back_to_its_records(capsys):

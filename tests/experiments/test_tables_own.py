@@ -154,6 +154,7 @@ absent:
     assert cells["A", "cifar10-1"].unit == "percent"
     # what is not printed has the unit in which it is measured
     assert cells["A", "cifar10-1"].spec.unit("upload_mb_per_round") == "MB"
+    assert cells["A", "cifar10-1"].spec.unit("mia_auc_mean") == "auc"
 
 
 @pytest.mark.parametrize(

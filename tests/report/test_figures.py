@@ -99,6 +99,12 @@ def test_ten_series_have_ten_colours_and_ten_markers():
     assert len(set(colours)) == len(set(markers)) == 10
 
 
+def test_an_eleventh_series_repeats_a_colour_with_another_marker_and_dash():
+    colours, markers, dashes = style.series(range(20))
+    assert colours[10:] == colours[:10]
+    assert all(markers[i] != markers[i + 10] and dashes[i] != dashes[i + 10] for i in range(10))
+
+
 def test_a_method_has_its_colour_in_every_figure():
     first, second = ["MOON", "FedVCK, 4 times", "FedAvg"], ["FedAvg", "DFRD", "FedVCK", "MOON"]
     drawn = [dict(zip(names, style.series(names)[0], strict=True)) for names in (first, second)]

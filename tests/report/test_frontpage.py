@@ -39,6 +39,10 @@ def test_a_finding_opens_below_its_headline():
     drawn = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n", picture)
     assert drawn.count("<figure") == 1 and drawn.index("<figure") < drawn.index("At 3 ± 1%")
     assert folded(findings()).count("{dropdown}") == len(read_yaml(FINDINGS))
+    paragraphs = folded(
+        "* **It holds.** At 3%.\n\n  At 4%, too. [More](x)\n* **It does not.** No.\n"
+    )
+    assert "finding\n\nAt 3%.\n\nAt 4%, too. [More](x)\n```\n" in paragraphs
 
 
 def test_every_row_of_published_csv_is_a_printed_number():

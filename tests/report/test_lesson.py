@@ -238,8 +238,8 @@ def test_switches_are_all_that_the_released_code_changes():
     )
     assert all(default == getattr(settings(), name) for name, (default, _) in pairs.items())
     table = switch_table({"a": (None, 2), "b": ("x", "y")}, {"a": "Eq. 1"}, {None: "none"})
-    assert table.loc["a"].tolist() == ["none", "2", "Eq. 1"]
-    assert table.loc["b"].tolist() == ["x", "y", ""]
+    assert table.loc["a"].tolist() == ["Eq. 1", "none", "2"]
+    assert table.loc["b"].tolist() == ["", "x", "y"]
 
 
 def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):

@@ -162,6 +162,8 @@ class FedIOD(Conversation):
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
         new = [client for client in clients if f"counts/{client.id}" not in tensors]
+        if not meta["all"]:  # what a budget cannot buy is said before any teacher is trained
+            self.budget(settings.all_steps([len(client) for client in clients]))
         if new:
             form = {"counts": state.task.counts()}
             if state.task.learns != "classification":
