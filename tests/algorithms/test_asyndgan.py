@@ -75,7 +75,7 @@ def test_a_judge_learns_from_real_and_made_images(task):
     client, rows = make_clients(TINY, task)[2], torch.tensor([0, 2])
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
     judge = conditional.judge(task, Rng(0, ("asyndgan",)).at("judge", 2), width=2, layers=3)
-    asked(task, client, {"judging": 0.2}, images, rows)
+    asked(task, client, {"judging": 0.2, "gan_lr": 0.004}, images, rows)
     made, real = (
         judge(conditional.beside(task, shown, client.labels[rows]))
         for shown in (task.dataset.standardise(images), task.inputs(client.images[rows]))
@@ -85,6 +85,13 @@ def test_a_judge_learns_from_real_and_made_images(task):
     for name, w in judge.named_parameters():
         found = client.memory[f"judge/adam/exp_avg/{name}"]
         torch.testing.assert_close(found, 0.5 * w.grad, rtol=1e-4, atol=1e-7)
+        # the step itself is -lr g / (|g| + eps)
+        moved, clear = client.memory[f"judge/parameters/{name}"] - w.detach(), w.grad.abs() > 1e-4
+        torch.testing.assert_close(
+            moved[clear], -0.004 * w.grad[clear].sign(), rtol=0.01, atol=1e-5
+        )
+    asked(task, client, {"judging": 0.2, "gan_lr": 0.004}, images, rows)
+    assert {int(v) for k, v in client.memory.items() if "/adam/step/" in k} == {2}
 
 
 def test_the_perceptual_loss_has_its_factor(task):
@@ -100,20 +107,54 @@ def test_the_perceptual_loss_has_its_factor(task):
 
 
 def test_the_server_trains_on_normalised_made_images(task):
-    """One step of plain descent on a pair, against autograd on its loss."""
+    """Two steps of plain descent on pairs, drawn anew, against autograd on their loss."""
     plain = FAST | {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     algorithm = attrs.evolve(TINY, settings=plain).new_algorithm()
     state = algorithm.initialise(task, Rng(0))
     maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
     generator = algorithm.generator(state)
-    found = algorithm._taught(task, state.tensors, generator, maps, range(1), Rng(4))
-    told = conditional.draw(maps, 4, Rng(4).at("pairs", 0))
+    found = algorithm._taught(task, state.tensors, generator, maps, range(2), Rng(4))
     student = task.model_from(state.tensors, "student/").train()
-    images = algorithm.painted(state, told.labels)
-    task.loss(student(task.dataset.standardise(images)), told.labels).backward()
+    for step in range(2):
+        told = conditional.draw(maps, 4, Rng(4).at("pairs", step))
+        images = algorithm.painted(state, told.labels)
+        loss = task.loss(student(task.dataset.standardise(images)), told.labels)
+        slopes = torch.autograd.grad(loss, list(student.parameters()))
+        with torch.no_grad():
+            for w, slope in zip(student.parameters(), slopes, strict=True):
+                w -= 0.1 * slope
     for name, w in student.named_parameters():
-        wanted = w.detach() - 0.1 * w.grad
-        torch.testing.assert_close(found[f"student/parameters/{name}"], wanted)
+        torch.testing.assert_close(found[f"student/parameters/{name}"], w.detach())
+
+
+def test_each_client_is_sent_images_of_its_own_maps_and_of_others_in_every_step(task, monkeypatch):
+    """A generator that no gradient moves paints what the rows say, of the one whose rows they are."""
+    sent = []
+
+    def judge(self, clients, messages, rng):
+        sent.append({id_: message.tensors for id_, message in messages.items()})
+        return {c.id: Message({"gradients/images": torch.zeros(2, 3, 32, 32)}) for c in clients}
+
+    monkeypatch.setattr(AsynDGAN, "judge", judge)
+    settings = FAST | {"gan_steps": 4, "local_steps": 1}
+    *_, last = rounds(attrs.evolve(TINY, settings=settings), task=task)
+    algorithm, drawn = TINY.new_algorithm(), set()
+    for step in sent:
+        for client in make_clients(TINY, task):
+            rows = step[client.id]["conditions/rows"]
+            wanted = algorithm.painted(last.state, conditional.maps_of(client)[rows])
+            torch.testing.assert_close(step[client.id]["images"], wanted, rtol=1e-4, atol=1e-5)
+        drawn.add(tuple(map(tuple, (one["conditions/rows"].tolist() for one in step.values()))))
+    assert len(drawn) == 4  # other rows in every step
+    assert all(len(set(step)) > 1 for step in drawn)  # and not the same for all clients
+
+
+def test_passes_of_the_segmentation_network_are_over_the_maps_of_all(task):
+    settings = {k: v for k, v in FAST.items() if k != "local_steps"} | {"local_epochs": 2}
+    stated = attrs.evolve(TINY, settings=settings)
+    *_, last = rounds(stated, task=task)
+    maps = sum(map(len, make_clients(stated, task)))
+    assert last.state.meta["step"] == 3 + 2 * -(-maps // 4)
 
 
 def test_a_client_answers_the_same_alone_and_among_others(task):

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from core import algorithms
+from core.algorithms import dc as module
+from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task
+from core.families import condensing
 from core.federation import Runtime
 from core.rng import Rng
 
@@ -38,6 +41,8 @@ def test_the_defaults_are_those_of_the_authors_code(name):
     assert (
         settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
     )
+    assert settings.replacement
+    assert not algorithms.create(name, variant="released").settings.replacement
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,31 @@ def test_how_often_images_and_network_take_turns(images, loops):
     assert (own.matches, own.network_steps) == (3, 2)
     some = algorithms.create("dsa", {"images_per_class": images, "matches": 3}).settings.matching
     assert (some.matches, some.network_steps) == (3, loops[1])
+
+
+@pytest.mark.parametrize("more", [{}, {"matches": 3}, {"network_steps": 2}])
+def test_for_other_numbers_of_images_both_loops_must_be_said(more):
+    with pytest.raises(
+        InputError, match="for 5 images per class say how many matches and network_"
+    ):
+        algorithms.create("dc", {"images_per_class": 5, **more})
+
+
+def test_normalised_real_images_are_matched_from_the_start_that_is_given(monkeypatch):
+    """Of networks that all clients share, and of draws of each client."""
+    seen = []
+    monkeypatch.setattr(
+        module, "match_gradients", lambda *given: seen.extend(given) or (given[1] + 1, None)
+    )
+    task, rngs = make_task(TINY, Runtime()), [Rng(1), Rng(2)]
+    real, _ = condensing.gather(make_clients(TINY, task), rngs)
+    start = torch.rand(real.groups, 1, 1, 8, 8, generator=Rng(0).generator())
+    found = algorithms.create("dc", SMALL).condense(task, real, start, Rng(7), rngs)
+    problem, given = seen
+    assert torch.equal(given, start) and torch.equal(found, start + 1)
+    wanted = (real.images.double() / 255 - task.dataset.mean[0]) / task.dataset.std[0]
+    torch.testing.assert_close(problem.prepare(real.images).double(), wanted, rtol=1e-5, atol=1e-5)
+    assert problem.networks == Rng(7) and list(problem.draws.rngs) == rngs
 
 
 def test_dsa_is_dc_with_augmentation():

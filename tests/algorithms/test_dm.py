@@ -40,10 +40,9 @@ def test_the_defaults_are_those_of_the_authors_code():
     settings = algorithms.create("dm").settings
     assert (settings.iterations, settings.real_batch) == (20_000, 256)
     assert (settings.image_lr, settings.image_momentum) == (1, 0.5)
-    assert (
-        settings.init == "noise"
-        and algorithms.create("dm", variant="released").settings.init == "real"
-    )
+    released = algorithms.create("dm", variant="released").settings
+    assert (settings.init, settings.replacement) == ("noise", True)
+    assert (released.init, released.replacement) == ("real", False)
 
 
 def test_every_iteration_matches_mean_features_at_another_random_network():

@@ -6,9 +6,11 @@ import attrs
 import pytest
 import torch
 
+from core.algorithms import fedad as module
 from core.algorithms.fedad import answered, attention_loss
 from core.errors import InputError
-from core.experiments import rounds
+from core.experiments import make_clients, rounds
+from core.federation import Message
 from core.rng import Rng
 from core.training import batches
 from tests.algorithms.on_drawings import on_heads
@@ -37,6 +39,28 @@ def test_attention_loss_by_hand():
     assert attention_loss(between, maps) == 0
     outside = torch.tensor([[[0.9, 0.1]]])  # 0.3 above the union, 0.4 below the intersection
     assert attention_loss(outside, maps).item() == pytest.approx((0.09 + 0.16) / 2)
+    (slope,) = torch.autograd.grad(attention_loss(outside.requires_grad_(), maps), outside)
+    torch.testing.assert_close(slope, torch.tensor([[[0.3, -0.4]]]))
+
+
+def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_it_should(
+    task, monkeypatch
+):
+    """Two passes over its images in batches of four; the public images are normalised as its own are."""
+    trained = []
+    monkeypatch.setattr(module, "train", lambda model, *given: trained.append((model, given[3])))
+    own = {k: v for k, v in FAST.items() if k != "local_steps"} | {"local_epochs": 2}
+    algorithm, clients = attrs.evolve(TINY, settings=own).new_algorithm(), make_clients(TINY, task)
+    images = algorithm.public(task)
+    told = {client.id: Message({"images": images}) for client in clients}
+    answers = algorithm.teach(clients, told, R)
+    assert [steps for _, steps in trained] == [2 * -(-len(client) // 4) for client in clients]
+    for (model, _), answer in zip(trained, answers.values(), strict=True):
+        outputs, looks = answered(model, task.inputs(images))
+        torch.testing.assert_close(answer.tensors["outputs"], outputs)
+        torch.testing.assert_close(answer.tensors["attention"], looks)
+    one, *others = (next(model.parameters()) for model, _ in trained)
+    assert others and not any(torch.equal(one, other) for other in others)
 
 
 def test_the_student_comes_close_to_the_ensemble(task):
@@ -55,7 +79,9 @@ def test_the_student_comes_close_to_the_ensemble(task):
 
 def test_the_students_loss_weighs_clients_and_attention(task):
     """Adam's mean after a step is a tenth of the gradient of |S - sum_k pi_k T_k|^2 + lambda L."""
-    algorithm = attrs.evolve(TINY, settings=FAST | {"attention": 30.0}).new_algorithm()
+    algorithm = attrs.evolve(
+        TINY, settings=FAST | {"attention": 30.0, "student_lr": 0.02}
+    ).new_algorithm()
     state, inputs = algorithm.initialise(task, R), task.inputs(algorithm.public(task))
     counts = (torch.tensor([3]), torch.tensor([1]))
     said = [(*answered(task.new_model(Rng(k)), inputs), count) for k, count in enumerate(counts, 1)]
@@ -74,6 +100,9 @@ def test_the_students_loss_weighs_clients_and_attention(task):
     for name, w in student.named_parameters():
         mean = found[f"student/adam/exp_avg/{name}"]
         torch.testing.assert_close(mean, 0.1 * w.grad, rtol=1e-3, atol=1e-6)
+        # the step itself is -lr g / (|g| + eps)
+        moved, clear = found[f"student/parameters/{name}"] - w.detach(), w.grad.abs() > 1e-4
+        torch.testing.assert_close(moved[clear], -0.02 * w.grad[clear].sign(), rtol=0.01, atol=1e-5)
 
 
 def test_public_images_go_down_once_and_answers_up_once(task):

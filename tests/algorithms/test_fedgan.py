@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from core import algorithms
+from core.algorithms import fedgan as module
 from core.algorithms.fedgan import adversarial_losses, draw, labelled
 from core.experiments import rounds
 from core.experiments.spec import TABLES, read_published
@@ -106,6 +107,48 @@ def test_synthetic_images_are_of_all_classes_and_depend_on_the_draw_only(task):
     assert torch.bincount(labels, minlength=10).min() > 30 and not images.equal(
         draw(task, generator, 601, Rng(2))[0]
     )
+
+
+@pytest.mark.parametrize(("t", "share", "amount"), [(1, 0.5, 0), (2, 0.5, 10), (2, 1.3, 26)])
+def test_a_client_learns_beside_its_images_what_the_generator_it_received_makes(
+    task, clients, monkeypatch, t, share, amount
+):
+    """After two rounds of warm-up, so many times its 20 images, each with the label that it was made for."""
+    seen = []
+    monkeypatch.setattr(module, "learn", lambda *given: seen.extend(given[1:3]))
+    largest, algorithm = max(clients, key=len), fedgan(share=share, warm_up=2)
+    client = attrs.evolve(largest, images=largest.images[:20], labels=largest.labels[:20])
+    state = attrs.evolve(algorithm.initialise(task, Rng(0)), meta={"round": t})
+    algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1))
+    (images, labels), draws = seen, Rng(1).at("synthetic").generator()
+    wanted = torch.randint(10, (amount,), generator=draws)
+    with torch.no_grad():
+        noise = torch.randn(amount, 8, generator=draws)
+        made = 255 * algorithm.generator(task, state.tensors)(noise, wanted).double()
+    assert images[:20].equal(client.images) and labels.equal(torch.cat([client.labels, wanted]))
+    assert images.dtype == torch.uint8  # the nearest of 256 levels
+    assert ((images[20:] - made).abs() <= 0.5 + 1e-3).all()
+
+
+def test_the_networks_take_as_many_steps_as_the_classifier_each_with_noise_of_its_own(
+    task, clients, monkeypatch
+):
+    """Two passes over 20 images in batches of 8: three steps a pass."""
+    seen, forward = [], ImageGenerator.forward
+    monkeypatch.setattr(
+        ImageGenerator,
+        "forward",
+        lambda self, noise, labels: seen.append(noise) or forward(self, noise, labels),
+    )
+    algorithm, largest = (
+        fedgan(local_steps=None, local_epochs=2, batch_size=8),
+        max(clients, key=len),
+    )
+    client = attrs.evolve(largest, images=largest.images[:20], labels=largest.labels[:20])
+    state = algorithm.initialise(task, Rng(0))
+    algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1))
+    assert [len(noise) for noise in seen] == 2 * [8, 8, 4]
+    assert len(torch.cat(seen).unique(dim=0)) == 40
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -8,6 +8,7 @@ from scipy.special import log_softmax, softmax
 
 from core import algorithms, server
 from core.experiments import make_clients, rounds
+from core.families import generative
 from core.federation import Message
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
@@ -102,6 +103,60 @@ def test_clients_ask_for_features_of_their_own_labels_and_of_drawn_ones(
     objective = fedgen().objective(clients[0], message, Rng(0))
     objective(task.model_from(message.tensors), images, labels)
     assert seen == [(False, labels.tolist() + 6 * [7])]
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform"])
+def test_each_feature_has_noise_of_its_own_of_the_kind_that_is_set(
+    task, clients, after_two, monkeypatch, kind
+):
+    seen, forward = [], FeatureGenerator.forward
+    monkeypatch.setattr(
+        FeatureGenerator,
+        "forward",
+        lambda self, noise, labels: seen.append(noise) or forward(self, noise, labels),
+    )
+    message = fedgen(noise=kind).broadcast(after_two, 0)
+    objective = fedgen(noise=kind).objective(clients[0], message, Rng(0))
+    objective(task.model_from(message.tensors), clients[0].images[:6], clients[0].labels[:6])
+    (noise,) = seen
+    assert len(noise.unique(dim=0)) == 12
+    assert bool((noise < 0).any()) == bool((noise > 1).any()) == (kind == "normal")
+
+
+def test_classes_keep_their_weights_beside_generated_features(task, clients, after_two):
+    """n / (C n_c) of each class, in a round with a generator whose two terms are off."""
+    client, method = clients[0], fedgen(alpha=0.0, beta=0.0, class_weights="balanced")
+    message = method.broadcast(after_two, 0)
+    model, images, y = task.model_from(message.tensors), client.images[:9], client.labels[:9]
+    found = method.objective(client, message, Rng(0))(model, images, y)
+    weights = len(client) / (10 * client.class_counts.clamp(min=1))
+    wanted = torch.nn.functional.cross_entropy(model(task.inputs(images)), y, weights)
+    torch.testing.assert_close(found, wanted)
+    assert not torch.isclose(found, task.loss(model(task.inputs(images)), y), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform"])
+def test_the_generators_training_has_its_own_batch_noise_and_weight_of_diversity(
+    task, clients, monkeypatch, kind
+):
+    seen, trained = [], generative.trained
+    monkeypatch.setattr(generative, "trained", lambda *given: seen.append(given) or trained(*given))
+    draws = torch.Generator().manual_seed(0)
+    features, noise = torch.randn(7, 32, generator=draws), torch.randn(7, 5, generator=draws)
+    losses = []
+    for eta in (0.0, 2.5):
+        method = fedgen(eta=eta, generator_batch=24, noise=kind)
+        state = method.initialise(task, Rng(0))
+        sent = method.broadcast(state, 0)
+        method.server_update(state, {0: method.client_update(clients[0], sent, Rng(1))}, Rng(2))
+        _, _, loss, _, training, _, told = seen[-1]
+        assert (training.batch_size, told) == (24, kind)
+        size = state.tensors["parameters/classifier.weight"].shape[1]
+        losses.append(
+            loss(features.repeat(1, size // 32 + 1)[:, :size], clients[0].labels[:7], noise)
+        )
+        apart = server.diversity(features.repeat(1, size // 32 + 1)[:, :size], noise)
+    torch.testing.assert_close(losses[1] - losses[0], 2.5 * apart, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])

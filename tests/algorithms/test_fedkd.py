@@ -217,10 +217,12 @@ def test_teachers_who_would_never_answer_are_refused_before_they_train(task):
 # differential privacy
 
 
-def test_a_smaller_budget_buys_fewer_answers_at_the_same_noise(task):
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_a_smaller_budget_buys_fewer_answers_at_the_same_noise(task, delta):
     accountants = pytest.importorskip("opacus.accountants")
+    private = {"private": True, "delta": delta, "pool": 400}
     states = {
-        epsilon: create(private=True, epsilon=epsilon, pool=400).initialise(task, Rng(0))
+        epsilon: create(epsilon=epsilon, **private).initialise(task, Rng(0))
         for epsilon in (3.5, 6.0, 10.0)
     }
     answered = [state.meta["queries"] for state in states.values()]
@@ -231,14 +233,14 @@ def test_a_smaller_budget_buys_fewer_answers_at_the_same_noise(task):
     }
     assert len(noise) == 1
     for epsilon, state in states.items():
-        spent = create(private=True, epsilon=epsilon).measures(state)["spent_epsilon"]
+        spent = create(epsilon=epsilon, **private).measures(state)["spent_epsilon"]
         library = accountants.RDPAccountant()
         library.history = [(noise.copy().pop(), 1.0, state.meta["queries"])]
         assert (
-            spent == pytest.approx(library.get_epsilon(1e-5), rel=1e-3)
+            spent == pytest.approx(library.get_epsilon(delta), rel=1e-3)
             and 0.95 * epsilon < spent <= epsilon
         )
-    plain = create(private=False, epsilon=3.5, pool=400)
+    plain = create(epsilon=3.5, **private | {"private": False})
     assert plain.initialise(task, Rng(0)).meta["queries"] == answered[0]
     assert plain.measures(plain.initialise(task, Rng(0))) == {"answered_images": float(answered[0])}
 
@@ -265,6 +267,10 @@ def test_votes_carry_the_noise_that_the_budget_asks_for(task):
                 )
                 answer = algorithm.client_update(client.copy(), message, Rng(client.id))
                 sent.append(answer.tensors["votes/noisy"])
+            # the teacher's first choice
+            plain = create(levels=0, pool=1500, local_steps=1)
+            logits = plain.client_update(client.copy(), message, Rng(client.id)).tensors
+            assert torch.equal(sent[1].argmax(1), logits["answers/logits"].argmax(1))
             errors.append(sent[0] - sent[1].round())
         sigma = math.sqrt(2) * states[0].meta["noise"] * math.sqrt(1500)
         assert float(errors[0].std()) == pytest.approx(sigma * math.sqrt(share), rel=0.05)
@@ -303,6 +309,13 @@ def test_a_private_client_answers_once(task):
     for again in (message, Message({}, message.meta | {"queries": 1, "seed": 5})):
         with pytest.raises(InputError, match="more than its privacy budget"):
             algorithm.client_update(client, again, Rng(1))
+
+
+def test_those_who_answer_share_the_noise(task):
+    """Two of four clients a round add a half of it each."""
+    pytest.importorskip("opacus")
+    first = next(rounds(attrs.evolve(tiny(private=True), active=2), task=task))
+    assert first.state.meta["sharers"] == 2 and first.state.meta["answered"]
 
 
 @pytest.mark.parametrize("cut", [1, 2])

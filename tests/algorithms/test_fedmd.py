@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.algorithms import fedmd as module
 from core.experiments import make_clients, rounds
 from core.families import public_images as public
 from core.federation import Message, UploadError
@@ -72,6 +73,74 @@ def test_the_student_passes_the_consensus_as_often_as_it_is_told(task, monkeypat
     monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given[7]))
     consensus_of(algorithm, algorithm.initialise(task, Rng(0)), np.zeros((2, 60, 10)))
     assert seen == [3 * 2]  # two batches hold 60 images
+
+
+BIAS = "parameters/classifier.bias"
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Training that adds to the last bias instead, 1 where answers are digested and 10 where own data
+    are visited; what each was given: batch size, steps, rate, the bias before it, and images.
+    """
+    seen = []
+
+    def taught(model, by, batch, number, optimiser, images):
+        bias = model.classifier.bias.detach()
+        (group,) = optimiser.param_groups
+        seen.append((batch, number, group["lr"], bias.clone(), images))
+        bias.add_(by)
+
+    def mimic(task, model, images, targets, divergence, optimiser, batch, number, rng):
+        taught(model, 1, batch, number, optimiser, images)
+
+    def train(model, images, labels, local, number, objective, rng, optimisers):
+        taught(model, 10, local.batch_size, number, *optimisers, images)
+
+    monkeypatch.setattr(public, "mimic", mimic)
+    monkeypatch.setattr(module, "train", train)
+    return seen
+
+
+def test_a_client_digests_and_revisits_with_the_model_it_has_and_answers_with_what_it_learnt(
+    task, steps
+):
+    """20 images in batches of 8, 60 answers in batches of 32; the first visit has passes of its own."""
+    client = max(make_clients(TINY, task), key=len)
+    client = attrs.evolve(client, images=client.images[:20], labels=client.labels[:20])
+    passes = {"initial_epochs": 3, "local_epochs": 2, "align_epochs": 5, "student_epochs": 7}
+    none = {"initial_steps": None, "local_steps": None}
+    algorithm = create(batch_size=8, lr=0.25, **passes, **none)
+    state = algorithm.initialise(task, Rng(0))
+    answers = []
+    for t in range(2):
+        sent = algorithm.broadcast(attrs.evolve(state, meta=state.meta | {"round": t}), 0)
+        if t:
+            sent.tensors["consensus/logits"] = torch.zeros(60, 10)
+        upload = algorithm.client_update(client, sent, Rng(t)).tensors["answers/logits"]
+        learnt = task.model_from(client.memory, "model/")
+        answers.append(
+            (upload, task.outputs(learnt, algorithm._aligned(task, sent.meta["seed"], t)))
+        )
+    assert [one[:3] for one in steps] == [(8, 9, 0.25), (32, 10, 0.25), (8, 6, 0.25)]
+    first, *later = (one[3] for one in steps)
+    for bias, added in zip(later, (10, 11), strict=True):
+        torch.testing.assert_close(bias, first + added)
+    torch.testing.assert_close(client.memory[f"model/{BIAS}"], first + 21)
+    for upload, wanted in answers:
+        torch.testing.assert_close(upload, wanted)
+
+
+def test_the_student_goes_on_from_round_to_round_on_the_images_of_the_consensus(task, steps):
+    algorithm = create(lr=0.25)
+    state = start = algorithm.initialise(task, Rng(0))
+    uploads = {0: Message({"answers/logits": torch.zeros(60, 10)})}
+    for t in range(2):
+        state = algorithm.server_update(state, uploads, Rng(t))
+        batch, _, lr, _, images = steps[t]
+        assert (batch, lr) == (32, 0.25)
+        assert torch.equal(images, algorithm._aligned(task, state.meta["seed"], t))
+    torch.testing.assert_close(state.tensors[BIAS], start.tensors[BIAS] + 2)
 
 
 def test_the_consensus_is_the_mean_because_nothing_is_closer_to_all_parties(task):

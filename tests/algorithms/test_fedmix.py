@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from core import algorithms
 from core.algorithms.fedmix import averages, kept, mixup_loss
 from core.experiments import rounds
-from core.federation import Client
+from core.federation import Client, Message
 from core.models import build, initialise
 from core.models.batchnorm import quicken
 from core.rng import Rng
@@ -149,11 +149,28 @@ def test_the_objective_mixes_normalised_images_with_a_drawn_average(task, client
     images, shares = kept(client.memory)
     state = method.initialise(task, Rng(0))
     model, batch, labels = method.network(task, state.tensors), client.images[:6], client.labels[:6]
-    found = method.objective(client, method.broadcast(state, 0), Rng(3))(model, batch, labels)
-    chosen = torch.randint(len(shares), (1,), generator=Rng(3).generator())
-    inputs, mean = task.inputs(batch), task.inputs(images[chosen])
-    wanted = mixup_loss(model, task.loss, inputs, labels, mean, shares[chosen], 0.2)
-    torch.testing.assert_close(found, wanted)
+    objective, inputs = (
+        method.objective(client, method.broadcast(state, 0), Rng(3)),
+        task.inputs(batch),
+    )
+    draws, drawn = Rng(3).generator(), set()
+    for _ in range(3):  # another average for every batch
+        chosen = torch.randint(len(shares), (1,), generator=draws)
+        drawn.add(int(chosen))
+        mean, found = task.inputs(images[chosen]), objective(model, batch, labels)
+        wanted = mixup_loss(model, task.loss, inputs, labels, mean, shares[chosen], 0.2)
+        torch.testing.assert_close(found, wanted)
+    assert len(drawn) > 1
+
+
+def test_images_meet_in_an_average_by_chance(task):
+    """Also where a client has its images class by class: no average then is of one class."""
+    labels = torch.arange(2).repeat_interleave(30)
+    images = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(60, 1, 8, 8)
+    client = Client(0, task, images, labels)
+    first, second = (averages(client, 20, Rng(seed)).tensors for seed in (0, 1))
+    assert ((first["averages/labels"][:, :2] > 0.1).all()) and len(first["averages/labels"]) == 3
+    assert not torch.equal(first["averages/images"], second["averages/images"])
 
 
 @settings(max_examples=25)
@@ -210,6 +227,28 @@ def test_averages_cross_the_network_once_each_way(task, clients):
     plain = [*rounds(attrs.evolve(TINY, algorithm="fedavg"), task=task)][-1].ledger.rounds
     for ours, its in zip(results[-1].ledger.rounds, plain, strict=True):
         assert {k: v for k, v in ours["up"].items() if k != "averages"} == its["up"]
+
+
+def test_who_was_away_is_sent_what_came_meanwhile(task):
+    """Of three clients' averages, one got the first and then missed a round that brought two."""
+    method = algorithms.create("fedmix")
+    state = method.initialise(task, Rng(0))
+    pieces = {
+        f"averages/{n}/{name}": torch.full((1, 1), float(n))
+        for n in range(3)
+        for name in ("images", "labels")
+    }
+    meta = {"averaged": [0, 1, 2], "sent": {"0": 1}}
+    state = attrs.evolve(state, tensors=state.tensors | pieces, meta=meta)
+    upload = method.broadcast(method.initialise(task, Rng(0)), 0)
+    uploads = {k: Message(upload.tensors, {"samples": 1}) for k in (1, 2)}
+    state = method.server_update(state, uploads, Rng(0))
+
+    def sent(id_):
+        names = method.broadcast(state, id_).tensors
+        return [n for n in range(3) if f"averages/{n}/labels" in names]
+
+    assert [sent(id_) for id_ in range(4)] == [[1, 2], [], [], [0, 1, 2]]
 
 
 def rows(memory):

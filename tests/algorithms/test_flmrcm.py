@@ -8,10 +8,10 @@ import attrs
 import pytest
 import torch
 
-from core.algorithms.flmrcm import Identifier, confused, encoder, identified
+from core.algorithms.flmrcm import FLMRCM, Identifier, confused, encoder, identified
 from core.errors import InputError
 from core.experiments import make_clients, rounds
-from core.federation import Client, loop
+from core.federation import Client, Message, loop
 from core.models import fresh
 from core.rng import Rng
 from tests.algorithms.on_drawings import on_heads
@@ -41,7 +41,7 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
     """The identifier takes Adam's first step, lr * sign(gradient), on its own loss; then the gradient
     at the network is that of the plain loss and of the alignment with that identifier.
     """
-    algorithm = TINY.new_algorithm()
+    algorithm = attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.3}).new_algorithm()
     client = make_clients(TINY, task)[0]
     model = task.new_model(Rng(1))
     latents = model.encode(task.inputs(client.images[:5]))[-1].detach() + 1
@@ -58,7 +58,7 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
         # Adam: m / (sqrt(v) + eps) = g / (|g| + eps) in the first step
         moved = lr * slope / (slope.abs() + 1e-8)
         torch.testing.assert_close(new.detach() - old, -moved, rtol=0, atol=1e-3 * lr)
-    wanted = task.loss(model(task.inputs(images)), labels) + confused(identifier(own))
+    wanted = task.loss(model(task.inputs(images)), labels) + 0.3 * confused(identifier(own))
     assert total.item() == pytest.approx(wanted.item(), rel=1e-5)
     weights = list(model.parameters())
     for found, right in zip(
@@ -75,6 +75,9 @@ def test_the_target_is_heard_and_the_others_are_told(task):
     size = 2 * math.prod(shape) * 4
     assert last.ledger.total("up")["latents"] == size
     assert last.ledger.total("down")["latents"] == 2 * size
+    # and the model goes to all three for training, and to the target before
+    numbers = sum(p.numel() for p in task.new_model(Rng(0)).parameters())
+    assert last.ledger.total("down")["parameters"] == 2 * (3 + 1) * numbers * 4
 
 
 def test_without_alignment_it_is_fedavg(task):
@@ -140,3 +143,50 @@ def test_the_identifier_goes_on_with_its_optimiser(task):
         algorithm.client_update(client, message, Rng(t))
         steps = [int(v) for name, v in client.memory.items() if "/adam/step/" in name]
         assert steps and set(steps) == {t * algorithm.settings.steps(len(client))}
+
+
+def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task):
+    """Each latent map is that of one of its images, normalised; other draws take others."""
+    algorithm, client = TINY.new_algorithm(), make_clients(TINY, task)[1]
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 1)
+    model = task.model_from(message.tensors).eval()
+    with torch.no_grad():
+        known = model.encode(task.inputs(client.images))[-1].flatten(1)
+    drawn = []
+    for seed in range(3):
+        (answer,) = algorithm.encode([client], {1: Message(message.tensors)}, Rng(seed)).values()
+        apart = torch.cdist(answer.tensors["latents"].flatten(1), known)
+        assert float(apart.amin(1).max()) < 1e-3 < float(apart.amax(1).min())
+        drawn.append(tuple(apart.argmin(1).tolist()))
+    assert len(set(drawn)) == 3
+
+
+def test_the_target_is_heard_anew_in_every_round(task):
+    """With a rate that moves nothing the model stays, and the images that are drawn do not."""
+    still = attrs.evolve(TINY, settings=TINY.settings | {"lr": 1e-12, "adversarial": 0.0})
+    first, second = (result.state.tensors["latents"] for result in rounds(still, task=task))
+    assert not torch.allclose(first, second, rtol=1e-3, atol=1e-3)
+
+
+def test_an_identifier_has_the_form_of_the_settings_and_is_the_clients_last(task, monkeypatch):
+    seen, aligned = [], FLMRCM.aligned
+
+    def noting(self, task, identifier, optimiser, latents):
+        weights = {name: value.clone() for name, value in identifier.state_dict().items()}
+        seen.append((weights, optimiser.param_groups[0]["lr"]))
+        return aligned(self, task, identifier, optimiser, latents)
+
+    monkeypatch.setattr(FLMRCM, "aligned", noting)
+    own = TINY.settings | {"identifier_width": 3, "identifier_lr": 0.125, "lr": 0.01}
+    algorithm = attrs.evolve(TINY, settings=own).new_algorithm()
+    client, state = make_clients(TINY, task)[0], algorithm.initialise(task, Rng(0))
+    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
+    message = algorithm.broadcast(state, 0)
+    algorithm.client_update(client, message, Rng(1))
+    kept = dict(client.memory)
+    algorithm.client_update(client, message, Rng(2))
+    (first, lr), (second, again) = seen
+    assert lr == again == 0.125 and first["hidden.weight"].shape == (3, 16, 1, 1)
+    for name, value in second.items():
+        assert torch.equal(value, kept[f"identifier/parameters/{name}"])
+        assert not torch.equal(value, first[name])

@@ -87,6 +87,7 @@ def seen(task, clients, monkeypatch, **more):
 
 
 def test_frozen_networks_see_an_image_once_in_a_round(task, clients, monkeypatch):
+    monkeypatch.setattr(moon_module, "at_once", lambda images: 16)  # in four parts
     kept, images = seen(task, clients, monkeypatch, local_epochs=3)
     assert images == 2 * (50 + 1)  # a single image tells how much room the features take
     monkeypatch.setattr(moon_module, "KEPT", 0)
@@ -147,6 +148,24 @@ def test_a_strong_contrast_keeps_features_near_those_of_the_global_model(task, c
             )
         near[mu] = cosine(mine, globally).mean()
     assert near[10.0] > near[0.0]
+
+
+def test_a_projection_head_is_two_layers_with_a_rectifier_between_them(task):
+    model = Projected(task.new_model(Rng(0)), 6, torch.device("cpu")).eval()
+    model.initialise(Rng(1))
+    inputs = task.inputs(task.dataset.test.images[:20])
+    with torch.no_grad():
+        hidden = model.encoder.embed(inputs).double() @ model.head[0].weight.double().T
+        hidden = (hidden + model.head[0].bias.double()).clamp(min=0)
+        wanted = hidden @ model.head[2].weight.double().T + model.head[2].bias.double()
+        torch.testing.assert_close(model.embed(inputs).double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_codes_command_has_a_weight_of_five_and_crops():
+    """The paper tunes the weight over 0.1, 1, 5 and 10, and has 5 on CIFAR-10."""
+    released = algorithms.create("moon", variant="released").settings
+    assert (released.mu, released.local_augmentation) == (5.0, "crop_flip")
+    assert (released.temperature, released.projection) == (0.5, 256)
 
 
 def test_what_a_projection_head_costs(task):

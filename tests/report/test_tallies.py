@@ -1,11 +1,12 @@
 """Verdicts by kind and orders of methods, on made-up records of real tables."""
 
+import attrs
 import pytest
 from scipy import stats
 
 from core.experiments import Record, TableSpec
-from core.report.tallies import orders, tally
-from core.report.verdict import MB
+from core.report.tallies import directions, numbers, orders, tally
+from core.report.verdict import FULL, MB
 
 
 def record(run, accuracy, megabytes=0.0, share=0.0):
@@ -107,3 +108,96 @@ def test_kinds_are_apart_and_a_run_counts_once():
     assert len(shared) > 1 and counts.loc["results"].sum() == len(printed)
     assert counts.loc["results", "equivalent"] == 1
     assert list(counts.index) == ["results", "costs", "settings"]
+
+
+def runs_of(row, profile, shift=0.0, spread=0.0, seeds=3):
+    """Records of a row of Table 11, `shift` points from print and `spread` more from seed to seed."""
+    cell = TableSpec.find_cell(f"fedvck/11/{row}/cifar10-0.05", profile)
+    return {
+        run.id: record(run, (cell.published.value + shift + spread * seed) / 100)
+        for seed, run in enumerate(cell.experiments[:seeds])
+    }
+
+
+def test_a_number_is_of_the_papers_own_method_or_of_another():
+    found = numbers(runs_of("FedVCK", "paper", 3.0) | runs_of("FedAvg", "paper", -3.0))
+    found = found[found["paper"] == "fedvck"]
+    told = dict(zip(found["own"], found["difference"], strict=True))
+    assert told == {True: pytest.approx(3.0), False: pytest.approx(-3.0)}
+
+
+def test_a_run_as_printed_counts_before_one_until_nothing_moves():
+    """Also where the table shows the column with less work."""
+    known = runs_of("FedAvg", "paper") | runs_of("FedAvg", "converged", 20.0)
+    for row in ("FedAvg", "FedProx", "MOON"):
+        known |= runs_of(row, "laptop", 10.0)
+    found = numbers(known)
+    full = found[(found["paper"] == "fedvck") & (found["budget"] == FULL)]
+    assert full["verdict"].tolist() == ["equivalent"]
+
+
+def test_pairs_at_the_papers_budget_are_compared_by_value_and_not_by_direction():
+    less, full = (
+        directions(runs_of("FedVCK", profile, spread=0.1) | runs_of("FedAvg", profile))
+        for profile in ("laptop", "paper")
+    )
+    assert less["ordered"].tolist() == [1] and full.empty
+
+
+def test_a_pair_that_seeds_do_not_decide_is_compared_all_the_same():
+    found = directions(runs_of("FedVCK", "laptop") | runs_of("FedAvg", "laptop"))
+    assert found["ordered"].tolist() == [0]
+
+
+def test_a_pair_has_the_seeds_that_both_of_its_rows_have():
+    for first, second in ((3, 2), (2, 3)):
+        known = runs_of("FedVCK", "laptop", spread=0.1, seeds=first)
+        found = directions(known | runs_of("FedAvg", "laptop", seeds=second))
+        assert found["seeds"].tolist() == [2]
+
+
+@pytest.mark.parametrize("fewer", ["FedAvg", "MOON", "FedVCK"])
+def test_an_order_has_three_methods_and_the_seeds_of_all(fewer):
+    known = {}
+    for row in ("FedAvg", "MOON", "FedVCK"):
+        known |= runs_of(row, "laptop", seeds=2 if row == fewer else 3)
+        found = orders(known)
+        found = found[(found["table"] == "11") & (found["column"] == "cifar10-0.05")]
+        assert found.empty == (row != "FedVCK")  # the third of them
+    assert found[["methods", "seeds"]].to_numpy().tolist() == [[3, 2]]
+
+
+def measured(paper, table, metric, values, profile="paper"):
+    """Records of all seeds of a table's cells of a metric, by the value of a cell."""
+    cells = [one for one in TableSpec.find(paper, table).cells(profile) if one.metric == metric]
+    return {
+        run.id: attrs.evolve(record(run, 0.0), **values(cell))
+        for cell in cells
+        if cell.published
+        for run in cell.experiments
+    }
+
+
+def test_costs_have_no_order_nor_have_tables_whose_rows_are_not_compared():
+    def sent(cell):
+        return {"bytes": {"up": {"parameters": int(cell.published.value * MB)}, "down": {}}}
+
+    costs = measured("fedvck", 9, "upload_mb_per_round", sent)
+    distances = measured(
+        "fedmk", 7, "emd", lambda cell: {"metrics": {cell.record_metric: cell.published.value}}
+    )
+    told = orders(costs | distances)
+    assert len(costs) > 100 and len(distances) == 24
+    assert told.empty or not set(told["metric"]) & {"upload_mb_per_round", "emd"}
+    assert directions(measured("fedvck", 9, "upload_mb_per_round", sent, "laptop")).empty
+
+
+def test_rows_that_are_printed_within_a_share_of_their_size_have_no_order():
+    """Decibels of two pairs of methods, 0.05 and 0.26 apart around 32: both stand the other way round."""
+    place = {"FedIOD": 1, "FedAvg": 2, "FL-MRCM": 3, "FedAD": 4}
+    runs = measured(
+        "fediod", 9, "psnr", lambda cell: {"metrics": {"psnr@fastmri": float(place[cell.row])}}
+    )
+    found = orders(runs)
+    (row,) = found[(found["table"] == "9") & (found["column"] == "fastmri_t1")].to_dict("records")
+    assert (row["metric"], row["methods"], row["tau"]) == ("psnr", 4, 1.0)
