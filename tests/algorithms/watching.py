@@ -68,7 +68,7 @@ class Watched:
     clients: list[Client]
     #: (ledger, round from 0, direction, message, times)
     counted: list[tuple[Ledger, int, str, Message, int]] = attrs.field(factory=list)
-    #: what clients got and answered, where a batched program serves them
+    #: what clients got and answered
     served: list[tuple[str, Message]] = attrs.field(factory=list)
     #: (message, its tensors' form, its meta's form, client)
     checked: list[tuple[Message, Mapping, Mapping, int]] = attrs.field(factory=list)
@@ -92,6 +92,8 @@ def watch(subject: Subject) -> Watched:
     # with the schedule of the run, which goes on with a copy: what is watched is bound to this one
     algorithm = subject.new().among(seen.clients)
     _watch_clients(algorithm, subject, seen)
+    for name in set(algorithm.questions) - {"clients_update"}:
+        _watch_question(algorithm, name, seen)
     for name in GUARDED:
         _guard(algorithm, name, seen)
     with ExitStack() as patches:
@@ -144,6 +146,18 @@ def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> Non
         return answers
 
     algorithm.clients_update = clients_update  # type: ignore[method-assign]
+
+
+def _watch_question(algorithm: Algorithm, name: str, seen: Watched) -> None:
+    """Note what comes to the clients along with another question."""
+    plain = getattr(algorithm, name)
+
+    def asked(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
+        come = [messages[client.id] for client in clients]
+        seen.served += [("down", one) for one in come if one.tensors or one.meta]
+        return plain(clients, messages, rng)
+
+    setattr(algorithm, name, asked)
 
 
 def _watch_network(seen: Watched, patches: ExitStack) -> None:
