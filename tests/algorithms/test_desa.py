@@ -72,6 +72,28 @@ def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients
         assert apart.max() <= 1 and (apart > 0).float().mean() < 0.01
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"iterations": 2},
+        {"image_lr": 5.0},
+        {"real_batch": 5},
+        {"replacement": False},
+        {"candidates": 3},
+        {"augmentation": "none"},
+        {"estimator": "expectation"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_setting_of_condensation_changes_the_anchors(clients, change):
+    plain, other = (
+        desa(**{"estimator": "minibatch"} | settings).anchors(clients[:1], {}, Rng(3))[0]
+        for settings in ({}, change)
+    )
+    assert plain.tensors["anchors/classes"].equal(other.tensors["anchors/classes"])
+    assert not plain.tensors["anchors/images"].equal(other.tensors["anchors/images"])
+
+
 def test_every_number_stands_for_another_random_network(task):
     encoder = LatentEncoder(task.new_model(Rng(0)))
     images = torch.rand(4, 1, 8, 8)
@@ -138,6 +160,25 @@ def test_the_code_takes_its_own_encoder(task):
     assert all(isinstance(block.norm, torch.nn.BatchNorm2d) for block in usual.blocks)
 
 
+def test_printed_and_released_values():
+    assert algorithms.switches("desa") == {
+        "local_epochs": (10, 1),
+        "momentum": (0.9, 0.0),
+        "weight_decay": (1e-5, 0.0),
+        "kd": (1.0, 0.09),
+        "replacement": (True, False),
+        "encoder": ("task", "convnet"),
+    }
+    usual = algorithms.create("desa").settings
+    assert (usual.estimator, usual.ipc, usual.iterations) == ("minibatch", 50, 1000)
+    assert (usual.reg, usual.reg_temperature, usual.kd_temperature) == (1.0, 0.07, 20.0)
+
+
+def test_the_code_weighs_its_teachers_by_their_mean_over_ten_classes_and_a_factor():
+    settings = algorithms.create("desa", variant="released").settings
+    assert settings.kd * settings.kd_temperature**2 == pytest.approx(20**2 * 0.9 / 10)
+
+
 def given(classes, value, shape=(2, 1, 8, 8)):
     images = torch.full((len(classes), *shape), value, dtype=torch.uint8)
     return Message(
@@ -162,6 +203,8 @@ def test_anchors_are_averaged_over_the_clients_that_have_the_class(task):
     ]
     again = attrs.evolve(state, tensors=collect(state, {2: given([1], 40)}))
     assert anchors(again)["anchors/images"][0, 0, 0, 0] == 25
+    third = attrs.evolve(state, tensors=collect(again, {3: given([1], 6)}))
+    assert anchors(third)["anchors/images"][0, 0, 0, 0] == 19  # 56 / 3, to the nearest
 
 
 @pytest.mark.parametrize(
@@ -236,17 +279,19 @@ def test_the_objective_is_the_sum_of_the_three_losses(task, clients, reg, kd):
     teacher = torch.randn(6, 10, generator=torch.Generator().manual_seed(1))
     model, batch, y = task.new_model(Rng(0)), client.images[:5], client.labels[:5]
     received = Message({"logits/others": teacher})
-    found = algorithm.objective(client, received, Rng(2))(model, batch, y)
-    torch.autograd.grad(found, model.blocks[0].conv.weight)
+    objective, draws = algorithm.objective(client, received, Rng(2)), Rng(2).generator()
+    for _ in range(2):  # a batch and the next, which has other anchors
+        found = objective(model, batch, y)
+        torch.autograd.grad(found, model.blocks[0].conv.weight)
 
-    rows = torch.randint(6, (16,), generator=Rng(2).generator())
-    features = model.embed(task.inputs(torch.cat([batch, images[rows]])))
-    logits = model.classifier(features).double()
-    ce = torch.nn.functional.cross_entropy(logits[:5], y)
-    contrast = supervised_contrastive(features.double(), torch.cat([y, labels[rows]]), 0.5)
-    p, q = ((each / 4).softmax(1) for each in (teacher[rows].double(), logits[5:]))
-    expected = ce + reg * contrast + kd * 16 * (p * (p / q).log()).sum(1).mean()
-    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
+        rows = torch.randint(6, (16,), generator=draws)
+        features = model.embed(task.inputs(torch.cat([batch, images[rows]])))
+        logits = model.classifier(features).double()
+        ce = torch.nn.functional.cross_entropy(logits[:5], y)
+        contrast = supervised_contrastive(features.double(), torch.cat([y, labels[rows]]), 0.5)
+        p, q = ((each / 4).softmax(1) for each in (teacher[rows].double(), logits[5:]))
+        expected = ce + reg * contrast + kd * 16 * (p * (p / q).log()).sum(1).mean()
+        assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
 
 
 def test_anchors_are_fixed_in_the_regularisation(task, clients):
@@ -263,6 +308,21 @@ def test_anchors_are_fixed_in_the_regularisation(task, clients):
     loss.backward()
     for found, wanted in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_is_down_the_mean_over_the_clients_images_and_all_anchors(task, clients):
+    """With every image in one batch."""
+    plain = {"lr": 0.5, "momentum": 0.0, "weight_decay": 0.0, "local_steps": 1, "reg": 0.0}
+    algorithm, client = desa(**plain, kd=0.0, batch_size=10_000), clients[0]
+    images, model = task.dataset.test.images[:12], task.new_model(Rng(0))
+    labels = torch.tensor([0, 0, 1, 1, 2, 2, 4, 4, 5, 5, 9, 9])
+    given = {"anchors/images": images, "anchors/labels": labels.to(torch.uint8)}
+    found = algorithm.client_update(client, Message(pack(model) | given), Rng(1)).tensors
+    outputs = model(task.inputs(torch.cat([client.images, images])))
+    F.cross_entropy(outputs, torch.cat([client.labels, labels])).backward()
+    for name, w in model.named_parameters():
+        wanted = w.detach() - 0.5 * w.grad
+        torch.testing.assert_close(found[f"parameters/{name}"], wanted, rtol=1e-3, atol=1e-5)
 
 
 def test_with_all_terms_off_it_is_fedavg_bit_for_bit(task, one_by_one):
@@ -310,9 +370,11 @@ def test_anchors_are_matched_at_another_random_network_in_every_iteration(
     monkeypatch.setattr(
         module, "condense", lambda problem, *rest: seen.append(problem) or condense(problem, *rest)
     )
-    desa().anchors(clients, {}, Rng(3))
+    desa(candidates=3).anchors(clients, {}, Rng(3))
     (problem,) = seen
     assert problem.free
+    counts = torch.cat([client.class_counts for client in clients])
+    assert problem.real.group.bincount().equal(counts[counts > 0].clamp(max=3))
     for number in (0, 1, 5):
         problem.disturb(number)
         fresh = task.new_model(Rng(3).at("network", number)).state_dict()

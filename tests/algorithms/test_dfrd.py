@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms.dfrd import Ensemble, diversity_loss, transferability_loss
+from core.algorithms.dfrd import DFRD, Ensemble, diversity_loss, transferability_loss
 from core.experiments import rounds
+from core.federation import Message, pack
 from core.federation.tensors import unpack
 from core.models.stacked import Stacked
 from core.rng import Rng
@@ -98,6 +99,27 @@ def test_the_ensemble_hears_each_model_by_its_share_of_the_class(task):
         np.testing.assert_allclose(found[i], by_hand, rtol=1e-4, atol=1e-5)
 
 
+def test_counts_of_labels_say_who_is_heard_and_what_is_drawn(task, monkeypatch):
+    """tau_{i,y} = n_{i,y} / n_y, and p(y) in proportion to n_y."""
+    counts = np.array([[9, 0, 1, 0], [3, 6, 0, 0], [0, 2, 4, 0]])
+    counts = np.pad(counts, ((0, 0), (0, 6)))
+    uploads, seen = {}, []
+    for k, of in enumerate(counts):
+        tensors = pack(task.new_model(Rng(k))) | {"labels/counts": torch.from_numpy(of)}
+        uploads[k] = Message(tensors, {"samples": int(of.sum())})
+    monkeypatch.setattr(DFRD, "_distil", lambda self, *asked: seen.append(asked) or {})
+    algorithm = dfrd()
+    algorithm.server_update(algorithm.initialise(task, Rng(0)), uploads, Rng(5))
+    ((_, _, ensemble, often, _),) = seen
+    np.testing.assert_allclose(often / often.sum(), counts.sum(0) / counts.sum(), rtol=1e-6)
+    shares = [[0.75, 0, 0.2], [0.25, 0.75, 0], [0, 0.25, 0.8]]
+    np.testing.assert_allclose(ensemble.shares, np.pad(shares, ((0, 0), (0, 7))), rtol=1e-6)
+    draws = torch.Generator().manual_seed(0)
+    _, labels = dfrd(server_batch=50_000, noise=1)._sample(often, draws)
+    found = np.bincount(labels, minlength=10) / 50_000
+    np.testing.assert_allclose(found, counts.sum(0) / counts.sum(), atol=0.01)
+
+
 def test_label_and_noise_are_multiplied(task):
     generator = dfrd()._generator(task, Rng(0))
     noise, labels = torch.randn(4, 8), torch.tensor([1, 1, 2, 0])
@@ -154,8 +176,9 @@ def after(task, clients):
 
 @pytest.fixture
 def game(task):
-    """A game of one step each, what it starts from, and what it gives."""
+    """A game of one step each, what it starts from, and what it gives; the generator moves far."""
     once = {"iterations": 1, "generator_steps": 1, "student_steps": 1, "alpha": 0.3}
+    once |= {"generator_lr": 0.2}
     weights = {"transferability": 2.0, "diversity": 3.0}
     plain = {"server_momentum": 0.0, "server_weight_decay": 0.0, "server_lr": 0.5}
     algorithm, often = dfrd(**once, **weights, **plain), torch.ones(10)
@@ -189,6 +212,31 @@ def test_the_students_step_on_the_new_and_the_averaged_generator(task, game):
         torch.testing.assert_close(found[f"parameters/{name}"], wanted, rtol=1e-3, atol=1e-5)
 
 
+def test_the_student_has_momentum_and_decay_of_weights(task, game):
+    """Two steps on the same images: v = 0.9 v + g + 0.1 w, w = w - 0.5 v."""
+    _, tensors, ensemble, ((noise, labels), _), _ = game
+    steps = {"iterations": 1, "generator_steps": 1, "student_steps": 2, "alpha": 0.0}
+    training = {"server_lr": 0.5, "server_momentum": 0.9, "server_weight_decay": 0.1}
+    algorithm = dfrd(**steps, **training)
+    found = algorithm._distil(task, tensors, ensemble, torch.ones(10), Rng(5))
+    generator = unpack(algorithm._generator(task, Rng(0)), found, "generator/")
+    student = algorithm.network(task, tensors).eval()
+    weights = dict(student.named_parameters())
+    with torch.no_grad():
+        made = task.dataset.standardise(generator(generator.merge(noise, labels)))
+        p = ensemble(made, labels).softmax(1)
+    speed = dict.fromkeys(weights, 0.0)
+    for _ in range(2):
+        loss = (p * (p.log() - student(made).log_softmax(1))).sum(1).mean()
+        slopes = torch.autograd.grad(loss, list(weights.values()))
+        with torch.no_grad():
+            for (name, w), slope in zip(weights.items(), slopes, strict=True):
+                speed[name] = 0.9 * speed[name] + slope + 0.1 * w
+                w -= 0.5 * speed[name]
+    for name, w in weights.items():
+        torch.testing.assert_close(found[f"parameters/{name}"], w.detach(), rtol=1e-3, atol=1e-5)
+
+
 def test_the_generators_step_is_down_its_three_terms(task, game):
     """Adam's mean after a step is half the gradient of L_fid + beta_tran L_tran + beta_div L_div."""
     algorithm, tensors, ensemble, ((noise, labels), _), found = game
@@ -202,6 +250,31 @@ def test_the_generators_step_is_down_its_three_terms(task, game):
     for name, w in generator.named_parameters():
         mean = found[f"adam/exp_avg/{name}"]
         torch.testing.assert_close(mean, 0.5 * w.grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["norm", "mean_square"])
+def test_the_generators_loss_has_the_distance_that_is_asked_for(task, distance):
+    """The loss with L_div less the loss without it: by NumPy, of inputs that are near each other."""
+    often, draws = torch.ones(10), torch.Generator().manual_seed(3)
+    plain, other = (dfrd(diversity=weight, distance=distance) for weight in (0.0, 2.0))
+    generator, student = plain._generator(task, Rng(0)), task.new_model(Rng(0)).eval()
+    ensemble = Ensemble(Stacked([task.new_model(Rng(1)).eval()]), torch.ones(1, 10))
+    noise, labels = plain._sample(often, draws)
+    noise = 0.02 * noise
+    with torch.no_grad():
+        without, whole = (
+            each.generator_loss(task, generator, student, ensemble, noise, labels)
+            for each in (plain, other)
+        )
+        merged = generator.merge(noise, labels)
+        images = task.dataset.standardise(generator(merged))
+    s, h = (each.flatten(1).double().numpy() for each in (images, merged))
+    s, h = (each[:, None] - each for each in (s, h))
+    if distance == "norm":
+        apart = np.linalg.norm(s, axis=2) * np.linalg.norm(h, axis=2)
+    else:
+        apart = (s**2).mean(2) * (h**2).mean(2)
+    assert float(whole - without) == pytest.approx(2 * np.exp(-apart.mean()), rel=1e-4)
 
 
 def test_the_averaged_generator_keeps_its_share_of_itself(after):

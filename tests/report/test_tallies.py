@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from core.experiments import Record, TableSpec
-from core.report.tallies import directions, numbers, orders, tally
-from core.report.verdict import FULL, MB
+from core.report.tallies import directions, identity, numbers, orders, tally
+from core.report.verdict import FULL, MB, REDUCED
 
 
 def record(run, accuracy, megabytes=0.0, share=0.0):
@@ -110,9 +110,11 @@ def test_kinds_are_apart_and_a_run_counts_once():
     assert list(counts.index) == ["results", "costs", "settings"]
 
 
-def runs_of(row, profile, shift=0.0, spread=0.0, seeds=3):
-    """Records of a row of Table 11, `shift` points from print and `spread` more from seed to seed."""
-    cell = TableSpec.find_cell(f"fedvck/11/{row}/cifar10-0.05", profile)
+def runs_of(row, profile, shift=0.0, spread=0.0, seeds=3, place="11/{}/cifar10-0.05"):
+    """Records of a row of Table 11, or at a `place`, `shift` points from print and `spread` more from seed
+    to seed.
+    """
+    cell = TableSpec.find_cell(f"fedvck/{place.format(row)}", profile)
     return {
         run.id: record(run, (cell.published.value + shift + spread * seed) / 100)
         for seed, run in enumerate(cell.experiments[:seeds])
@@ -201,3 +203,43 @@ def test_rows_that_are_printed_within_a_share_of_their_size_have_no_order():
     found = orders(runs)
     (row,) = found[(found["table"] == "9") & (found["column"] == "fastmri_t1")].to_dict("records")
     assert (row["metric"], row["methods"], row["tau"]) == ("psnr", 4, 1.0)
+
+
+def test_rows_that_are_all_printed_within_the_margin_have_no_order():
+    known = {}
+    for row, shift in (("MOON", 5.0), ("FedGAN", 0.0), ("FedProx", -5.0)):  # 36.2, 36.63 and 37.58
+        known |= runs_of(row, "laptop", shift)
+    found = orders(known)
+    assert found[(found["table"] == "11") & (found["column"] == "cifar10-0.05")].empty
+
+
+def test_a_run_counts_as_the_first_table_has_it():
+    """FedVCK at 100 rounds stands in Tables 2, 4 and 14, and its rival in Table 2 alone."""
+    place = "2/{}/pathmnist-0.05"
+    known = runs_of("FedVCK", "laptop", spread=0.1, place=place)
+    found = numbers(known | runs_of("FedAvg", "laptop", place=place))
+    found = found[(found["paper"] == "fedvck") & found["own"]]
+    assert found["verdict"].tolist() == ["direction agrees"]
+
+
+def test_a_run_has_a_number_for_each_data_set_that_it_is_tested_on():
+    """Also where the same is printed for two."""
+    cells = [c for c in TableSpec.find("fediod", 9).cells("paper") if c.row == "FedIOD"]
+    here, there = (
+        next(c for c in cells if (c.column, c.metric) == (f"{name}_t1", "ssim"))
+        for name in ("fastmri", "ixi")
+    )
+    assert here.experiments[0].id == there.experiments[0].id
+    same = attrs.evolve(there, published=here.published)
+    assert identity(same) != identity(here) == identity(attrs.evolve(here))
+
+
+def test_a_number_on_data_in_the_place_of_others_is_of_a_reduced_budget(monkeypatch):
+    """No table has such data at the paper's budget."""
+    known, cells = runs_of("FedAvg", "paper"), TableSpec.cells
+    monkeypatch.setattr(
+        TableSpec,
+        "cells",
+        lambda spec, profile: [attrs.evolve(c, stand_in="other") for c in cells(spec, profile)],
+    )
+    assert set(numbers(known)["budget"]) == {REDUCED}
