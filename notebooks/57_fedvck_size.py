@@ -19,7 +19,6 @@ import pandas as pd
 
 from core.experiments import TableSpec
 from core.report import bars, show, table
-from core.report.findings import findings_on
 from core.report.frames import metrics_frame, table_runs
 from core.report.intervals import interval
 from core.report.results import gains, readings_beside, run_hours
@@ -228,9 +227,6 @@ Markdown(
     "know hardly more than one class after the last round. With one seed a "
     "place in this list is that of one run."
 )
-
-# %% tags=["hide-input"]
-Markdown(findings_on("57_fedvck_size"))
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "medical", size)
