@@ -69,6 +69,15 @@ def test_diversity_is_the_exponential_of_the_mean_product_of_distances(distance)
     ) == pytest.approx(1, abs=1e-3)
 
 
+def test_diversity_sees_small_differences_of_bright_images_in_float32():
+    images, merged = (20 + 0.01 * random(5, 3, 8, 8)).float(), random(5, 4, seed=1).float()
+    s, h = (each.flatten(1).double().numpy() for each in (images, merged))
+    s, h = (np.linalg.norm(each[:, None] - each, axis=2) for each in (s, h))
+    assert float(diversity_loss(images, merged, "norm")) == pytest.approx(
+        np.exp(-(s * h).mean()), rel=1e-4
+    )
+
+
 @pytest.mark.parametrize("distance", ["norm", "mean_square"])
 def test_diversity_has_a_finite_gradient_also_for_equal_images(distance):
     images = torch.ones(4, 1, 8, 8, requires_grad=True)
