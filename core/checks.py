@@ -70,6 +70,10 @@ def number(low: float, high: float = LARGEST_FLOAT, above: bool = False) -> Call
     return check
 
 
+#: beta_1 of Adam: PyTorch's takes none of 1
+beta_1 = number(0, 0.999)
+
+
 def whole(low: int, optional: bool = False, high: int = LARGEST) -> Callable:
     """A whole number in [low, high]; `optional` also allows None."""
 

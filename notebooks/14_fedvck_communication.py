@@ -140,9 +140,8 @@ pd.Series(
 # %% [markdown]
 # ## Tables 5 and 9
 #
-# Measured values are read from the ledgers of real runs. A reduced profile has a thinner network and fewer condensed
-# images, so its bytes are lower than those in print. The two networks of FedGAN's GAN are not in print: [ours were
-# chosen](19_baselines_results) to come near its printed costs.
+# Measured values are read from the ledgers of real runs; a reduced profile has a thinner network and fewer condensed
+# images. FedGAN's two further networks are not in print: [ours were chosen](19_baselines_results) near its printed costs.
 
 # %%
 best = None if shown == "best" else shown

@@ -45,9 +45,9 @@ Markdown(bottom_line("fedvck"))
 # rounds and local epochs, all rivals at 0.05 with fewer of them, and medical images that are at hand.
 #
 # The tables of this page have the budget of a laptop, those two columns among them, and nothing follows from it for the
-# paper's. FedVCK's accuracy minus
-# that of the best other method of the column, in points, as printed and as measured, over the seeds that both have, with
-# the ends of a 90% interval over the best `rival`. Whether it is ahead of each rival, or behind some, looks at each one's own interval:
+# paper's. FedVCK's accuracy minus that of the best other method of the column, the `rival`, in points, as printed and as
+# measured, over the seeds that both have, with the ends of a 90% interval. Whether it is ahead of each rival, or behind
+# some, looks at each one's own interval:
 
 # %% tags=["hide-input"]
 lead = pd.concat(
@@ -74,15 +74,12 @@ Markdown(
 
 # %% tags=["hide-input"]
 lead = lead.rename(columns={"ahead": "ahead of each", "behind": "behind some"})
-told = lead[lead["measured"].notna()].round(1)
-yes = {True: "yes", False: "no"}
-told = told.replace({"ahead of each": yes, "behind some": yes})
-told[
-    [
-        "rival",
-        *told.columns.drop(["rival", "printed rivals", "measured rivals"]),
-    ]
-]
+words = {True: "yes", False: "no"}
+visible = (
+    lead[lead["measured"].notna()].round(1).set_index("rival", append=True)
+)
+visible = visible.replace({"ahead of each": words, "behind some": words})
+visible.drop(columns=["printed rivals", "measured rivals"])
 
 # %% tags=["hide-input"]
 measures = ["accuracy", "balanced_accuracy"]

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from core.checks import number, one_of, whole
+from core.checks import beta_1, number, one_of, whole
 from core.errors import InputError, unknown
 from core.families import conditional
 from core.federation import (
@@ -68,7 +68,7 @@ class Settings(LocalTraining):
     #: images of each client in a step
     gan_batch: int = attrs.field(default=1, validator=whole(1))
     gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
-    gan_beta: float = attrs.field(default=0.5, validator=number(0, 0.999))
+    gan_beta: float = attrs.field(default=0.5, validator=beta_1)
     #: "vanilla": cross-entropy, the generator's not saturating; "least_squares"
     gan_loss: str = attrs.field(
         default="vanilla", validator=one_of("adversarial loss", *GAN_LOSSES)

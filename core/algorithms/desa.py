@@ -127,7 +127,7 @@ class Settings(fedavg.Settings):
     @property
     def matching(self) -> Condensation:
         """The same, as condensation takes them."""
-        return part(self, Condensation, min_images=self.ipc)
+        return part(self, Condensation)
 
     @property
     def wants_anchors(self) -> bool:

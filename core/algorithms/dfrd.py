@@ -41,7 +41,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.algorithms import fedavg
-from core.checks import number, one_of, part, whole
+from core.checks import beta_1, number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, learn, pack
@@ -74,7 +74,7 @@ class Settings(fedavg.Settings):
     server_batch: int = attrs.field(default=64, validator=whole(2))
     #: Adam of the generator; beta_2 is 0.999
     generator_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
-    generator_momentum: float = attrs.field(default=0.5, validator=number(0, 0.999))
+    generator_momentum: float = attrs.field(default=0.5, validator=beta_1)
     #: SGD of the student
     server_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     server_momentum: float = attrs.field(default=0.9, validator=number(0, 1))

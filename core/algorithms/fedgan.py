@@ -40,7 +40,7 @@ import torch
 from torch.nn import functional as F
 
 from core.algorithms import fedavg
-from core.checks import number, whole
+from core.checks import beta_1, number, whole
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, learn, pack
 from core.federation.local_training import batches
@@ -63,7 +63,7 @@ class Settings(fedavg.Settings):
     warm_up: int = attrs.field(default=1, validator=whole(1))
     #: Adam of both networks, its rate and beta_1 (Radford et al. 2016, and the code)
     gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
-    gan_momentum: float = attrs.field(default=0.5, validator=number(0, 0.999))
+    gan_momentum: float = attrs.field(default=0.5, validator=beta_1)
     #: z, length of a noise vector
     noise: int = attrs.field(default=100, validator=whole(1))
     generator_width: int = attrs.field(default=64, validator=whole(1))

@@ -15,7 +15,7 @@ import attrs
 import torch
 from attrs.validators import optional
 
-from core.checks import number, on_or_off, one_of, whole
+from core.checks import beta_1, number, on_or_off, one_of, whole
 from core.condensation.augment import UNIFORMS, Augmentation, augment, parts_of
 from core.condensation.descent import OPTIMISERS
 from core.condensation.initial import KINDS
@@ -55,7 +55,7 @@ class Condensation:
     min_images: int = attrs.field(default=5, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
-    image_momentum: float = attrs.field(default=0.5, validator=number(0, 0.999))
+    image_momentum: float = attrs.field(default=0.5, validator=beta_1)
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
     #: whether an image may stand in it twice; False: P_w plays no part, and a class that is smaller than

@@ -178,7 +178,7 @@ def run(
     """
     task = task or make_task(experiment, runtime)
     algorithm = algorithm or experiment.new_algorithm()
-    # what cannot begin is a mistake, and leaves no record: a method for other data, a partition
+    # a method for other data and a partition that cannot be made are mistakes, and leave no record
     federation.check_serves(algorithm, task)
     clients = make_clients(experiment, task) if clients is None else clients
     kept = new_record(experiment, task)

@@ -3,11 +3,10 @@
 Between two convolutions PyTorch reads and writes the maps once for each of these; on a CPU that
 takes as long as the convolutions of a small network. Here the forward pass reads them once (twice
 where statistics are taken from them) and writes a pooled result, and the backward pass computes
-again what it needs, so that nothing but the convolution's output is kept. Under `torch.func`, in
-float64, without a C++ compiler and on a GPU without Triton the same functions are put together from
-PyTorch's own; so is a second derivative. On a GPU the passes run for maps whose images or groups have
-statistics of their own, and for all layers in steps that are replayed (`core.replay`); elsewhere a
-layer of PyTorch's runs by PyTorch's kernels, few and ready.
+again what it needs, so that nothing but the convolution's output is kept. Under `torch.func`, in float64,
+without a C++ compiler and on a GPU without Triton the same functions are put together from PyTorch's own;
+so is a second derivative. On a GPU the passes run for maps whose images or groups have statistics of their
+own, and for all layers in replayed steps (`core.replay`); elsewhere PyTorch's kernels run.
 
 With z = a x + b + shortcut, a = w r, b = bias - m a, r = (v + eps)^-1/2, and dz the gradient before
 the rectifier, sums over the n values of a group and channel:

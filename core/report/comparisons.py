@@ -127,12 +127,12 @@ def asked_leads(
         ours: whether the claim is this book's own, so that rows and columns count that the paper
             lacks.
 
-    Two cells that the same runs fill are one comparison for each measure. `columns` are those that the
-    claim is about, else all that the paper prints, or, of a claim of this book, all. `metrics` are the
-    measures, else it is the table's first. `beside` are other tables that have the same columns and
-    rows of other names, which a claim may set beside each other. `least` has, by metric, a value of
-    the leading row below which nothing follows in its column. Raises InputError for a name that the
-    tables do not have.
+    Leads over the same rivals that the same runs fill are one comparison for each measure. `columns`
+    are those that the claim is about, else all that the paper prints, or, of a claim of this book, all.
+    `metrics` are the measures, else it is the table's first. `beside` are other tables that have the
+    same columns and rows of other names, which a claim may set beside each other. `least` has, by
+    metric, a value of the leading row below which nothing follows in its column. Raises InputError for
+    a name that the tables do not have.
     """
     asked = as_mapping(detail, where)
     known = ("tables", "beside", "metrics", "columns", "row", "against", "pairs", *RULES)
@@ -153,7 +153,7 @@ def asked_leads(
                 if lead:
                     beside = {of: shown[at, of].get(row) for at, of in shown if at == column}
                     learned = _has(asked.get("least", {}), beside, measured)
-                    sides = lead.cell, cells[lead.rival]
+                    sides = lead.cell, *(cells[rival] for rival in lead.gaps)
                     runs = [run.id for cell in sides for run in cell.experiments]
                     what = (*(cell.record_metric for cell in sides), *runs)
                     found.setdefault(what, attrs.evolve(lead, learned=learned))

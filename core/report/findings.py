@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +84,9 @@ def findings() -> str:
         name: f"{stated(name, entry, known)} [More](../notebooks/{entry['page']})"
         for name, entry in read_yaml(FINDINGS).items()
     }
+    # further paragraphs of an item are indented
     return "".join(
-        f"* **{name}** {textwrap.indent(text, '  ')[2:]}\n" for name, text in told.items()
+        f"* **{name}** {text}\n".replace("\n\n", "\n\n  ") for name, text in told.items()
     )
 
 

@@ -7,7 +7,6 @@ a printed number does not count.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -38,8 +37,7 @@ def folded(list_of_findings: str, pictures: Mapping[str, Figure] | None = None) 
     """
     made = []
     for item in re.split(r"^\* \*\*", list_of_findings, flags=re.MULTILINE)[1:]:
-        title, text = item.split("** ", 1)
-        text = textwrap.dedent(f"  {text.rstrip()}")
+        title, text = item.rstrip().replace("\n\n  ", "\n\n").split("** ", 1)
         picture = (pictures or {}).get(title)
         drawn = f"{to_html(picture)}\n\n" if picture else ""
         made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{drawn}{text}\n```\n")

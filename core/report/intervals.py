@@ -78,9 +78,8 @@ class Comparison:
         where both spread little.
         *different*: print is farther away than the margin and outside the 95% prediction interval
         about our mean: for the mean of print's runs where it has a deviation (the interval of a
-        difference of two means, with both spreads), else for one more run. It is narrower in the
-        first case. *inconclusive*: neither, and a difference
-        of `RESOLUTION` margins could have been missed. *consistent*: the rest.
+        difference of two means, with both spreads), else for one more run. *inconclusive*: neither,
+        and a difference of `RESOLUTION` margins could have been missed. *consistent*: the rest.
         """
         away = np.abs(self.mean - self.printed)
         half = _t(0.95, np.asarray(self.seeds - 1.0)) * self.std / np.sqrt(self.seeds)

@@ -38,9 +38,9 @@ PLACES = {
 
 
 def series(names: Sequence[Any]) -> tuple[list[str], list[str], list[Any]]:
-    """Colours, markers and dashes of series with these names: ten colours and ten markers; with
-    the eleventh, colours repeat with another marker and dash. A method, told by how a name begins, has the
-    same colour in all figures, the first of its name in each.
+    """Colours, markers and dashes of series with these names: ten colours and ten markers; from the
+    eleventh on, colours repeat with another marker and dash. A method, told by how a name begins,
+    has the same colour in all figures, the first of its name in each.
     """
     places: dict[Any, int] = {}
     for name in names:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.checks import number, whole
+from core.checks import beta_1, number, whole
 from core.errors import InputError, unknown
 from core.models import FeatureGenerator
 from core.rng import Rng
@@ -36,7 +36,7 @@ class GeneratorTraining:
 
     lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: beta_1 of Adam; beta_2 is 0.999
-    momentum: float = attrs.field(default=0.9, validator=number(0, 0.999))
+    momentum: float = attrs.field(default=0.9, validator=beta_1)
     #: added to the gradient, as Adam does it (not decoupled)
     weight_decay: float = attrs.field(default=1e-2, validator=number(0))
     #: features drawn for a step; batch normalisation needs two

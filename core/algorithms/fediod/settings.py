@@ -8,7 +8,7 @@ from typing import Any, Self
 import attrs
 from attrs.validators import optional
 
-from core.checks import number, on_or_off, one_of, whole
+from core.checks import beta_1, number, on_or_off, one_of, whole
 from core.distillation.adversarial import GAN_LOSSES, WEIGHTED
 from core.distillation.ensemble import CLASS_RATIOS
 from core.errors import InputError
@@ -76,7 +76,7 @@ class Settings(LocalTraining):
     #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
     gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
     gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
-    gan_beta: float = attrs.field(default=0.9, validator=number(0, 0.999))
+    gan_beta: float = attrs.field(default=0.9, validator=beta_1)
     #: "adam", or "sgd" with momentum 0.9
     student_optimiser: str = attrs.field(
         default="adam", validator=one_of("optimiser", "adam", "sgd")
