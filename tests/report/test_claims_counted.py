@@ -71,3 +71,19 @@ def test_the_same_lead_in_all_seeds_decides_only_of_what_is_exact(metric, decide
     cell = next(cell for cell in cells if cell.metric == metric)
     ahead, behind = (Lead(cell, {"rival": (gap,) * 3}) for gap in (2.0, -2.0))
     assert ahead.above(0) == behind.below(0) == refuted([behind]) == decides
+
+
+def test_a_rival_that_only_the_second_of_two_tables_has_is_not_lost():
+    """FedVCK's runs stand in two tables, FedAvg's as well; FedProx is a row of the second alone."""
+    some, row = next(iter(records().values())), "FedVCK as released, Adam, twice"
+    scores = {row: (0.6, 0.62), "FedAvg": (0.5, 0.53), "FedProx": (0.4, 0.44)}
+    known = {
+        run.id: attrs.evolve(some, experiment=run, metrics={"accuracy": score})
+        for cell in TableSpec.find("fedvck", "nearest").cells("converged")
+        if cell.column == "cifar10-0.05" and cell.row in scores
+        for run, score in zip(cell.experiments, scores[cell.row], strict=False)
+    }
+    detail = {"tables": ["ladder", "nearest"], "columns": ["cifar10-0.05"], "row": row}
+    claim = Claim(paper="fedvck", number=1, text="", where="", kind="ahead", detail=detail)
+    found = judge(attrs.evolve(claim, ours=True), known).leads
+    assert sorted(sorted(lead.gaps) for lead in found) == [["FedAvg"], ["FedAvg", "FedProx"]]
