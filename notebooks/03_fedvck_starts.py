@@ -245,11 +245,11 @@ labels = {
     usual: "FedVCK",
     f"{usual}, ten times the server's rate": "FedVCK, ten times",
     "FedVCK from real images, Adam": "FedVCK, real",
-    "FedDM as released, Adam": "FedDM, instance norm",
-    "FedDM as released, Adam, evaluation mode": "FedDM, running",
+    "FedDM from real images, Adam": "FedDM, instance norm",
+    "FedDM from real images, Adam, evaluation mode": "FedDM, running",
     "FedDM from noise, Adam, evaluation mode": "FedDM, running, noise",
     "FedDM from noise, Adam": "FedDM, instance norm, noise",
-    "FedDM as released, not moved": "FedDM, not moved",
+    "FedDM from real images, not moved": "FedDM, not moved",
 }
 size, tables = "converged", ("ladder", "rivals")
 beside = pd.concat(

@@ -104,7 +104,7 @@ show(
 # "Adam" is the released code's reading, but its images are moved by Adam under augmentations that are redrawn. The
 # server takes 400 batches in a round, or 50 epochs over all that it keeps: some 250 batches in the first round, 2,200
 # in the tenth. "Ten times" its rate is 0.05, not the code's 0.005 ([more on that](54_fedvck_moves)). *FedAvg, three
-# epochs* has 3 local ones, not 10. *FedDM as released* starts from [real images](03_fedvck_starts). And FedAvg?
+# epochs* has 3 local ones, not 10. *FedDM from real images* starts from [real images](03_fedvck_starts). And FedAvg?
 
 # %% tags=["hide-input"]
 full = table_frame("fedvck", "ladder", "converged").set_index("row")

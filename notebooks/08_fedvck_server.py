@@ -276,7 +276,7 @@ show(curves(runs, title=lesson.title))
 wide = table_frame("fedvck", "ladder", "converged").set_index("row")["measured"]
 at_size = {
     "FedVCK": wide["FedVCK as released, Adam"],
-    "FedDM": wide["FedDM as released, Adam"],
+    "FedDM": wide["FedDM from real images, Adam"],
     "FedAvg": wide["FedAvg"],
 }
 order = sorted(at_size, key=at_size.__getitem__, reverse=True)

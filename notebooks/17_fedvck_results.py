@@ -52,7 +52,7 @@ Markdown(bottom_line("fedvck"))
 # %% tags=["hide-input"]
 lead = pd.concat(
     {
-        f"Table {number}": leads("fedvck", number, "FedVCK", profile=best)
+        number: leads("fedvck", number, "FedVCK", profile=best)
         for number in (2, 3, 7, 11)
     },
     names=["table"],
@@ -79,7 +79,9 @@ visible = (
     lead[lead["measured"].notna()].round(1).set_index("rival", append=True)
 )
 visible = visible.replace({"ahead of each": words, "behind some": words})
-visible.drop(columns=["printed rivals", "measured rivals"])
+ends = visible[["low", "high"]].map("{:.1f}".format).agg(" to ".join, axis=1)
+visible.insert(2, "90% interval", ends.where(visible["low"].notna(), ""))
+visible.drop(columns=["low", "high", "printed rivals", "measured rivals"])
 
 # %% tags=["hide-input"]
 measures = ["accuracy", "balanced_accuracy"]

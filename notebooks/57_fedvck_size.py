@@ -68,7 +68,7 @@ for column, of in beside.groupby("column", sort=False):
 
 # %% tags=["hide-input"]
 vck = "FedVCK as released, Adam, twice"
-dm = "FedDM as released, Adam, evaluation mode, twice"
+dm = "FedDM from real images, Adam, evaluation mode, twice"
 over = pd.concat(
     gains("fedvck", "nearest", "accuracy", row, size)
     .query("row == @vck")

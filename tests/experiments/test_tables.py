@@ -198,7 +198,7 @@ def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch
     "row, step",
     [
         ("FedAvg", "FedAvg, three epochs"),
-        ("FedDM as released, Adam", "FedDM as released, Adam"),
+        ("FedDM from real images, Adam", "FedDM from real images, Adam"),
         ("FedVCK as released, Adam", "FedVCK as released, Adam"),
     ],
 )
