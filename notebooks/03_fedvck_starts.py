@@ -311,11 +311,13 @@ Markdown(
 # - After two rounds at a small size the start of the images and the normalisation of the network are together worth more
 #   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
 #   row compares these too.
-# - At the paper's own network, after ten rounds of equal work, FedDM from real images passes FedVCK from noise, and so do
-#   these images as they are, not moved. FedVCK that starts from them in every round comes at least as far; its server
-#   then learns from the images of ten starts. But the unmoved ones are the clients' own, and those that are moved stay near them.
+# - At the paper's own network and with the profile's iterations and batches FedDM from real images passes FedVCK from
+#   noise. The same images, not moved at all, come as far as FedVCK [with twice its work](04_fedvck_budgets). FedVCK that
+#   starts from real ones in every round comes at least as far as FedDM; its server then learns from the images of ten
+#   starts. But unmoved images are the clients' own, and those that are moved stay near them.
 # - Under batch normalisation, images that are not normalised as real ones are can get worse by being moved. From real
-#   images FedDM gains most by the running statistics of the received model, from noise by instance normalisation.
+#   images FedDM gains most by the running statistics of the received model; from noise these and instance
+#   normalisation bring about as much.
 #
 # ## Exercises
 #

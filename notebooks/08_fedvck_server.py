@@ -248,8 +248,9 @@ Markdown(
 #
 # One copy of the paper's text writes $\mathcal{S}^t$ here, the other $\mathcal{S}^{:t}$. Below Eq. 14 both define
 # $\mathcal{S}_c^{t-1}$ (or $\mathcal{S}_c^{:t-1}$) as the accumulated set. So Eq. 15 and 16 most likely run over all
-# rounds so far, as in ten rounds of the released code (`keep_rounds=10`). The default here, the images of this round, is
-# the narrower reading.
+# rounds so far, as in ten rounds of the released code (`keep_rounds=10`). The default here, the images of this round,
+# is the narrower reading. All rows that are called *FedVCK* or *as printed* have it, so they do not test the likelier
+# one. The rows *as released* do, and [one switch](13_fedvck_paper_vs_released) changes this alone.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop in core"}
 source(server.update_model)

@@ -224,7 +224,7 @@ pd.DataFrame(
 #
 # - Paper and code are two methods with one name.
 # - One run a row decides little: about as many differences pass the bound as luck gives. The table says which to measure
-#   again, not what any is worth.
+#   again, not what any is worth. All switches together have three seeds, [among the budgets](04_fedvck_budgets).
 # - Two programs that run side by side, step by step, show differences that reading the code misses.
 #
 # ## Exercise

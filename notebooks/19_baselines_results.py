@@ -70,10 +70,10 @@ for number in (3, 11):
 pd.DataFrame(summary).T
 
 # %% [markdown]
-# Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at
-# `laptop` every method has a small part of its work, and not the same part; images have little time to become good. So
-# a count below a half need not speak against the paper's order. At [the paper's own size](57_fedvck_size) FedDM from
-# real images is ahead of FedVCK, too; from noise, in one run, it is far behind.
+# Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at `laptop`
+# every method has a small part of its work, and not the same part; images have little time to become good. So a count
+# below a half need not speak against the paper's order. At this budget FedDM, from noise, is behind FedVCK. At [the
+# paper's own size](57_fedvck_size) FedDM from real images is ahead of it; from noise, in one run, far behind.
 #
 # ## Accuracy against MB
 #
@@ -147,7 +147,7 @@ Markdown(
     f"too: {len(drawn - in_print)}. "
     + (
         "A level line can be a guess: a model that always names one class has "
-        f"the share of that class. So end {'; '.join(guesses)}. "
+        f"the share of that class. This is how some end: {'; '.join(guesses)}. "
         if guesses
         else ""
     )

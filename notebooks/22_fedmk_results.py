@@ -75,8 +75,8 @@ def lead_in_words(name):
     if name in surely:  # by the 90% interval over seeds
         sure = surely[name].loc[of.index]
         many = (
-            f"for sure in {sure['ahead'].sum()} of {len(of)} columns and "
-            f"behind for sure in {sure['behind'].sum()}"
+            f"by its interval in {sure['ahead'].sum()} of {len(of)} columns "
+            f"and behind in {sure['behind'].sum()}"
         )
     between = least if len(of) == 1 else f"between {least} and {most}"
     return f"{many}; in points the lead is {between}"
@@ -94,9 +94,10 @@ Markdown(
     f"{lead_in_words('measured')}; against rivals whose learning rate was "
     f"tuned, {lead_in_words('measured, others tuned')}.\n\n"
     "The paper prints ten rounds, but neither the iterations of a client nor "
-    "the steps of the server; these are ours. *Ahead for "
-    "sure*: the 90% interval over seeds of the lead over every other method is "
-    "above 0; *behind for sure*: that over some other is below 0.\n\n"
+    "the steps of the server; these are ours. *Ahead by its interval*: the 90% "
+    "interval over seeds of the lead over every other method is above 0; "
+    "*behind*: that over some other is below 0. They are taken one by one; "
+    "taken together, by the rule of the verdicts, they refute no claim.\n\n"
     f"{len(frame)} cells: {verdict_counts(frame)}. Of those that differ "
     f"{len(others)} are of other methods, {(others['difference'] > 0).sum()} "
     f"of them above print. {len(wide)} decide "
@@ -132,7 +133,8 @@ Markdown(cost_in_words("fedmk"))
 #
 # Table 1: four data sets, three Dirichlet concentrations, 20 clients of which 10 take part in a round, half of the
 # training set, ten rounds. On SVHN these settings move an image of the knowledge far less often in a round than on the
-# other sets ([counted here](27_fedmk_cifar)). More helped on CIFAR, so its columns may be lower than they could be.
+# other sets ([counted here](27_fedmk_cifar)). More moves helped on CIFAR, so SVHN's columns may come out lower than
+# they could.
 
 # %% tags=["hide-input"]
 table("fedmk", 1, best)

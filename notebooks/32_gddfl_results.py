@@ -90,6 +90,14 @@ printed, measured, sides = map(side_by_side, (printed, measured, sides))
 same_number = {"R.S.@10": 1, "R.S.@100": 10}
 stand_in = {"ham10000": "HAM10000", "breastmnist": "BreastMNIST"}
 sentences = []
+
+
+def data_of(column):
+    """The data set of a column. HAM10000 by centre has four clients, not ten."""
+    name, centres = column.split("-")[0], " by centre"
+    return stand_in.get(name, name) + centres * column.endswith("natural")
+
+
 for rival, ahead in measured.items():
     who = "GDD-FL"
     if rival in same_number:
@@ -97,10 +105,10 @@ for rival, ahead in measured.items():
         who += f" with {m} of each class"
         where, images = (ahead.index.get_level_values(k) for k in (0, 1))
         ahead = ahead[(images == m) & ~where.str.endswith("natural")]
-    data = ahead.index.get_level_values(0).str.split("-").str[0]
+    data = ahead.index.get_level_values(0).map(data_of)
     side = sides[rival].loc[ahead.index]
     told = [
-        f"on {stand_in.get(name, name)} {of.mean():+.1f} points of AUC on "
+        f"on {name} {of.mean():+.1f} points of AUC on "
         f"average, ahead in {(side.loc[of.index] > 0).sum()} and behind in "
         f"{(side.loc[of.index] < 0).sum()} of {of.count()} cases"
         for name, of in ahead.groupby(data, sort=False)

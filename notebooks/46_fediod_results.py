@@ -363,8 +363,8 @@ Markdown(
 #
 # - A student can fail because its questions are poor, and its loss need not tell: it can be small on images that nobody
 #   meets. It can fail because its teachers are poor, too.
-# - Beside an unbounded $L_\text{mimic}$ the printed adversarial loss has little to say. Look at its arm of Table 6
-#   alone.
+# - In two seeds the step to the printed, unbounded $L_\text{mimic}$ loses most. Whether it drowns the adversarial loss
+#   was not tested: look at that loss alone in Table 6.
 # - The data of several tables cannot be had here. Stand-ins are measured in their place, with a dagger; the T2 columns
 #   of Table 9 stay pending.
 #

@@ -115,8 +115,9 @@ Markdown(
     f"they agree on {last[agreed]:.0f}% of the test images. "
     + (
         "The ensemble is behind its best teacher with "
-        f"{', '.join(map(str, worse))} steps: logits of networks that have "
-        "hardly learned need not have a common scale."
+        f"{', '.join(map(str, worse))} steps. One reason may be that logits of "
+        "networks that have hardly learned have no common scale; this was not "
+        "tested."
         if (worse := [*known.index[known["ensemble"] < known["best teacher"]]])
         else ""
     )

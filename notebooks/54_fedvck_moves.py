@@ -75,10 +75,11 @@ Markdown(
 )
 
 # %% [markdown]
-# Why can few batches at a larger rate do what many epochs do? How far a network walks depends on the rate times the
-# number of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10 for as many at 0.05, and
-# 15 for 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which takes the same share of all
-# three.) With too large a rate it no longer settles.
+# Why can few batches at a larger rate do what many epochs do? One reason may be how far a network walks: that depends
+# on the rate times the number of batches. In round two of this small setting that is 1 for 200 batches at 0.005, 10
+# for as many at 0.05, and 15 for 1,000 epochs of three batches at 0.005. (Half way each rate falls to a tenth, which
+# takes the same share of all three.) But this sum alone does not explain the numbers: rows with the same sum differ,
+# and the largest gains nothing.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
 table("fedvck", "moves", best)
@@ -223,8 +224,9 @@ Markdown(
 # %% [markdown]
 # ## Take away
 #
-# - After two rounds more work on the images alone, or of the server alone, changes little beside what seeds do. With
-#   twice of both the tenth round is about where the authors' is; theirs is a single run.
+# - Which of the two it is stays open. After two rounds each alone has one seed and changes little beside what seeds do;
+#   more work on the images alone was not run for ten rounds. With twice of both the tenth round is about where the
+#   authors' is; theirs is a single run.
 # - Change one part and keep the other, or you will not know which of them did it.
 # - What is best after two rounds need not be best after ten: a larger rate of the server helps at first, and after ten
 #   rounds two seeds show no gain.

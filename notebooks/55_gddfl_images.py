@@ -87,9 +87,10 @@ longest = "GDD-FL, 1,000 iterations"
 found = gains("gddfl", "ladder", "auc", longest, best).set_index("row")
 other = found.reindex(["DM, 1,000 iterations"]).iloc[0]
 Markdown(
-    f"After 1,000 moves DM leads GDD-FL by {other.gain:+.1f} points (seeds: "
-    f"{other.seeds:.0f}). GDD-FL's loss has a second part, so at one rate "
-    "its steps are longer."
+    f"After 1,000 moves DM leads GDD-FL by {other.gain:.1f} points (90% "
+    f"interval {other.low:.1f} to {other.high:.1f}, {other.seeds:.0f} seeds). "
+    "GDD-FL's loss has a second part, so at one rate its steps are longer; "
+    "whether this is the reason was not tried."
     if other.notna().all()
     else "Not measured at this profile."
 )
@@ -146,7 +147,8 @@ table("gddfl", "starts", best)
 #   than a real one is not shown here.
 # - A wide encoder adds a little here, and seeds disagree. Images that start from real ones end on average below those
 #   from noise, and below the same images unmoved. Seeds disagree on that, too: whether moving makes them worse is open.
-#   [FedVCK's](03_fedvck_starts) gain by it.
+#   On CIFAR-10 [FedDM's real images](03_fedvck_starts) gain by being moved, unless batch normalisation takes their own
+#   statistics.
 # - As many random real images are a control that costs little to run. It belongs beside every table.
 #
 # ```{exercise} The price of an image
