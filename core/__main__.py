@@ -102,8 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
     if status == 130:
         verbs = (arguments or sys.argv[1:])[:2]
         goes_on = verbs[:1] in (["run"], ["check"]) or verbs in (
+            ["book"],
             ["book", "build"],
             ["book", "execute"],
+            ["book", "slides"],
         )
         where = "goes on where it stopped" if goes_on else "starts anew"
         print(f"interrupted; the same command {where}", file=sys.stderr)

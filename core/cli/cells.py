@@ -87,6 +87,8 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
     paper, _, number = (name or "").partition("/")
     _no_cell(paper, number)
     if not number:
+        if profile is not None or also is not None:
+            raise InputError("--profile and --records need a table, such as fedvck/11")
         _list_tables(paper)
         return
     known = records() if also is None else beside_the_book(also)
@@ -170,7 +172,7 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
         (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
         for profile in waiting.profile.unique()
         for cell in spec.cells(profile)
-        if not all(map(elsewhere, cell.experiments))
+        if cell.implemented and not cell.cut and not all(map(elsewhere, cell.experiments))
     }
     for ready in (True, False):
         for row in waiting.itertuples():
@@ -181,7 +183,10 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
                     else " (no data for it here: python -m core data says how to get them)"
                 )
                 return f"pending: run the first with {row.command}{away}"
-    return "pending: the very same runs are on record with another profile"
+    return (
+        "pending: the very same runs are on record with another profile, or runs at this one stop "
+        "before the rounds of the column"
+    )
 
 
 @app.command()

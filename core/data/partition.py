@@ -66,8 +66,7 @@ def dirichlet(
     counts = np.unique(labels, return_counts=True)[1]
     given = int(np.minimum(counts, len(labels) if per_class is None else per_class).sum())
     _check(labels, given, clients, seed, min_size)
-    if not is_number(alpha) or alpha <= 0:
-        raise InputError(f"alpha must be a number above 0, not {alpha!r}")
+    _alpha(alpha)
     if not isinstance(cap, bool):
         raise InputError(f"cap must be true or false, not {cap!r}")
     rng = Rng(seed).at("partition", "dirichlet").numpy()
@@ -242,7 +241,7 @@ def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | N
     """The file in which a partition is written down; None for one that is drawn. Raises InputError
     for a partition that cannot be.
     """
-    name, given = _stated(spec)
+    name, given = stated(spec)
     return data_root(root) / str(given["file"]) if name == "file" else None
 
 
@@ -258,7 +257,7 @@ def split(
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
     when a natural or written partition has another number of clients.
     """
-    name, given = _stated(spec)
+    name, given = stated(spec)
     _whole("clients", clients, 1)
     parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
     if len(parts) != clients:
@@ -273,8 +272,10 @@ def split(
     return parts
 
 
-def _stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of a partition and its options. Raises InputError for anything unknown or missing."""
+def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a partition and its options. Raises InputError for anything unknown or missing, and
+    for a concentration that is none.
+    """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise InputError(
             f"a partition is a table with a 'name', such as {{'name': 'iid'}}, not {spec!r}"
@@ -293,7 +294,14 @@ def _stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for key, default in options.items():
         if default is inspect.Parameter.empty and key not in given:
             raise InputError(f"the partition {name!r} needs {key!r}")
+    if "alpha" in given:
+        _alpha(given["alpha"])
     return name, given
+
+
+def _alpha(alpha: Any) -> None:
+    if not is_number(alpha) or alpha <= 0:
+        raise InputError(f"alpha must be a number above 0, not {alpha!r}")
 
 
 def _labels(labels: Labels) -> np.ndarray:

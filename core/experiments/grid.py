@@ -25,6 +25,7 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.data import partition
 from core.errors import InputError, unknown
 from core.experiments.cell import Cell, Place
 from core.experiments.experiment import PROFILES, Experiment
@@ -242,6 +243,7 @@ class TableSpec:
                 Experiment.from_dict({**stack.fields, "seed": seed, "profile": profile.name})
                 for seed in column.seeds or self.seeds
             )
+            partition.stated(experiments[0].partition)
             if algorithm in algorithms.names():  # it says which value it cannot take
                 experiments[0].new_algorithm()
         except InputError as error:

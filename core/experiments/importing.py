@@ -65,17 +65,26 @@ def beside_the_book(folder: Path) -> dict[str, Record]:
 
 
 def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
-    """Raise InputError for a record whose data set is another one than that which the book's records
-    have under its name: their means would be of two things.
+    """Raise InputError for a record whose data set, or file of a split, is another one than that which
+    the book's records have under its name: their means would be of two things.
     """
-    known = {record.experiment.dataset: record.fingerprint for record in here.values()}
+    known = dict[str, str]()
+    for record in here.values():
+        known |= _inputs(record)
     for path, record in found:
-        name = record.experiment.dataset
-        if known.setdefault(name, record.fingerprint) != record.fingerprint:
-            raise InputError(
-                f"the record {path} was measured on other data than other records have under the name "
-                f"{name}, the book's or those beside it (another order or version of it): it stays apart"
-            )
+        for name, digest in _inputs(record).items():
+            if known.setdefault(name, digest) != digest:
+                raise InputError(
+                    f"the record {path} was measured on other data than other records have under the "
+                    f"name {name}, the book's or those beside it (another order or version of it): it "
+                    "stays apart"
+                )
+
+
+def _inputs(record: Record) -> dict[str, str]:
+    """The hashes of what a record was measured on, by the name of the data set and of its split's file."""
+    split = {str(record.experiment.partition["file"]): record.split} if record.split else {}
+    return {record.experiment.dataset: record.fingerprint, **split}
 
 
 def records_below(folder: Path) -> list[Record]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from core import algorithms
 from core.errors import InputError, unknown
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.layers import COUNTS, Layer, Stack
@@ -161,12 +162,16 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
     by_hand = Layer.read(fields, "stated by hand")
     stack = chosen.overrides.over(Stack(alpha).put(by_hand))
-    # steps take the place of epochs: a profile's must not hide epochs that are asked for
-    filled = stack.fields.get("settings", {})
-    freed = {
-        steps: None
-        for name in fields.get("settings") or {}
-        if name.endswith("_epochs") and (steps := f"{name.removesuffix('epochs')}steps") in filled
-    }
+    freed = _freed(fields.get("settings") or {}, stack.fields)
     stack = stack.put(Layer("stated by hand", {"settings": freed})).put(by_hand)
     return Experiment.from_dict({**stack.fields, "profile": profile})
+
+
+def _freed(asked: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, None]:
+    """The steps to be left out for epochs that are asked for, of a profile or an algorithm's defaults:
+    where there are steps, they take the place of epochs.
+    """
+    variant, filled = fields.get("variant", "printed"), fields.get("settings", {})
+    used = algorithms.create(fields["algorithm"], variant=variant).settings  # type: ignore[attr-defined]
+    steps = [f"{name.removesuffix('epochs')}steps" for name in asked if name.endswith("_epochs")]
+    return {name: None for name in steps if name in filled or getattr(used, name, None) is not None}

@@ -94,7 +94,10 @@ def _wanted(
     larger budget has answered it.
     """
     named = only is None
+    part = (only or "").strip("/").casefold()
     for spec in TableSpec.all():
+        if "/" in part and not f"{part}/".startswith(f"{spec.paper}/{spec.table}/".casefold()):
+            continue  # a table or a cell is named, and it is none of this table
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
         named = named or bool(cells)
         if profile not in spec.run_at and "/" not in (only or "").strip("/"):

@@ -213,6 +213,8 @@ def _column(data: dict[str, Any], where: str, metrics: tuple[str, ...]) -> Line:
     alpha = _alpha(data, where)
     if "name" not in data and "dataset" not in data:
         raise InputError(f"{where}: a column needs a 'name' or a 'dataset': {data!r}")
+    if "dataset" in data:
+        _text(data["dataset"], f"{where}: a column's dataset")
     name = data.get("name") or data["dataset"] + ("" if alpha is None else f"-{alpha:g}")
     if alpha is not None and "partition" not in data:
         data = {**data, "partition": {"name": "dirichlet", "alpha": alpha}}

@@ -11,6 +11,7 @@ import attrs
 
 from core import models
 from core.checks import is_number, is_whole
+from core.data import partition
 from core.errors import InputError, brief, unknown
 from core.metrics import headline
 
@@ -43,6 +44,7 @@ def check(record: Record) -> None:
     threads = record.environment.get("threads", 1)
     _need(is_whole(threads, 1), "environment, threads", "a whole number from 1", threads)
     _need(_is_bytes(record.peak_memory), "peak_memory", "a number of bytes", record.peak_memory)
+    partition.stated(record.experiment.partition)
     notes = record.notes
     fine = isinstance(notes, list) and all(isinstance(one, str) and _plain(one) for one in notes)
     _need(fine, "notes", "a list of texts", notes)

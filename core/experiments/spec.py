@@ -27,6 +27,8 @@ TABLES = Path(__file__).resolve().parents[2] / "book" / "tables"
 FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
 #: what a row of published.csv must hold beside the columns that a `match` may name
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
+#: what may stand in two of them; MB are 2^20 bytes
+UNITS, BETTER = ("percent", "MB", "auc", "score", "pixel", "dB"), ("higher", "lower")
 #: bytes of the largest specification that is read, and nodes of it when all aliases are filled in
 LARGEST, MOST_NODES = 2**20, 100_000
 
@@ -115,7 +117,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
+        # a value that is not of the type that it seems or claims to be, such as a 13th month
         raise InputError(f"{short(path)} is not valid YAML: {one_line(error, 150)}") from None
     if not isinstance(data, dict):
         raise InputError(f"{short(path)} must hold a mapping of names to values")
@@ -155,9 +158,9 @@ class Published:
     value: float | None
     text: str
     std: float | None
-    #: percent, MB (2^20 bytes), auc, score, pixel or dB
+    #: one of `UNITS`
     unit: str
-    #: higher or lower
+    #: one of `BETTER`
     better: str
     note: str
 
@@ -238,4 +241,7 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
         raise InputError(
             f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"
         ) from None
+    for key, known in (("unit", UNITS), ("better", BETTER)):
+        if row[key] not in known:
+            raise unknown(f"{key} in published.csv ({where})", row[key], known)
     return Published(value, text, std, row["unit"], row["better"], row["note"])

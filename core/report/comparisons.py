@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from core.checks import is_number
 from core.errors import InputError, unknown
 from core.experiments import Record, TableSpec
 from core.experiments.cell import Cell
@@ -137,6 +138,7 @@ def asked_leads(
     asked = as_mapping(detail, where)
     known = ("tables", "beside", "metrics", "columns", "row", "against", "pairs", *RULES)
     check_keys(asked, known, where)
+    _check_kinds(asked, where)
     found: dict[tuple[str, ...], Lead] = {}
     for table in as_list(asked.get("tables"), f"{where}, tables"):
         specs = [TableSpec.find(paper, one) for one in (table, *asked.get("beside", ()))]
@@ -182,6 +184,21 @@ def _sides(
     if "row" in asked:
         others = [row for row, cell in cells.items() if cell.place.row.printed or ours]
         yield asked["row"], asked.get("against", others)
+
+
+def _check_kinds(asked: Mapping[str, Any], where: str) -> None:
+    """Raise InputError for a part of a claim that is of the wrong kind."""
+    for key in ("beside", "metrics", "columns", "against", "pairs"):
+        if key in asked:
+            as_list(asked[key], f"{where}, {key}")
+    for pair in asked.get("pairs", ()):
+        as_list(pair, f"{where}, each of its pairs")
+    least = as_mapping(asked.get("least"), f"{where}, least")
+    for key, value in {"by": asked.get("by", 0), **least}.items():
+        if not is_number(value):
+            raise InputError(f"{where}, {key} must be a number, not {value!r}")
+    if not isinstance(asked.get("most", False), bool):
+        raise InputError(f"{where}, most must be true or false, not {asked['most']!r}")
 
 
 def _check_names(asked: Mapping[str, Any], specs: Sequence[TableSpec], where: str) -> None:

@@ -129,12 +129,12 @@ def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
                 "printed": printed,
             }
         )
-    frame = pd.DataFrame(rows).drop_duplicates()
-    numbers = ["mean", "std", "printed"]
-    frame[numbers] = frame[numbers].astype(float)
     if len(measures) != 1:
         raise InputError(f"a finding gives values of one measure, not of {sorted(measures)}")
     ((metric, unit),) = measures
+    frame = pd.DataFrame(rows).drop_duplicates()
+    numbers = ["mean", "std", "printed"]
+    frame[numbers] = frame[numbers].astype(float)
     xlabel = f"{style.measure(metric)}{' (%)' * (unit == 'percent')}"
     return dots(frame, xlabel, style.digits(unit))
 
@@ -163,6 +163,9 @@ def bottom_lines() -> str:
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
     """The sentences of an entry with their numbers. A difference in them is that of a lead."""
     check_keys(entry, _KEYS, name)
+    for key in _KEYS[1:]:
+        if key not in entry:
+            raise InputError(f"{name!r} has no {key!r}")
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
     for key, one in found.items():
         # what stands there only for its printed value may be measured otherwise

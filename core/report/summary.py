@@ -93,7 +93,7 @@ def _named(summary: pd.DataFrame, against: str) -> pd.Series:
     for part in parts:
         name, equals, value = part.partition("=")
         name, value = (name, value) if equals else ("algorithm", name)
-        if name not in summary:
+        if name not in summary or name in MEASURED:
             differ = (str(one) for one in summary if one not in MEASURED)
             raise unknown("setting in which these runs differ", name, differ)
         fits &= summary[name].map(lambda one: _text(one) == value)  # noqa: B023
@@ -154,6 +154,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     for name, value in (fields | options | record.settings).items():
         yield name, str(value) if isinstance(value, (dict, list, tuple, type(None))) else value
     yield "data", record.fingerprint[:12]
+    yield "split's file", record.split[:12]
     yield "code", record.code
     for name, value in reckoning(record.environment).items():
         yield name, value

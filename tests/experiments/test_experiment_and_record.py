@@ -122,6 +122,30 @@ def test_records_of_other_data_under_the_same_name_stay_apart(tmp_path):
         importing.import_records(there, tmp_path / "nowhere")
 
 
+def test_records_of_other_files_of_a_split_stay_apart(tmp_path):
+    drawn = measured_record(tmp_path)
+    for seed, digit in ((0, "0"), (1, "1")):
+        run = small(seed=seed, partition={"name": "file", "file": "splits/a.json"})
+        path = tmp_path / "there" / "adhoc" / f"{run.id}.json"
+        attrs.evolve(drawn, experiment=run, split=digit * 64).save(path)
+    with pytest.raises(InputError, match=r"splits/a\.json"):
+        importing.import_records(tmp_path / "there", tmp_path / "here")
+
+
+@pytest.mark.parametrize("partition", [{"name": "x"}, {"name": "dirichlet", "alpha": "x"}])
+def test_a_record_of_a_partition_that_cannot_be_is_none(tmp_path, partition):
+    bad = attrs.evolve(measured_record(tmp_path), experiment=small(partition=partition))
+    with pytest.raises(InputError, match=r"no partition named 'x'|alpha must be a number"):
+        bad.save(tmp_path / "bad.json")
+
+
+def measured_record(folder):
+    """The record of a small run, as it was written."""
+    queue.measure(small(), "adhoc", out=folder, runtime=Runtime())
+    (path,) = folder.glob("adhoc/*.json")
+    return Record.load(path)
+
+
 def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
     """One that was run by its settings is set aside, and imported to the paper of its table."""
     book, own = tmp_path / "results", tmp_path / "own"

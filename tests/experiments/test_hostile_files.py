@@ -7,7 +7,8 @@ import os
 import pytest
 
 from core.errors import InputError
-from core.experiments.spec import LARGEST, as_published, read_published, read_yaml
+from core.experiments.spec import LARGEST, UNITS, as_published, read_published, read_yaml
+from core.report.verdict import in_printed_unit
 
 LAUGHS = "a: &a [x]\n" + "\n".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]"
@@ -100,3 +101,16 @@ def test_a_value_that_is_no_number(value):
         as_published(row, "here")
     with pytest.raises(InputError, match="no number"):
         as_published(row | {"value": "97", "std": value or "x"}, "here")
+
+
+@pytest.mark.parametrize(("key", "value"), [("unit", "procent"), ("better", "lowr")])
+def test_a_word_that_would_turn_a_verdict_round(key, value):
+    row = {"value": "97", "std": "", "unit": "percent", "better": "higher", "note": ""}
+    assert as_published(row, "here").value == 97
+    with pytest.raises(InputError, match=f"no {key} in published.csv .* named '{value}'"):
+        as_published(row | {key: value}, "here")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_each_unit_of_print_can_be_measured(unit):
+    assert in_printed_unit(1.0, unit) > 0

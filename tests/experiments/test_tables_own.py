@@ -216,6 +216,9 @@ absent:
         ("priority: 3", "priority: 3\n  x: 4", "not valid YAML"),
         ("seeds: [0, 4]", "seeds: [0, 4", "not valid YAML"),
         ("priority: 3", "? [a, b]\n: 3", "not a plain name"),
+        ("priority: 3", "priority: !!int x", "not valid YAML"),
+        ("priority: 3", "priority: 2020-13-45", "not valid YAML"),
+        ("priority: 3", "priority: !!bool maybe", "not valid YAML"),
     ],
 )
 def test_mistakes_in_a_specification_are_named(folder, old, new, message):

@@ -145,3 +145,22 @@ def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps():
     assert apply("laptop", taught | {"settings": {}}).settings["distill_steps"] == 60
     server = {"algorithm": "fedvck", "dataset": "mnist", "settings": {"server_epochs": 3}}
     assert apply("laptop", server).new_algorithm().settings.training.total(512) == 6
+
+
+@pytest.mark.parametrize("profile", ["paper", "laptop"])
+@pytest.mark.parametrize(
+    ("algorithm", "variant", "part"),
+    [("fedmk", "printed", "server"), ("fedgen", "released", "local")],
+)
+def test_nor_by_the_steps_that_an_algorithm_has_by_itself(profile, algorithm, variant, part):
+    asked = {"algorithm": algorithm, "dataset": "mnist", "variant": variant}
+    usual = apply(profile, asked).new_algorithm().settings
+    assert getattr(usual, f"{part}_steps") is not None
+    chosen = apply(profile, asked | {"settings": {f"{part}_epochs": 3}}).new_algorithm().settings
+    assert getattr(chosen, f"{part}_steps") is None and getattr(chosen, f"{part}_epochs") == 3
+
+
+def test_what_hides_no_epochs_is_not_stated():
+    """Else a run by hand would have another id than the same one in a table."""
+    asked = {"algorithm": "fedavg", "dataset": "mnist", "settings": {"local_epochs": 3}}
+    assert apply("paper", asked).settings == {"local_epochs": 3}

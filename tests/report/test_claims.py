@@ -328,6 +328,12 @@ def test_the_best_rival_is_the_best_on_the_seeds_that_both_have():
         ({"row": "FedMK", "metrics": ["acuracy"]}, "no metric .* did you mean 'accuracy'"),
         ({"against": ["FedAvg"]}, "needs a 'row'"),
         ({"tables": [], "row": "FedMK"}, "claim 1 of fedmk, tables must be a list"),
+        ({"pairs": [5]}, "each of its pairs must be a list"),
+        ({"row": "FedMK", "beside": 4}, "beside must be a list"),
+        ({"row": "FedMK", "by": "x"}, "by must be a number"),
+        ({"row": "FedMK", "most": "no"}, "most must be true or false"),
+        ({"row": "FedMK", "least": {"accuracy": "x"}}, "accuracy must be a number"),
+        ({"row": "FedMK", "least": ["accuracy"]}, "least must map names"),
     ],
 )
 def test_a_name_that_the_tables_do_not_have_is_refused(detail, message):
@@ -354,7 +360,7 @@ def test_rows_of_two_tables_may_stand_beside_each_other():
     claim = Claim(paper="fediod", number=1, text="", where="", kind="ahead", detail=detail)
     (lead,) = judge(claim, known).leads
     assert (lead.mean, lead.seeds, lead.cell.column) == (pytest.approx(15), 2, "tnbc")
-    alone = attrs.evolve(claim, detail={**detail, "beside": []})
+    alone = attrs.evolve(claim, detail={k: v for k, v in detail.items() if k != "beside"})
     with pytest.raises(InputError, match=r"no row of table 8 .* named 'FedIOD'"):
         judge(alone, known)
 

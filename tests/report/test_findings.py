@@ -80,6 +80,14 @@ def test_a_picture_has_one_measure(tmp_path, monkeypatch):
     monkeypatch.setattr("core.report.findings.FINDINGS", tmp_path / "findings.yaml")
     with pytest.raises(InputError, match="values of one measure"):
         pictures()
+    (tmp_path / "findings.yaml").write_text(json.dumps({"None": entry | {"text": "nothing"}}))
+    with pytest.raises(InputError, match="values of one measure"):
+        pictures()
+
+
+def test_an_entry_without_its_order():
+    with pytest.raises(InputError, match="'x' has no 'falling'"):
+        stated("x", {"text": "", "profile": "paper", "cells": {}}, {})
 
 
 @pytest.mark.parametrize("paper", PAPERS)

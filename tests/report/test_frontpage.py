@@ -128,23 +128,6 @@ def test_a_setting_that_is_read_back_is_no_result():
     assert "no accuracies and scores are compared yet" in headline(rows)
 
 
-def test_runs_that_fill_two_tables_count_once():
-    """Tables 5 and 9 print the same costs of the same runs."""
-    from core.report.verdict import judge
-
-    known = records()
-    found = []
-    for table in (5, 9):
-        cells = TableSpec.find("fedvck", table).cells("paper")
-        judged = zip(cells, judge(cells, known), strict=True)
-        counted = [cell for cell, one in judged if one.seeds and cell.published]
-        found += [cell for cell in counted if cell.metric == "upload_mb_per_round"]
-    distinct = {tuple(run.id for run in cell.experiments) for cell in found}
-    costs = numbers(known).query("paper == 'fedvck' and kind == 'costs'")
-    assert len(costs) == len(distinct)
-    assert len(found) >= len(distinct)
-
-
 def test_each_test_set_of_a_run_is_a_number_of_its_own():
     """Table 4 of FedIOD: one run is tested on three sites by four measures, and on their average."""
     cells = [cell for cell in TableSpec.find("fediod", 4).cells("paper") if cell.row == "FedAvg"]

@@ -127,6 +127,7 @@ def test_runs_are_compared_seed_by_seed_with_the_named_setting():
         ("fedavg,lr=7", "these fit: algorithm=fedavg,lr=0.1, algorithm=fedavg,lr=0.3$"),
         ("fednova", "these fit: algorithm=fedavg$"),
         ("speed=1", "no setting in which these runs differ"),
+        ("mean=50", "no setting in which these runs differ"),
     ],
 )
 def test_a_setting_to_compare_with_must_be_one(against, said):

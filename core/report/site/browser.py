@@ -11,7 +11,7 @@ from typing import Any
 
 from core.errors import InputError
 
-#: the last six keep Chromium from asking the network for anything of its own
+#: the last five keep Chromium from asking the network for anything of its own
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -37,8 +37,9 @@ def surroundings() -> str:
         *notebooks.ROOT.glob("book/bench/*"),
     ]
     for file in sorted(files):
-        if file.is_file() and ADHOC not in file.parts and file.parent != COMMANDS:
-            digest.update(f"{file.relative_to(notebooks.ROOT)}\0".encode())
+        inside = file.relative_to(notebooks.ROOT)
+        if file.is_file() and ADHOC not in inside.parts and file.parent != COMMANDS:
+            digest.update(f"{inside}\0".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
