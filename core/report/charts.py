@@ -61,8 +61,7 @@ def lines(
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) > 1:
             style.label_ends(axes, last)
-    topic = f"{title}. " if title else ""
-    figure.set_label(f"{topic}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
+    figure.set_label(f"{style.topic(title)}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
     return figure
 
 
@@ -122,10 +121,9 @@ def scatter(
             places.append(f"{name} lies at {across} across and {up} up")
         _dress(axes, frame[x].rename(xlabel or x), frame[y].rename(ylabel or y), log, title)
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
-    topic = f"{title}. " if title else ""
     figure.set_label(
-        f"{topic}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of each cloud: "
-        f"{'; '.join(places)}."
+        f"{style.topic(title)}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of "
+        f"each cloud: {'; '.join(places)}."
     )
     return figure
 
@@ -168,12 +166,11 @@ def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = ""
         axes.set(xlabel=xlabel, title=title, xlim=(1.12 * low, 1.12 * high if high > low else 1))
         if any(single):
             style.note(figure, "Pale: one run.")
-    topic = f"{title}. " if title else ""
     said = "; ".join(
         f"{name} {text}" + " (one run)" * one
         for name, text, one in zip(values, texts, single, strict=True)
     )
-    figure.set_label(f"{topic}{xlabel}: {said}.")
+    figure.set_label(f"{style.topic(title)}{xlabel}: {said}.")
     return figure
 
 

@@ -85,8 +85,7 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
     rows = []
     for path in sources:
         notebook = notebooks.read(path)
-        name = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
-        chapter = name[1] if name else path.stem
+        chapter = notebooks.title(path)
         checked = {cell.metadata["name"] for cell in notebook.cells if "check" in tags(cell)}
         rows += [
             {

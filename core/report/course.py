@@ -59,13 +59,9 @@ def _lab(plan: str, week: str) -> Iterable[str]:
     """Links to the notebooks that the sheet of a week's lab works with, each once."""
     sheet = plan.split(f"### Lab {week}:")[1].split("\n#")[0]
     names = re.findall(r"`(\d\d_\w+)`", sheet)
-    return dict.fromkeys(f"[{_title(notebooks.find(name))}](../notebooks/{name})" for name in names)
-
-
-def _title(path: Path) -> str:
-    """The heading of a notebook, or its name where it has none."""
-    found = re.search(r"^# (.+)$", notebooks.read(path).cells[0].source, re.MULTILINE)
-    return found[1] if found else path.stem
+    return dict.fromkeys(
+        f"[{notebooks.title(notebooks.find(name))}](../notebooks/{name})" for name in names
+    )
 
 
 def _linked(text: str, here: Container[str]) -> str:
@@ -89,5 +85,5 @@ def _parts(here: set[str], folder: Path) -> Iterator[str]:
     for caption, names in [*parts, ("Others", others)]:
         found = [folder / f"{name}.ipynb" for name in names if name in here]
         if found:
-            links = "\n".join(f"- [{_title(path)}]({path.name})" for path in found)
+            links = "\n".join(f"- [{notebooks.title(path)}]({path.name})" for path in found)
             yield f"### {caption}\n\n{links}"

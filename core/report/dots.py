@@ -102,6 +102,5 @@ def forest(gaps: Mapping[str, Sequence[float]], xlabel: str, title: str = "") ->
         axes.grid(visible=False, axis="y")
         style.titled(axes, title)
         style.note(figure, "Dots: seeds. Diamond and line: their mean and its 90% interval.")
-    topic = f"{title} " if title.endswith(".") else f"{title}. " if title else ""
-    figure.set_label(f"{topic}{xlabel}, mean and 90% interval: {'; '.join(said)}.")
+    figure.set_label(f"{style.topic(title)}{xlabel}, mean and 90% interval: {'; '.join(said)}.")
     return figure

@@ -175,5 +175,4 @@ def _describe(frame: pd.DataFrame, names: Sequence[str], metric: str, x: str, ti
     """The figure in words: what is drawn, and where each series ends."""
     ends = "; ".join(f"{name} ends at {_last(frame, name).mean():.1f}" for name in names)
     unit = " in percent" if metric.startswith(SHARES) else ""
-    topic = f"{title}. " if title else ""
-    return f"{topic}{metric.replace('_', ' ')}{unit} against {AXES[x]}, mean over seeds: {ends}."
+    return f"{style.topic(title)}{metric.replace('_', ' ')}{unit} against {AXES[x]}, mean over seeds: {ends}."

@@ -76,6 +76,12 @@ def chapters() -> list[str]:
     return sorted(names, key=lambda name: listed.index(name) if name in listed else len(listed))
 
 
+def title(path: Path) -> str:
+    """The heading of a notebook, or its name where it has none."""
+    found = re.search(r"^# (.+)$", read(path).cells[0].source, re.MULTILINE)
+    return found[1] if found else path.stem
+
+
 def parameters(path: str | Path) -> dict[str, Any]:
     """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
     `parameters`.

@@ -116,6 +116,11 @@ def titled(axes: Any, title: str) -> None:
     axes.set_title(textwrap.fill(title, 58))
 
 
+def topic(title: str | None) -> str:
+    """A title as the first sentence of a description; nothing where there is none."""
+    return f"{title.removesuffix('.')}. " if title else ""
+
+
 def note(figure: Any, text: str) -> None:
     """A line in small type below the axes: what marks stand for that no legend names."""
     # a character of this size is about a fourteenth of an inch wide
