@@ -83,7 +83,8 @@ def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, R
 
 def _inputs(record: Record) -> dict[str, str]:
     """The hashes of what a record was measured on, by the name of the data set and of its split's file."""
-    split = {str(record.experiment.partition["file"]): record.split} if record.split else {}
+    file = record.experiment.partition.get("file")
+    split = {str(file): record.split} if file and record.split else {}
     return {record.experiment.dataset: record.fingerprint, **split}
 
 
