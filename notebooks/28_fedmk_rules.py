@@ -244,8 +244,8 @@ Markdown(
     "question of the rule. "
     + (
         f"With the losses of its code FedGen is ahead by each of {len(code)} "
-        f"rules, by {code['gain'].min():.1f} to {code['gain'].max():.1f} points "
-        f"({code['seeds'].min()} seeds), and each interval is above 0."
+        f"rules, by {code['gain'].min():.1f} to {code['gain'].max():.1f} "
+        f"points ({code['seeds'].min()} seeds), and each interval is above 0."
         if len(code) and (code["low"] > 0).all()
         else "With the losses of its code it is not ahead by every rule."
     )

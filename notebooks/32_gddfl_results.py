@@ -93,7 +93,7 @@ sentences = []
 
 
 def data_of(column):
-    """The data set of a column. HAM10000 by centre has four clients, not ten."""
+    """The data set of a column; HAM10000 by centre has four clients."""
     name, centres = column.split("-")[0], " by centre"
     return stand_in.get(name, name) + centres * column.endswith("natural")
 

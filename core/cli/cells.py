@@ -168,11 +168,19 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
     from core.experiments import queue
 
     elsewhere, here = queue.recorded_elsewhere(known), present_names()
+    profiles = waiting.profile.unique()
+    counted = [
+        cell
+        for profile in profiles
+        for cell in spec.cells(profile)
+        if cell.implemented and not cell.cut
+    ]
+    if not counted:
+        return f"pending: runs at {profiles[0]} stop before the rounds of the columns"
     needed = {
         (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
-        for profile in waiting.profile.unique()
-        for cell in spec.cells(profile)
-        if cell.implemented and not cell.cut and not all(map(elsewhere, cell.experiments))
+        for cell in counted
+        if not all(map(elsewhere, cell.experiments))
     }
     for ready in (True, False):
         for row in waiting.itertuples():
@@ -183,10 +191,7 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
                     else " (no data for it here: python -m core data says how to get them)"
                 )
                 return f"pending: run the first with {row.command}{away}"
-    return (
-        "pending: the very same runs are on record with another profile, or runs at this one stop "
-        "before the rounds of the column"
-    )
+    return "pending: the very same runs are on record with another profile"
 
 
 @app.command()

@@ -87,6 +87,17 @@ def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch)
     assert f"--cell {first.address} " in cli._first_of(waiting, spec, done)
 
 
+def test_a_table_asks_for_no_run_that_would_stop_too_early():
+    """At two rounds nothing fills a column of a hundred."""
+    from core import experiments
+    from core.cli import cells as cli
+    from core.report import table_frame
+
+    spec, waiting = experiments.TableSpec.find("fedvck", 2), table_frame("fedvck", "2", "quick", {})
+    assert all(cell.cut for cell in spec.cells("quick"))
+    assert cli._first_of(waiting, spec, {}).startswith("pending: runs at quick stop before")
+
+
 def test_a_cell_that_lacks_a_seed_has_a_command_too(monkeypatch, capsys):
     some = next(iter(records().values()))
     cells = TableSpec.find("fedvck", "estimators").cells("laptop")
