@@ -87,8 +87,8 @@ drawn = {}
 for method in ("FedVCK", "FedDM", "FedAvg"):
     of = beside[beside.index.str.startswith(method)].sort_values("measured")
     drawn |= {
-        row.replace(" as released", ""): (one["measured"], one["std"])
-        for row, one in of.iterrows()
+        f"{method}, {row[len(method) :].strip(', ')}".rstrip(", "): tuple(one)
+        for row, one in of[["measured", "std"]].iterrows()
     }
     said = in_print[method]
     drawn[f"{method}, print"] = said.value, said.std or 0

@@ -177,8 +177,8 @@ shown.round(1)
 # %% tags=["hide-input"]
 drawn = {}
 for one in shown.itertuples():
-    method = one.Index.split()[0].strip(",")
-    drawn[one.Index.replace(", Adam", "")] = one.measured, one.std
+    method, _, how = one.Index.replace(", Adam", "").partition(" ")
+    drawn[f"{method}, {how}" if how else method] = one.measured, one.std
     drawn[f"{method}, print"] = one.printed, 0
 show(
     bars(
