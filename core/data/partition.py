@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.checks import LARGEST, check_whole, is_number
+from core.checks import LARGEST, check_number, check_whole
 from core.data.dataset import Split
 from core.data.roots import data_root
 from core.errors import InputError, unknown
@@ -66,7 +67,7 @@ def dirichlet(
     counts = np.unique(labels, return_counts=True)[1]
     given = int(np.minimum(counts, len(labels) if per_class is None else per_class).sum())
     _check(labels, given, clients, seed, min_size)
-    _alpha(alpha)
+    check_number("alpha", alpha, 0, math.inf, above=True)
     if not isinstance(cap, bool):
         raise InputError(f"cap must be true or false, not {cap!r}")
     rng = Rng(seed).at("partition", "dirichlet").numpy()
@@ -157,7 +158,9 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
     path, given = Path(path), None if labels is None else _labels(labels)
     if given is not None:
         samples = min(len(given), len(given) if samples is None else samples)
-    data = _read_json(path)
+    data = read_json(path, LARGEST_FILE, "split file")
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must hold a table with 'client_idx'")
     parts = [np.array(part, dtype=np.int64) for part in _lists(data, "client_idx", path)]
     values, counts = np.unique(np.concatenate(parts), return_counts=True)
     if len(values) and values[0] < 0:
@@ -295,13 +298,8 @@ def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if default is inspect.Parameter.empty and key not in given:
             raise InputError(f"the partition {name!r} needs {key!r}")
     if "alpha" in given:
-        _alpha(given["alpha"])
+        check_number("alpha", given["alpha"], 0, math.inf, above=True)
     return name, given
-
-
-def _alpha(alpha: Any) -> None:
-    if not is_number(alpha) or alpha <= 0:
-        raise InputError(f"alpha must be a number above 0, not {alpha!r}")
 
 
 def _labels(labels: Labels) -> np.ndarray:
@@ -377,13 +375,6 @@ HOW_TO_GET = (
 )
 #: bytes of the largest split file that is read: some ten million numbers
 LARGEST_FILE = 2**27
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    data = read_json(path, LARGEST_FILE, "split file")
-    if not isinstance(data, dict):
-        raise InputError(f"{path} must hold a table with 'client_idx'")
-    return data
 
 
 def _lists(data: dict[str, Any], key: str, path: Path) -> list[list[int]]:

@@ -73,6 +73,7 @@ CASES = {
     "a data set in capitals": (["run", "--algorithm", "fedavg", "--dataset", "MNIST"], "'mnist'"),
     "the queue of nothing": (["pending", "--only", "fedmk/99"], "fedmk/99"),
     "a part of the queue without it": (run_with("--only", "fedmk"), "--pending"),
+    "a profile without a table": (["table", "fedmk", "--profile", "laptop"], "need a table"),
     "table at a wrong profile": (["table", "fedvck/3", "--profile", "huge"], "laptop"),
     "pending at a wrong profile": (["pending", "--profile", "huge"], "laptop"),
     "a negative number of runs": (["pending", "--limit", "-1"], "--limit"),

@@ -153,3 +153,18 @@ def test_a_terminal_without_the_sign_of_deviations_ends_no_run(tmp_path):
     process = terminal(*arguments, "--out", str(tmp_path), PYTHONIOENCODING="ascii", LC_ALL="C")
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 0 and b"Traceback" not in errors and b" ? " in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["book"], "goes on where it stopped"),
+        (["book", "slides"], "goes on where it stopped"),
+        (["book", "pdf"], "starts anew"),
+        (["bench"], "starts anew"),
+    ],
+)
+def test_what_an_interrupted_command_does_next(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr("core.__main__.app", lambda *_, **__: 130)
+    assert main(arguments) == 130
+    assert capsys.readouterr().err == f"interrupted; the same command {said}\n"

@@ -110,6 +110,7 @@ def test_more_seeds_decide_than_are_at_hand():
     for mean, std, seeds, printed, margin in ((0, 1.0, 20, 1.0, 1.08), (0, 0.3, 3, 1.0, 1.136)):
         here = Comparison(mean, std, seeds, 0.0, printed, margin)
         assert here.seeds_to_decide() is None
+    assert Comparison(0.5, 1.5, 3, 0.0, 1.0, 2.0).seeds_to_decide() == 4
 
 
 def test_the_detectable_difference_is_detected_as_often_as_it_says():
