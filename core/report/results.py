@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -134,6 +134,40 @@ def gains_by_rule(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
         for rule in of
     ]
     return pd.DataFrame(found, columns=["column", "rule", "gain", "low", "high", "seeds"])
+
+
+def verdicts_by_rule(
+    runs: pd.DataFrame, printed: Mapping[tuple[str, str], Published]
+) -> pd.DataFrame:
+    """What print would be beside the same runs by each rule of `reporting_rules`: for every column and
+    row with a printed number and enough seeds, and every rule, a row of `column`, `row`, `rule`, the
+    mean `difference` (measured minus printed, in points) and the `verdict`.
+
+    Args:
+        runs: those of `table_runs` at a profile at which values are compared with print.
+        printed: accuracies in percent, by column and row.
+
+    Raises InputError as `reporting_rules`, and for runs of another profile.
+    """
+    _check_deciding(runs["profile"].unique())
+    found = []
+    for (column, row), of in _ruled(runs).groupby(["column", "row"], sort=False):
+        beside = printed.get((column, row))
+        if beside is None or beside.value is None or len(of) < SEEDS:
+            continue
+        for rule in of.columns.drop(["column", "row"]):
+            by = compare(beside.value, of[rule].to_list(), "percent", beside.std)
+            found.append((column, row, rule, by.mean - beside.value, str(by.outcome)))
+    return pd.DataFrame(found, columns=["column", "row", "rule", "difference", "verdict"])
+
+
+def _check_deciding(profiles: Iterable[str]) -> None:
+    """Raise InputError for a profile at which values are not compared with print."""
+    for profile in profiles:
+        if profile not in DECIDING:
+            raise InputError(
+                f"values are compared with print at {listed(list(DECIDING))}, not at {profile!r}"
+            )
 
 
 def _ruled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -299,10 +333,7 @@ def readings_beside(
     Raises InputError as `table_frame` does, for a profile that decides nothing, and where it is not
     said which of several columns is meant.
     """
-    if profile not in DECIDING:
-        raise InputError(
-            f"values are compared with print at {listed(list(DECIDING))}, not at {profile!r}"
-        )
+    _check_deciding([profile])
     known = records() if measured is None else measured
     spec, rows = TableSpec.find(paper, str(table)), {}
     if column is None and len(spec.columns) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import attrs
 import pandas as pd
@@ -30,6 +31,7 @@ from core.report.results import (
     reporting_rules,
     run_hours,
     spreads,
+    verdicts_by_rule,
 )
 
 
@@ -242,6 +244,48 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way():
     assert after == pytest.approx((90 + 80 + 70 + 60 + 50) / 5)
 
 
+def scored(row: str, seed: int, scores: Sequence[float]) -> dict[str, object]:
+    """A run in the column x with these accuracies (%) round by round, as `table_runs` has it."""
+    run = TableSpec.find("fedmk", 1).cells("paper")[0].experiments[0]
+    kept = record(attrs.evolve(run, seed=seed))
+    kept.rounds = [
+        {**kept.rounds[0], "round": number, "metrics": {"accuracy": score / 100}}
+        for number, score in enumerate(scores, 1)
+    ]
+    return {"column": "x", "row": row, "profile": "paper", "record": kept}
+
+
+def test_verdicts_by_rule_hang_on_the_rounds_that_a_rule_reads():
+    """Three seeds end at 80 and have 60 as the mean of all that come before; print has 60."""
+    scores = {
+        0: (40, 80, 60, 60, 60, 80),
+        1: (41, 79, 60, 60, 60, 79.9),
+        2: (39, 81, 60, 60, 60, 80.1),
+    }
+    runs = pd.DataFrame([scored("A", seed, of) for seed, of in scores.items()])
+    two = pd.DataFrame([scored("B", seed, scores[seed]) for seed in (0, 1)])
+    one = Published(60.0, "60.0", None, "percent", "higher", "")
+    printed = {("x", "A"): one, ("x", "B"): one, ("x", "C"): one}
+    found = verdicts_by_rule(pd.concat([runs, two]), printed).set_index("rule")
+    # B has too few seeds, C no run
+    assert set(found["row"]) == {"A"} and set(found["column"]) == {"x"}
+    assert found["difference"].to_dict() == pytest.approx(
+        {
+            "last": 20,
+            "mean of last five": 8,
+            "five best": 8,
+            "best": 21 - 2 / 3,
+            "five best, tested before training": 0,
+        },
+        abs=0.05,
+    )
+    assert found.loc["last", "verdict"] == found.loc["five best", "verdict"] == "different"
+    assert found.loc["five best, tested before training", "verdict"] == "equivalent"
+    assert verdicts_by_rule(runs, {}).empty
+    with pytest.raises(InputError, match="not at 'laptop'"):
+        verdicts_by_rule(runs.assign(profile="laptop"), printed)
+
+
 def test_gains_by_rule_pair_the_seeds_that_both_have():
     """Over two seeds A ends 10 and 20 points above B, and is 30 and 20 below it at its best."""
     of = {
@@ -251,15 +295,7 @@ def test_gains_by_rule_pair_the_seeds_that_both_have():
         ("B", 0): (90, 50),
         ("B", 1): (90, 50),
     }
-    runs = []
-    for (row, seed), scores in of.items():
-        run = TableSpec.find("fedmk", 1).cells("paper")[0].experiments[0]
-        kept = record(attrs.evolve(run, seed=seed))
-        kept.rounds = [
-            {**kept.rounds[0], "round": number, "metrics": {"accuracy": score / 100}}
-            for number, score in enumerate(scores, 1)
-        ]
-        runs.append({"column": "x", "row": row, "profile": "paper", "record": kept})
+    runs = [scored(row, seed, scores) for (row, seed), scores in of.items()]
     found = gains_by_rule(pd.DataFrame(runs), "A", "B").set_index("rule")
     assert set(found["seeds"]) == {2}
     assert found.loc["last", "gain"] == pytest.approx(15)
