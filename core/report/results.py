@@ -150,10 +150,10 @@ def verdicts_by_rule(
     Raises InputError as `reporting_rules`, and for runs of another profile.
     """
     _check_deciding(runs["profile"].unique())
-    found = []
-    for (column, row), of in _ruled(runs).groupby(["column", "row"], sort=False):
-        beside = printed.get((column, row))
-        if beside is None or beside.value is None or len(of) < SEEDS:
+    ruled, found = _ruled(runs), []
+    for (column, row), beside in printed.items():
+        of = ruled[(ruled["column"] == column) & (ruled["row"] == row)]
+        if beside.value is None or len(of) < SEEDS:
             continue
         for rule in of.columns.drop(["column", "row"]):
             by = compare(beside.value, of[rule].to_list(), "percent", beside.std)
