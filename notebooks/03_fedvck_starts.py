@@ -245,6 +245,7 @@ labels = {
     usual: "FedVCK",
     f"{usual}, ten times the server's rate": "FedVCK, ten times",
     "FedVCK from real images, Adam": "FedVCK, real",
+    "FedVCK without its parts, Adam": "FedVCK, no parts",
     "FedDM from real images, Adam": "FedDM, instance norm",
     "FedDM from real images, Adam, evaluation mode": "FedDM, running",
     "FedDM from noise, Adam, evaluation mode": "FedDM, running, noise",
