@@ -93,9 +93,11 @@ def test_the_sizes_of_the_authors_splits_are_those_of_their_data_sets():
     assert sizes.groupby("dataset")["images"].sum().to_dict() == {
         "cifar10": 50_000,
         "imagenette": 9_469,
+        "stl10": 5_000,
     }
-    assert (sizes[sizes["dataset"] == "cifar10"].groupby("class")["images"].sum() == 5_000).all()
-    for dataset, file in (("cifar10", "CIFAR10"), ("imagenette", "ImageNette")):
+    for dataset, count in (("cifar10", 5_000), ("stl10", 500)):
+        assert (sizes[sizes["dataset"] == dataset].groupby("class")["images"].sum() == count).all()
+    for dataset, file in (("cifar10", "CIFAR10"), ("imagenette", "ImageNette"), ("stl10", "STL32")):
         try:
             found = split_sizes(dataset, f"splits/{file}_clients10_alpha0.05.json")
         except InputError:
