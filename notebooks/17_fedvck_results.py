@@ -16,6 +16,8 @@
 shown = "best"
 
 # %% tags=["hide-input"]
+from math import nan
+
 import pandas as pd
 
 from core.report import (
@@ -215,7 +217,7 @@ for column, of in both.groupby("column", sort=False):
     for measure in measures:
         scores = 100 * of[measure].unstack("row").droplevel("column")
         # over the seeds that both have; the best rival comes nearest
-        gaps = -scores.sub(scores.get("FedVCK"), axis=0).drop(
+        gaps = -scores.sub(scores.get("FedVCK", nan), axis=0).drop(
             columns="FedVCK", errors="ignore"
         )
         if len(gaps := gaps.dropna(axis=1, how="all").T) > 1:
