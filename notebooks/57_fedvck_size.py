@@ -6,9 +6,10 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # The [results](17_fedvck_results) show all tables, most of them at a laptop's budget. This page has what is measured
-# at the profile `converged`: a ConvNet of 128 channels, ten rounds, 2% condensed images of CIFAR-10 and 5% of STL10 and
-# of medical ones. Its name is a goal, not a finding: FedVCK by Adam still gains from twice its work. A run takes minutes of a GPU
-# or hours of a core. The verdicts on this page are not counted among the book's where a row is a reading of ours.
+# at the profile `converged`: a ConvNet of 128 channels, ten rounds, 2% condensed images of CIFAR-10 and 5% of STL10
+# and of medical ones. Its name is a goal, not a finding: FedVCK by Adam still gains from twice its work. A run takes
+# minutes of a GPU or hours of a core. The verdicts on this page are not counted among the book's where a row is a
+# reading of ours.
 #
 # `size` is the profile; the tables of this page are meant for `converged` alone.
 
@@ -144,9 +145,9 @@ pd.DataFrame(
 # At 0.05 FedDM's printed value fits neither of these starts. From new noise in every round it [stays far below
 # it](03_fedvck_starts), in one run; from real images it is far above. What the paper's FedDM started from is not said.
 # If its row is FedVCK without any of its parts, as [equal numbers suggest](12_fedvck_ablations), it started from noise
-# and went on with its own images. On STL10, below, that falls far short of FedDM's print, while real
-# images come near it, in one run each. So real images put FedDM ahead here, but this does not show that the printed lead
-# is one of starts.
+# and went on with its own images. On STL10, below, that falls far short of FedDM's print, while real images come near
+# it, in one run each. So real images put FedDM ahead here, but this does not show that the printed lead is one of
+# starts.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "nearest", size)
@@ -156,9 +157,9 @@ table("fedvck", "nearest", size)
 #
 # The first column above chose the reading, and the second has the same images. Table 11 has STL10, too: 5,000 training
 # images, so less work. Here these, their order, the authors' split, the network, rounds and local epochs are the
-# paper's. Only the labels of the test images are ours, as the note of the folded table says; a wrong one in a hundred
-# would move an accuracy by less than a point. FedVCK and FedDM have the profile's work, half of that above. *Without its
-# parts* stands beside FedDM's print, as the two are [one number in print](12_fedvck_ablations):
+# paper's. Only the labels of the test images are ours, as the note of the folded table says; one in a hundred that is
+# wrong would move an accuracy by at most a point. FedVCK and FedDM have the profile's work, half of that above.
+# *Without its parts* stands beside FedDM's print, as the two are [one number in print](12_fedvck_ablations):
 
 # %% tags=["hide-input"]
 reading, bare = "FedVCK as released, Adam", "FedVCK without its parts, Adam"
