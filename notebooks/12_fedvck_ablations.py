@@ -146,8 +146,8 @@ filled(two)
 
 # %% [markdown]
 # Here the two are different programs: FedDM also matches logits and disturbs the weights of the encoder, and trains the
-# server with other values. Eight equal numbers in print most likely come from one program. At the paper's size, on
-# STL10, [FedVCK without its parts](57_fedvck_size) stays far below this number.
+# server with other values. Eight equal numbers in print most likely come from one program. On STL10, at the
+# paper's size, [FedVCK without its parts](57_fedvck_size) stays far below FedDM's printed number.
 #
 # ## Table 13: hard negatives
 #

@@ -157,9 +157,10 @@ table("fedvck", "nearest", size)
 #
 # The first column above chose the reading, and the second has the same images. Table 11 has STL10, too: 5,000 training
 # images, so less work. Here these, their order, the authors' split, the network, rounds and local epochs are the
-# paper's. Only the labels of the test images are ours, as the note of the folded table says; one in a hundred that is
-# wrong would move an accuracy by at most a point. FedVCK and FedDM have the profile's work, half of that above.
-# *Without its parts* stands beside FedDM's print, as the two are [one number in print](12_fedvck_ablations):
+# paper's. Only the labels of the test images are ours, as the note of the folded table says; if one in a hundred is
+# wrong, an accuracy moves by at most a point. FedVCK and FedDM have the profile's work, half of that in the tables above.
+# Print has no row *without its parts* for STL10. Here it stands beside FedDM's number, as the two are [one number
+# wherever print has both](12_fedvck_ablations):
 
 # %% tags=["hide-input"]
 reading, bare = "FedVCK as released, Adam", "FedVCK without its parts, Adam"
@@ -213,7 +214,7 @@ table("fedvck", "stl10", size)
 
 # %% tags=["hide-input"]
 stated = in_print[columns[0]]
-stated = stated | {bare: stated["FedDM"]}  # in Table 14 the same number
+stated = stated | {bare: stated["FedDM"]}  # one number in Table 14
 shown = readings_beside("fedvck", "rivals", size, stated)
 behind = gains("fedvck", "rivals", "accuracy", reading, size)
 behind = behind.set_index("row")
