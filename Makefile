@@ -76,11 +76,13 @@ slides: $(INSTALLED)  ## slides of every chapter, which need no network, into _b
 datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip
 	@$(PY) -m core data pack _build/datapack.zip
 
-# Each worker gets one thread, so that two of them fill two cores. A worker that dies ends the tests with the name of the
-# one that killed it; pytest-xdist would wait for ever if it started another. The notebooks run as the book runs them,
-# and what they leave is there for `make book`, which runs only those again that something changed.
+# Each worker gets one thread, so that two of them fill two cores, and the files in the order of tests/conftest.py. A
+# worker that dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it
+# started another. The notebooks run as the book runs them, and what they leave is there for `make book`, which runs
+# only those again that something changed.
 test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0 tests
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	  --max-worker-restart 0 tests
 	@$(PY) -m core book execute
 
 # Flower holds back versions of packages that the book has newer, so both stand in an environment of their own, which

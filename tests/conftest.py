@@ -12,6 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+#: folders and files that take longest come first, so that no worker is left alone with one at the end
+LONGEST = {"e2e", "test_replay.py", "test_contract.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.isdisjoint(item.path.parts))
+
+
 # a busy machine is slow, not wrong
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import random
 import shlex
@@ -97,7 +98,11 @@ PRELOADED = [
 
 
 def processes() -> Any:
-    """Processes that start with the package loaded, so that a kill costs no second import."""
+    """Processes that start with the package loaded, so that a kill costs no second import.
+
+    They come from a server of their own: one that another test left has less loaded, and keeps it so.
+    """
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     return context
@@ -126,14 +131,14 @@ def run(context: Any, out: Path, point: str | None = None, count: int = 0) -> bo
     return process.exitcode != 0
 
 
-def kill_often(kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
+def kill_often(context: Any, kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
     """Kill runs at points drawn at random until there were so many kills; each run goes on until it
     is complete. Returns the kills by point.
 
     Raises AssertionError where a record differs from that of a run that was left alone, or a
     checkpoint is left.
     """
-    context, draw, done = processes(), random.Random(seed), dict.fromkeys(POINTS, 0)
+    draw, done = random.Random(seed), dict.fromkeys(POINTS, 0)
     assert not run(context, folder / "whole")
     whole, number = result(folder / "whole"), 0
     while sum(done.values()) < kills:
@@ -156,6 +161,8 @@ def kill_often(kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
 
 if __name__ == "__main__":
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    from_server = processes()
     for part in range(0, wanted, 100):
         with tempfile.TemporaryDirectory() as folder:
-            print(part, kill_often(min(100, wanted - part), Path(folder), seed=part), flush=True)
+            some = kill_often(from_server, min(100, wanted - part), Path(folder), seed=part)
+            print(part, some, flush=True)

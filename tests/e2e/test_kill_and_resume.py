@@ -1,4 +1,7 @@
-"""A run that is killed at any moment and started again leaves the record of a run that was not."""
+"""A run that is killed at any moment and started again leaves the record of a run that was not.
+
+`python -m tests.e2e.kills 500` kills at many more of the named points.
+"""
 
 import json
 import os
@@ -88,21 +91,27 @@ def test_the_record_is_the_same_bit_for_bit_after_kills_at_many_moments(processe
     whole = start(processes, tmp_path / "whole")
     whole.join(100)
     assert whole.exitcode == 0
-    draw, kills, out = random.Random(0), 0, tmp_path / "killed"
+    draw, killed, out = random.Random(0), 0, tmp_path / "killed"
     for part in range(KILLS):
         held = 0 if part else 2**28
         process, before = start(processes, out, held), rounds_done(out)
         while process.is_alive() and rounds_done(out) == before:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.03))
-        kills += process.is_alive()
+        killed += process.is_alive()
         process.kill()
         process.join()
     last = start(processes, out)
     last.join(100)
     assert last.exitcode == 0
-    assert kills >= 3, "the run was too short to be killed often"
+    assert killed >= 3, "the run was too short to be killed often"
     assert result(out) == result(tmp_path / "whole")
     more = record_in(out)["peak_memory"] - record_in(tmp_path / "whole")["peak_memory"]
     assert 2**27 < more < 2**29
     assert not list((out / "checkpoints").glob("*.safetensors"))
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_any_point_and_gone_on_is_the_same_record_bit_for_bit(processes, tmp_path):
+    done = kills.kill_often(processes, 30, tmp_path)
+    assert sum(done.values()) == 30 and sum(count > 0 for count in done.values()) >= 6, done
