@@ -20,14 +20,18 @@ from core.report.notebooks import inherited
 #: copies of a process are safe on Linux; elsewhere a library's threads may be missing in them
 COPIED = sys.platform == "linux"
 PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
-#: what the notebooks import, and the process that runs papermill
+#: what the notebooks import, by name or on the way of training, and the process that runs papermill
 PRELOADED = [
     __name__,
     "core.experiments.running",
     "core.report",
     "ipykernel.kernelapp",
+    "matplotlib.pyplot",
     "papermill",
     "scipy.stats",
+    "sklearn.datasets",
+    "sklearn.metrics",
+    "torch._dynamo",
 ]
 
 
