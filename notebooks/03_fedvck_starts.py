@@ -9,7 +9,7 @@
 # noise and says why: then no pixel comes from a client's image. What the methods beside it in Table 11 start from, the
 # paper does not say. FedDM has no official code, but a public program
 # ([fed-distribution-matching](https://github.com/anonymifish/fed-distribution-matching)) shares the partition, the seed
-# and a function that disturbs weights with FedVCK's code, which never calls it. It starts from random *real* images of
+# and a function that disturbs weights with FedVCK's code, which never calls it. That program starts from random *real* images of
 # the client, and its network has instance normalisation in the place of batch normalisation. Whether the printed
 # numbers come from it is not known.
 

@@ -94,7 +94,8 @@ vck.per_round().round({"accuracy (%)": 1, "up (MB)": 3, "down (MB)": 3})
 #
 # The client receives $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of their blended answer
 # (Eq. 6 is the case $\lambda = 1$, Eq. 7 the general one; the paper writes $\alpha$). $M(x)$ has its softmax, so
-# probabilities are blended:
+# probabilities are blended. In its first round a client has no $M_{t-1}$. The paper does not say what then; here the
+# error is that of Eq. 6.
 #
 # $$
 # \mathrm{err}_t(x_i) = L_\text{ce}\bigl(y_i, \; \lambda M_t(x_i) + (1 - \lambda) M_{t-1}(x_i)\bigr) .

@@ -162,7 +162,7 @@ table("fedvck", 13, best)
 # ## Three ways to compute the real side
 #
 # Not in the paper: the real side of condensation may be a fresh batch, a batch of stored features, or their exact
-# mean; at the profile `laptop` all of the same 64 images of a class in a round. The last two are [much
+# mean; at the profile `laptop` all three see the same 64 images of a class in a round. The last two are [much
 # faster](90_status). Do they cost accuracy?
 
 # %%
@@ -271,7 +271,7 @@ for label, settings in ways.items():
     settings = settings | {"augmentation": "color_crop_flip", "pool": 2}
     try:
         rows += told(short.run(**settings, tell_loss=True).record, label)
-    except Diverged:  # all but the optimiser is as in the runs above
+    except Diverged:
         if label == "SGD as released":  # its norm is bounded
             raise
         diverged.append(label)

@@ -141,7 +141,7 @@ pd.Series(
 # ## Tables 5 and 9
 #
 # Measured values are read from the ledgers of real runs; a reduced profile has a thinner network and fewer condensed
-# images. FedGAN's two further networks are not in print: [ours were chosen](19_baselines_results) near its printed costs.
+# images. FedGAN's two further networks are not in print; ours were chosen near its printed costs.
 
 # %%
 best = None if shown == "best" else shown

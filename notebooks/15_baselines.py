@@ -395,6 +395,6 @@ display(reduced, Markdown(said))
 #     show(condensed_images(means, shares.argmax(1)))
 # ```
 #
-# With two images both can often be seen. Where a class has little variety, an average of many looks like every one of
-# them. And a client with fewer images than `mean_batch` sends the average of what it has.
+# With two images both can often be seen. Where nearly all of a client's images are of one class of little variety, an
+# average looks like each of them. And a client with fewer images than `mean_batch` sends the average of what it has.
 # ````

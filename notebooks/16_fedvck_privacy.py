@@ -81,10 +81,10 @@ runs = {
 #
 # A model is surer of images that it was trained on. But some images are easy for every model, so confidence alone says
 # little. LiRA asks how sure a model is *compared with models that saw this image and models that did not*. Confidence is
-# measured as log odds of the probability $p$ that the model $f$ gives to the true class,
+# measured as log odds of the probability $p$ that the model gives to the true class, a softmax of its logits,
 #
 # $$
-# \phi(x) = \log \frac{p}{1 - p}, \qquad p = f(x)_y ,
+# \phi(x) = \log \frac{p}{1 - p}, \qquad p = p(x)_y ,
 # $$ (eq:pri-confidence)
 #
 # which is about normal where $p$ itself is crowded near 1.

@@ -44,7 +44,8 @@ Markdown(bottom_line("fedvck"))
 
 # %% [markdown]
 # [Who leads at the paper's size](57_fedvck_size) has a page of its own: two columns of CIFAR-10 with the paper's network,
-# rounds and local epochs, all rivals at 0.05 with fewer of them, and medical images that are at hand.
+# rounds and local epochs, all rivals at 0.05 with fewer local epochs, STL10 with test labels of our own, and medical
+# images that are at hand.
 #
 # The tables of this page have the budget of a laptop, those two columns among them, and nothing follows from it for the
 # paper's. FedVCK's accuracy minus that of the best other method of the column, the `rival`, in points, as printed and as
@@ -114,7 +115,7 @@ lead.round(2)
 
 # %% [markdown]
 # A measured lead counts for little as long as rivals are missing, or as it rests on one seed. In Table 14 "w.o." is
-# *without*, L_rc the contrastive loss and P_w the weights of the selection. What the paper rests on, judged by paired
+# *without*, L_rc the contrastive loss and P_w the selection by $P_w$. What the paper rests on, judged by paired
 # differences over seeds:
 
 # %% tags=["hide-input"]

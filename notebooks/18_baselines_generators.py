@@ -344,8 +344,8 @@ show(
 # has several owners. So few iterations leave much of the noise that the images start from.
 #
 # That all of them but FedDM are FedAvg when their own terms are off is shown on [the page before](15_baselines).
-# FedVCK's Tables 1 and 8 list what each rival makes: features (FedGen), images (FedGAN, DFRD, and FedMix on the page
-# before), condensed images (FedDM, DESA). That agrees, but they say that FedDM matches final features only.
+# FedVCK's Table 8 lists what each rival makes: features (FedGen), images (FedGAN, DFRD, and FedMix on the page before),
+# condensed images (FedDM, DESA). That agrees. By its Table 1 FedDM matches final features only; it matches logits too.
 #
 # ## Take away
 #

@@ -364,7 +364,8 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #   generator and discriminator, not their form.
 # - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own, or the
 #   row says "running": those of the received model, [worth many points](03_fedvck_starts). DESA's code matches its
-#   anchors at a network with instance normalisation, here they are matched at the clients' own (`encoder`).
+#   anchors at random networks with instance normalisation, here they are of the kind that clients train (`encoder`;
+#   table `rivals` has the code's).
 # - DFRD: the diversity loss, and all that `variant: released` changes. DESA: a server was added, because the comparison
 #   has one.
 #

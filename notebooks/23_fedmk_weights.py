@@ -168,9 +168,9 @@ Markdown(
 #
 # ## Table 5: the smoothing
 #
-# The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results), on MNIST with
-# the first three of its seeds. Table 5 prints no deviations, so the same runs may get another verdict here. The rows
-# *one rate in all rounds* have the same slopes without this schedule.
+# The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results). Table 5 prints
+# no deviations, so the same runs may get another verdict here. The rows *one rate in all rounds* have the same slopes
+# without this schedule. Below, a column counts as measured where all three slopes have all seeds that are asked for.
 
 # %% tags=["hide-input"]
 table("fedmk", 5, best)
@@ -200,8 +200,8 @@ wins
 # ## Table 6: dynamic or class-balanced
 #
 # The paper compares with weights by "the occurrence rate of the corresponding class" and prints no formula. We take the
-# usual one, $w_i = N^c / (C^c n_{y_i})$, with $C^c$ classes on the client and $n_y$ samples of class $y$: every class
-# weighs the same.
+# usual one, $\phi_i^c = N^c / (m^c n_{y_i})$, with $m^c$ classes on the client and $n_y$ samples of class $y$: every
+# class weighs the same.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show these weights in core"}
 source(condensation.class_balanced_weights)

@@ -123,7 +123,7 @@ counted.rename_axis(["direction", "kind"]).sort_index(ascending=False).map(
 # %% [markdown]
 # The model is about as large as printed: LeNet as in the code of FedGen. With these bytes the total can be read in
 # several ways. In the text the server broadcasts "the obtained global $\mathbf{W}_G$ and meta knowledge
-# $\hat{\mathcal{D}}$", so a client may get the images of all others and not of one.
+# $\hat{\mathcal{D}}$", so a client may get the images of all clients, not of one.
 # Ten rounds of FedMK, of which the first shares nothing, what 200 rounds of FedAvg cost beside them, and how many rounds
 # of FedAvg cost as much (the printed costs stand here only with the paper's images and clients):
 

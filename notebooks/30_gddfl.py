@@ -104,7 +104,8 @@ show(lesson.partition_plot())
 # \end{aligned}
 # $$ (eq:gdd-statistics)
 #
-# They take the place of the old ones. The paper prints the left form, DSU the right one:
+# Here $\epsilon_\mu$ and $\epsilon_\sigma$ are drawn for each image and channel, as in DSU; the paper does not say.
+# These statistics take the place of the old ones. The paper prints the left form, DSU the right one:
 #
 # $$
 # \hat x = \hat\mu(x) \, \frac{x - \mu(x)}{\sigma(x)} + \hat\sigma(x)

@@ -174,7 +174,7 @@ same(regression, distillation.mimic_loss(z_hat, z))
 
 # %% [markdown]
 # How large must $\tau$ be? Below, $\tau^2 \mathrm{KL}$ of two sets of random logits, divided by its limit. The authors'
-# code takes $\tau = 10001$ and computes in single precision; the last column does the same.
+# code takes $\tau = 10001$ and computes in single precision at best; the last column has single precision.
 
 # %% tags=["hide-input"]
 limit = (z_hat - z - (z_hat - z).mean(1, keepdim=True)).square().sum(

@@ -120,7 +120,8 @@ Markdown(
     f"{share_right(ensemble, test.labels):.1f}%. With a larger budget, from "
     f"records on MNIST, *{means.idxmax()}* has {means.max():.1f}% and "
     f"*{means.idxmin()}* {means.min():.1f}%, means over seeds. The steps are "
-    "those of each teacher, the *script* has the authors' losses and rates."
+    "those of each teacher, the *script* has the authors' losses, and their "
+    "rates unless it says otherwise."
 )
 
 # %% [markdown]
@@ -330,10 +331,10 @@ show(
 #
 # ## Take away
 #
-# - Networks stay at the clients. Images, answers and gradients travel, in every step {eq}`eq:iod-generator`. [What
-#   this costs](49_fediod_communication) beside FedAvg has a page.
+# - Networks stay at the clients. Images, answers and gradients travel, in every step. [What this
+#   costs](49_fediod_communication) beside FedAvg has a page.
 # - A good question looks real, makes each teacher sure and the teachers differ {eq}`eq:iod-together`, and is hard for
-#   the student.
+#   the student {eq}`eq:iod-generator`.
 # - The equations are those in print. [Where the authors' code has something else](44_fediod_paper_vs_released), a
 #   setting has its value.
 #

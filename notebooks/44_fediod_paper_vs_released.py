@@ -305,8 +305,8 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # - One of the differences [turns a sign](38_fediod_released_losses): in the script for $\alpha = 1$ the generator is
 #   paid where the teachers agree, in print where they differ.
 # - The released code has no input ratio.
-# - `balance` is not in print and has the largest weight in the script for $\alpha = 1$; for $\alpha = 0.1$ only the
-#   adversarial loss is on.
+# - `balance` is not in print and has the largest weight in the script for CIFAR-10 at $\alpha = 1$. At $\alpha = 0.1$
+#   the script for CIFAR-10 has the adversarial loss alone, that for CIFAR-100 all terms but uniqueness.
 # - The printed method takes one step of the student for one of the generator, the released one five.
 #
 # ## Exercise

@@ -101,8 +101,8 @@ ranks[ranks.index.isin(in_print) | (ranks["measured"] != "pending")]
 # discriminators differ from ours in form, and the generator hears of a discriminator that has just learnt; the "first
 # reading" of the code is without these. The script has rates of 0.0001 for the game and 0.005 for the student; "ten
 # times its rates" has been [tried on validation data](#sec-iodr-rates). By how many points is FedIOD ahead of the best
-# other method, as printed and by the authors' script for $\alpha = 0.1$? In brackets: the number of seeds that both
-# sides have.
+# other method, as printed and by the authors' script for CIFAR-10 at $\alpha = 0.1$? In brackets: the number of seeds
+# that both sides have.
 
 # %% tags=["hide-input"]
 ways = {
@@ -287,9 +287,9 @@ Markdown(
 # the *form* of the authors' adversarial loss, but with $\pi_k$ before the real images, as printed (`gan_loss`). With
 # that place the best $D_k$ of a cross-entropy is $P_g / (P_g + \pi_k P_k)$: about 0.95 where real and generated images
 # are equally dense. The released code has $\pi_k$ elsewhere (`gan_weighted`); [the losses](38_fediod_released_losses)
-# show why it matters. The last two are their whole script for $\alpha = 0.1$, complete and in its first reading. There
-# the generator has that loss alone, but the student also takes five steps for each of the generator's, so it sees five
-# times as many images. Accuracy of seed 0; what other seeds give stands above:
+# show why it matters. The last two are their whole script for CIFAR-10 at $\alpha = 0.1$, complete and in its first
+# reading. There the generator has that loss alone, but the student also takes five steps for each of the generator's,
+# so it sees five times as many images. Accuracy of seed 0; what other seeds give stands above:
 
 # %% tags=["hide-input"]
 released = table_frame("fediod", "released", best).pivot(

@@ -166,7 +166,8 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 # $$ (eq:kd-ratio)
 #
 # a class ratio and an input ratio. Note that the input ratio stands the other way up than in {eq}`eq:kd-mixture`: it
-# is large for clients who have *not* seen such inputs. As here all densities are known, we can try both.
+# is large for clients who have *not* seen such inputs. As here all densities are known, we can try both, each times the
+# class-wise weights, which are counts: $\pi_k$ times the class ratio.
 
 
 # %% tags=["hide-input"]
@@ -257,8 +258,8 @@ def beside(value):
 
 Markdown(
     f"At alpha = {pivot.columns.min():g} class-wise weights alone have "
-    f"{alone:.1f}%. The ratio of Eq. 7, the row *P(x) / P_k(x)*, makes them "
-    f"{beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, "
+    f"{alone:.1f}%. The input ratio of Eq. 7, the row *P(x) / P_k(x)*, makes "
+    f"them {beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, "
     f"{beside(inverse)}. One client with all data, the ceiling, has "
     f"{hardest['ceiling']:.1f}%, and the mixture {hardest['mixture']:.1f}%."
 )

@@ -145,8 +145,9 @@ table("gddfl", "starts", best)
 #
 # - What a condensed image is worth depends on the work that goes into it: say how much it was. That it is worth more
 #   than a real one is not shown here.
-# - A wide encoder adds a little here, and seeds disagree. Images that start from real ones end on average below those
-#   from noise, and below the same images unmoved. Seeds disagree on that, too: whether moving makes them worse is open.
+# - A wide encoder adds a little here, and seeds disagree. Images that start from real ones end below those from noise
+#   with every seed, and on average below the same images unmoved. On the second seeds disagree: whether moving makes
+#   them worse is open.
 #   On CIFAR-10 [FedDM's real images](03_fedvck_starts) gain by being moved, unless batch normalisation takes their own
 #   statistics.
 # - As many random real images are a control that costs little to run. It belongs beside every table.
