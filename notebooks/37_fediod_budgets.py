@@ -133,10 +133,10 @@ filled(small, "{:.2f}", "none").assign(steps=small["steps"].astype(int))
 source(noisy_votes)
 
 # %% [markdown]
-# FedIOD cannot use it as it stands: its equations 3 and 4 need every single answer, and Eq. 9 needs logits. So here
-# FedIOD noises the logits by {eq}`eq:iop-noise`, and votes are used in FedKD, which asks about public images once. An
-# answer is paid for, so the number of questions decides. `voters` teachers answer the test images, and the noise is
-# that which lets $n$ questions pass for $\varepsilon = 10$:
+# FedIOD cannot use it as it stands: a vote is a class, and its equations 3, 4 and 9 need probabilities and logits. So
+# here FedIOD noises the logits by {eq}`eq:iop-noise`, and votes are used in FedKD, which asks about public images
+# once. An answer is paid for, so the number of questions decides. `voters` teachers answer the test images, and the
+# noise is that which lets $n$ questions pass for $\varepsilon = 10$:
 
 # %% tags=["hide-input"]
 groups = partition.dirichlet(train_set.labels, voters, 1.0, seed)
@@ -241,7 +241,7 @@ Markdown(
 #
 # - Protecting a whole client over tens of thousands of steps needs noise that drowns the answers.
 # - Table 5 mixes two effects: noise, and, as we read it, an earlier end.
-# - Votes protect a sum; FedIOD needs single answers.
+# - Votes protect a sum of classes; FedIOD needs logits.
 #
 # ## Exercise
 #

@@ -220,8 +220,9 @@ table("fediod", 8, best)
 # ## Table 2: tumours of ten sizes
 #
 # T1 images with contrast {cite:p}`cheng` stand in for the T2 images of BraTS 2018. As in the paper, ten clients have
-# tumours of ten sizes, the first the smallest. Its files name no patients, and neighbours in it may be slices of one:
-# some patients may be in training and in test, and numbers here and in Table 9 kinder than those of new patients.
+# tumours of ten sizes, the first the smallest. The files of the copy that is used here name no patients, and
+# neighbours in it may be slices of one: some patients may be in training and in test, and numbers here and in Table 9
+# kinder than those of new patients.
 
 # %%
 table("fediod", 2, best)

@@ -39,7 +39,8 @@ len(known)
 # ## A thousand runs: a cluster
 #
 # A table needs many runs that know nothing of each other. `--on local:2` gives them to two processes, `--on ray` to a
-# cluster, and `--shard 3/16` is a part of the queue for job arrays:
+# cluster, and `--shard 3/16` is a part of the queue for job arrays. No round begins that would end after 60 minutes, or
+# after those of `--minutes`; the same command goes on:
 #
 # ```bash
 # python -m core run --pending --profile laptop --on local:2
@@ -267,20 +268,22 @@ pd.DataFrame(
 # FedAvg needs nothing but a weighted sum, so this is all it needs. **Condensed images are not summable.** The server
 # trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation
 # is no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
-# GDD-FL's nothing. FedIOD's weights need the logits of each client. So the server of these methods sees each hospital's
-# upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before it leaves,
-# with noise at each client. For FedIOD [a page](37_fediod_budgets) shows what this costs; for condensed images it is not
-# measured here.
+# GDD-FL's nothing. FedIOD's losses and its mixture could be written with sums over clients (Eq. 3, 4 and 9); its
+# server, as it is described and as it runs here, takes the answers of each. So the server of these methods sees each
+# hospital's upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before
+# it leaves, with noise at each client. For FedIOD [a page](37_fediod_budgets) shows what this costs; for condensed
+# images it is not measured here.
 #
-# **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients of
-# a round: the deviation of the mean is $\sigma B / K$ for clip norm $B$ and $K$ clients. With a million phones it is
-# nothing; with three hospitals it is a third of what one client would need alone. And the server still sees the uploads.
+# **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients
+# of a round: the deviation of the mean is $2 \sigma B / K$ for clip norm $B$ and $K$ clients, of which one may have
+# other data. With a million phones it is nothing; with three hospitals it is a third of what one client would need
+# alone. And the server still sees the uploads.
 #
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. The
-# server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a secret
-# of its own, and a client of private FedKD (FedKD with local noise, in [FedIOD's privacy](43_fediod_privacy)) refuses a
-# server that asks for less noise than its budget says. Against a server that tries all seeds this is not enough:
-# PyTorch's generator is not made for secrets, and on a CPU it keeps only 32 bits of a seed.
+# server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a
+# secret of its own, and a client of private FedKD (its votes carry noise: [the price of privacy](37_fediod_budgets))
+# refuses a server that asks for less noise than its budget says. Against a server that tries all seeds this is not
+# enough: PyTorch's generator is not made for secrets, and on a CPU it keeps only 32 bits of a seed.
 #
 # ## Take away
 #

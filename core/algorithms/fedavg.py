@@ -26,6 +26,7 @@ from core.federation import (
     Task,
     as_announced,
     learn,
+    network_form,
     pack,
     through,
 )
@@ -77,11 +78,8 @@ class FedAvg(OwnModels):
 
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model of the same form, and the number of samples behind it."""
-        tensors = {
-            name: Field(tuple(value.shape), value.dtype, near=value)
-            for name, value in weights(state.tensors).items()
-        }
-        return tensors, {"samples": Field((), torch.int64, low=1, total=as_announced)}
+        samples = Field((), torch.int64, low=1, total=as_announced)
+        return network_form(weights(state.tensors)), {"samples": samples}
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """What a client minimises in this round, of the network's outputs: the mean loss F_k(w) of its

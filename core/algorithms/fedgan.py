@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import beta_1, number, whole
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, learn, pack
+from core.federation import Client, Field, Message, State, Task, learn, network_form, pack
 from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
@@ -93,10 +93,7 @@ class FedGAN(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """Classifier, generator and discriminator, and the number of samples behind them."""
         _, meta = super().upload_format(state)
-        return {
-            name: Field(tuple(value.shape), value.dtype, near=value)
-            for name, value in state.tensors.items()
-        }, meta
+        return network_form(state.tensors), meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Train the classifier on own and synthetic images, and both adversarial networks on own

@@ -3,7 +3,7 @@
 from core.federation.algorithm import EVERY_TASK, Algorithm, State
 from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
-from core.federation.fields import LARGEST, Field, as_announced
+from core.federation.fields import LARGEST, Field, as_announced, network_form
 from core.federation.local_training import (
     LocalTraining,
     SupervisedTraining,
@@ -47,6 +47,7 @@ __all__ = [
     "check_serves",
     "distribute",
     "learn",
+    "network_form",
     "owner",
     "pack",
     "rounds",

@@ -60,3 +60,18 @@ class Field:
 
 #: of the tensors of an upload, or of the entries of its meta
 Form = Mapping[str, Field]
+
+
+def network_form(tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:
+    """What a client sends that trained these networks: tensors of the same form. The running variances
+    of batch normalisation (`.../running_var`) are not negative, which no training can make them.
+    """
+    return {
+        name: Field(
+            tuple(value.shape),
+            value.dtype,
+            low=0.0 if name.endswith("running_var") else -math.inf,
+            near=value,
+        )
+        for name, value in tensors.items()
+    }

@@ -1,5 +1,6 @@
 """What a server takes from its clients, and what it does not."""
 
+import contextlib
 import math
 
 import attrs
@@ -13,7 +14,16 @@ from hypothesis.extra.numpy import arrays
 from core.errors import InputError
 from core.experiments import Experiment, Record, schema
 from core.experiments.running import make_clients, make_task, rounds, run
-from core.federation import Field, Ledger, Message, Runtime, UploadError, admit, as_announced
+from core.federation import (
+    Field,
+    Ledger,
+    Message,
+    Runtime,
+    UploadError,
+    admit,
+    as_announced,
+    network_form,
+)
 from core.federation.algorithm import Algorithm
 
 MODEL = torch.ones(2, 3)
@@ -132,6 +142,21 @@ def test_a_bad_upload_is_refused_in_one_line(name, refused):
         assert ledger.nbytes("up") == 2 * good().nbytes
     assert "upload of client 0 was refused" in line and reason in line
     assert "\n" not in line and len(line) < 300
+
+
+def test_a_variance_below_zero_is_refused():
+    """Averaged, it would leave a model whose outputs are no numbers."""
+    names = (
+        "buffers/norm.running_mean",
+        "buffers/norm.running_var",
+        "generator/buffers/running_var",
+    )
+    form = network_form(dict.fromkeys(names, torch.ones(3)))
+    below = torch.tensor([1.0, -0.25, 1.0])
+    for name in names:
+        ledger, sent = opened(), dict.fromkeys(names, torch.full((3,), 0.5)) | {name: below}
+        with contextlib.nullcontext() if "mean" in name else pytest.raises(UploadError, match=name):
+            admit([(0, Message(sent, {}))], (form, {}), {0: 12}, ledger)
 
 
 STRANGERS = {

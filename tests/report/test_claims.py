@@ -32,8 +32,9 @@ ALL = [claim for paper in papers() for claim in claims(paper)]
 
 def test_all_claims_of_the_papers_are_there():
     theirs = {paper: sum(not claim.ours for claim in claims(paper)) for paper in papers()}
-    assert theirs == {"fedvck": 45, "fedmk": 28, "gddfl": 20, "fediod": 27}
-    for paper, number in theirs.items():
+    # those of the list, some that it lacks, and without one that FedIOD's paper prints and does not claim
+    assert theirs == {"fedvck": 45 + 1, "fedmk": 28 + 1, "gddfl": 20 + 1, "fediod": 27 - 1}
+    for paper, number in {"fedvck": 45, "fedmk": 28, "gddfl": 20, "fediod": 27}.items():
         listed = REPOSITORY.parent / "shared" / "published" / f"{paper}_claims.md"
         if listed.exists():
             assert len(re.findall(r"^\d+\. ", listed.read_text(), re.M)) == number
@@ -381,14 +382,14 @@ def test_runs_that_fill_two_columns_are_one_comparison():
 
 def test_every_verdict_is_counted_once_and_drawn():
     counts = claims_count()
-    assert counts.loc["fedvck"].sum() == 45 and tuple(counts.columns) == VERDICTS
+    assert counts.loc["fedvck"].sum() == 46 and tuple(counts.columns) == VERDICTS
     label = claims_figure(counts).get_label()
     assert all(name in label for name in ("FedVCK", "FedMK", "GDD-FL", "FedIOD", "holds in a test"))
 
 
 def test_a_table_shows_its_claims_with_links():
     html = claims_table("gddfl", main=True).to_html()
-    assert html.count('<a href="32_gddfl_results.html">') == 3 and "<script" not in html
+    assert html.count('<a href="32_gddfl_results.html">') == 4 and "<script" not in html
 
 
 @pytest.mark.parametrize(

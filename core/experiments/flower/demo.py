@@ -96,7 +96,7 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
         for row in record.rounds[shown:] if record else ():
             print(
                 f"round {row['round']} of {rounds}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "
-                f"{row['up'] / 2**10:.0f} kB up, {row['down'] / 2**10:.0f} kB down"
+                f"{row['up'] / 1000:.0f} kB up, {row['down'] / 1000:.0f} kB down"
             )
             shown, end = shown + 1, time.monotonic() + EACH_ROUND
         if record and record.status != "running":
