@@ -23,6 +23,7 @@ from torch import nn
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.distillation import kl_divergence
+from core.errors import InputError
 from core.families import public_images as public
 from core.federation import Message, State, Task, pack
 from core.federation.tensors import unpack
@@ -103,7 +104,8 @@ class FedDF(fedavg.FedAvg):
         self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng
     ) -> None:
         """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands
-        still; then the weights of the smallest divergence.
+        still; then the weights of the smallest divergence. Raises InputError where a single image
+        is all there is to learn from and to look at.
         """
         settings = self.settings
         optimiser = public.adam(
@@ -126,6 +128,10 @@ class FedDF(fedavg.FedAvg):
         if settings.patience >= settings.distill_steps:
             learn(0, 0, settings.distill_steps)
             return
+        if len(images) < 2:
+            raise InputError(
+                "FedDF learns from some auxiliary images and looks at others: give it two"
+            )
         apart = min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
         best, best_at, kept = float("inf"), 0, pack(student)
         for done in range(0, settings.distill_steps, settings.check_every):

@@ -49,7 +49,8 @@ from core.models import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
 from core.training import adam
 
-#: images that are drawn at once
+#: images that are drawn at once; batch normalisation sees these alone, so those of a short last part
+#: come out a little otherwise
 CHUNK = 500
 
 

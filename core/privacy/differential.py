@@ -9,7 +9,9 @@ of the same numbers is what was spent.
 Two data sets are neighbours when one client's data are replaced: everything that the client
 computes may change, within the bound that the mechanism sets. This protects a client's whole data
 set, and with it every sample in it. Where clients are sampled (a sample rate below 1) the
-accountant's bound is for data sets of which one lacks the client.
+accountant's bound is for data sets of which one lacks the client, and for clients that take part
+independently of each other (Poisson sampling); it does not cover a fixed number of clients, as
+`Schedule.active` draws them.
 
 The accountant is Opacus' (Rényi differential privacy, Mironov 2017; sampled Gaussian mechanism,
 Mironov et al. 2019): the package opacus is imported where it is used, and nothing else needs it.
@@ -56,7 +58,8 @@ def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: in
 
     Args:
         epsilon, delta: the budget; epsilon > 0, 0 < delta < 1.
-        sample_rate: the chance that a client takes part in a release, in (0, 1].
+        sample_rate: the chance that a client takes part in a release, independently of all others,
+            in (0, 1].
         steps: releases in all, at least 1.
 
     Raises InputError for values out of range, for a budget that no reasonable noise meets, and when

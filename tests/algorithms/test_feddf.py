@@ -203,6 +203,15 @@ def test_the_tasks_own_images_are_refused_as_auxiliary_data(task):
         next(rounds(experiment, task=task))
 
 
+def test_a_single_auxiliary_image_is_refused(round_one, monkeypatch):
+    """There would be none to look at, and the student would never be kept."""
+    state, uploads = round_one
+    monkeypatch.setattr(public, "drawn", lambda images, *rest: images[:1])
+    method = algorithms.create("feddf", TINY.settings | {"distill_steps": 4, "patience": 2})
+    with pytest.raises(InputError, match="give it two"):
+        method.server_update(state, uploads, Rng(5))
+
+
 def test_defaults_are_the_papers():
     settings = feddf.Settings()
     assert (settings.lr, settings.batch_size, settings.local_epochs) == (0.1, 64, 40)
