@@ -58,6 +58,7 @@ tested = pd.DataFrame(
             "p": probability(of),
         }
         for rival, of in gaps.items()
+        if len(of) > 1
     }
 ).T.sort_values("p")
 tested["seeds"] = tested["seeds"].astype(int)

@@ -155,11 +155,12 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
     told = [one for one in found if one.in_full or one.learned]
     ahead, behind = sum(one.above(by) for one in told), sum(one.below(by) for one in told)
+    counted = _counts(by, sum(one.above(by) for one in found), sum(one.below(by) for one in found))
     half = len(found) / 2
     fails = behind > half if most else refuted(told, by)
     holds = ahead > half if most else ahead == len(found)
     verdict = "holds" if holds else "does not hold" if fails else "unclear"
-    effect = _effect(found, _counts(by, ahead, behind))
+    effect = _effect(found, counted)
     if len(told) < len(found):
         asked = claim.detail["least"].items()
         least = ", ".join(f"{value:g} in {style.measure(name)}" for name, value in asked)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: what no other line of the table counts
-REST = "not measured, repeats and settings"
+REST = "not measured or by too few seeds, repeats and settings"
 
 
 def printed(paper: str) -> int:

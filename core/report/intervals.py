@@ -97,11 +97,11 @@ class Comparison:
         )
 
     def seeds_to_decide(self) -> int | None:
-        """The fewest seeds beyond those at hand, at this spread, with which no difference of `RESOLUTION`
-        margins would be missed; None where none up to `MOST_SEEDS` suffice, since print has a spread too.
+        """The fewest seeds beyond those at hand with which this mean and this spread would have another
+        outcome than *inconclusive*; None where none up to `MOST_SEEDS` would.
         """
         for seeds in range(int(np.max(self.seeds)) + 1, MOST_SEEDS + 1):
-            if attrs.evolve(self, seeds=seeds).detectable <= RESOLUTION * self.margin:
+            if attrs.evolve(self, seeds=seeds).outcome != "inconclusive":
                 return seeds
         return None
 

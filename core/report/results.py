@@ -361,7 +361,10 @@ def beside_chance(scores: pd.Series, classes: int) -> str:
 
     Where no arm is twice as good as a guess it says that they have no order.
     """
+    scores = scores.dropna()
     low, high, guess = scores.min(), scores.max(), 100 / classes
+    if len(scores) < 2:
+        return f"One arm is measured: {low:.1f}%; a guess has {guess:.1f}%." if len(scores) else ""
     said = (
         f"{'Both' if len(scores) == 2 else f'All {len(scores)}'} arms have an accuracy of {low:.1f}%"
         if f"{low:.1f}" == f"{high:.1f}"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from core.experiments.bench import BENCH, ceilings_in_words
 from core.report.intervals import interval
-from core.report.verdict import MARGINS
+from core.report.verdict import MARGINS, mean_and_std
 
 #: how the names of records begin that compare accuracies, not speed: see `precisions`
 PRECISION = "precision-"
@@ -32,7 +32,7 @@ def precisions(folder: Path = BENCH) -> pd.DataFrame:
             means = statistics.fmean(plain), statistics.fmean(fast)
             gap = interval(np.subtract(fast, plain))
             where = f" ({path.stem.removeprefix(PRECISION)})" if len(paths) > 1 else ""
-            rows[name + where] = (len(plain), *means, statistics.stdev(plain), *gap)
+            rows[name + where] = (len(plain), *means, mean_and_std(plain)[1], *gap)
     columns = ["seeds", "float32", "bfloat16", "std", "difference", "low", "high"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 

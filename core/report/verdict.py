@@ -37,7 +37,7 @@ import attrs
 from core.errors import InputError, unknown
 from core.experiments import Record
 from core.experiments.cell import Cell
-from core.report.intervals import Comparison, interval
+from core.report.intervals import MOST_SEEDS, Comparison, interval
 
 #: profiles at which values are compared with print
 DECIDING = ("paper", "converged")
@@ -170,7 +170,9 @@ def by_column(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
 
 
 def margin(printed: float, unit: str) -> float:
-    """How far the printed value may lie from the measured mean without mattering."""
+    """How far the printed value may lie from the measured mean without mattering, by its unit. For what
+    has no noise (`EXACT`) points are too many: there the unit is "exact", and the margin `SHARE` of it.
+    """
     return MARGINS.get(unit, SHARE * abs(printed))
 
 
@@ -281,7 +283,8 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
-        comparison = compare(printed, found, cell.unit, cell.published.std)  # type: ignore[union-attr]
+        unit = "exact" if cell.metric in EXACT else cell.unit
+        comparison = compare(printed, found, unit, cell.published.std)  # type: ignore[union-attr]
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
         return attrs.evolve(held, verdict=outcome, reason=reason)
@@ -299,10 +302,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
 
 def _what_would_decide(comparison: Comparison) -> str:
     seeds = comparison.seeds_to_decide()
-    never = "print spreads too much to decide"
-    if comparison.printed_std is None:
-        never = "print has no deviation and counts as one run, so no number of seeds would decide"
     return (
-        f"a difference of {float(comparison.detectable):.2g} would be found in four of five tries; "
-        + (f"{seeds} seeds would decide" if seeds else never)
+        f"a difference of {float(comparison.detectable):.2g} would be found in four of five tries; with "
+        f"this mean and spread {f'{seeds} seeds' if seeds else f'not even {MOST_SEEDS} seeds'} would decide"
     )
