@@ -207,7 +207,9 @@ Markdown(
         f"*{row}* {of.gain:+.1f} ({of.seeds:.0f})"
         for row, of in added.iterrows()
     )
-    + ". Pairs share the split and the draws of the teachers' training. Of "
+    + ". Pairs share the split and the draws of the teachers' training; "
+    "rounding on another processor moves the teachers, too (their ensembles "
+    "stand below). Of "
     f"{len(several)} differences with more than one seed "
     f"{len(clear) or 'none'} {'have' if len(clear) > 1 else 'has'} a 90% "
     "interval that leaves out 0."
