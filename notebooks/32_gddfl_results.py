@@ -211,9 +211,10 @@ for column, scores in lesions.dropna(subset="measured").groupby(
     )
 
 # %% [markdown]
-# And FedAvg? The paper names the cross-entropy, without weights of classes; so FedAvg and the upper bound have it. The released code
-# gives class $c$ of the $C$ classes the weight $n / (C n_c)$ in both, where $n_c$ of the $n$ images at hand are of that
-# class: the rows *balanced loss*. Share of the melanomas that are found, and the AUC, means over seeds in percent:
+# And FedAvg? The paper names the cross-entropy, without weights of classes; so FedAvg and the upper bound have it. The
+# released code gives class $c$ of the $C$ classes the weight $n / (C n_c)$ in both, where $n_c$ of the $n$ images at
+# hand are of that class: the rows *balanced loss*. Share of the melanomas that are found, and the AUC, means over
+# seeds in percent:
 
 # %% tags=["hide-input"]
 scores = metrics_frame("gddfl", 1, best)

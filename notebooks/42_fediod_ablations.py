@@ -269,7 +269,8 @@ Markdown(
 # ## Where paper and code differ
 #
 # The authors' code has the weights `*` only, $\tau = 10001$, and the reversed sign of $L_\text{unique}$. For CIFAR-10
-# at $\alpha = 0.1$ its script has the adversarial loss alone, much like the row "GAN, Eq. 2". [Paper and released code](44_fediod_paper_vs_released) takes the switches one by one.
+# at $\alpha = 0.1$ its script has the adversarial loss alone, much like the row "GAN, Eq. 2". [Paper and released
+# code](44_fediod_paper_vs_released) takes the switches one by one.
 #
 # ## Take away
 #

@@ -285,8 +285,8 @@ Markdown(
 #
 # ## More steps of stage two
 #
-# So the second budget counts, too. On MNIST, with teachers of 1,000 steps: does a student learn what is
-# missing in 6,000 or 24,000 steps, and does FedIOD as printed learn then?
+# So the second budget counts, too. On MNIST, with teachers of 1,000 steps: does a student learn what is missing in
+# 6,000 or 24,000 steps, and does FedIOD as printed learn then?
 
 # %% tags=["hide-input"]
 table("fediod", "steps", best)
