@@ -5,13 +5,13 @@
 # method, and how much what condensed images start from?\
 # *Time:* some seconds on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
 #
-# Condensation moves images until their features match those of real ones. It has to start somewhere. FedVCK starts from
-# noise and says why: then no pixel comes from a client's image. What the methods beside it in Table 11 start from, the
-# paper does not say. FedDM has no official code, but a public program
-# ([fed-distribution-matching](https://github.com/anonymifish/fed-distribution-matching)) shares the partition, the seed
-# and a function that disturbs weights with FedVCK's code, which never calls it. That program starts from random *real* images of
-# the client, and its network has instance normalisation in the place of batch normalisation. Whether the printed
-# numbers come from it is not known.
+# Condensation moves images until their features match those of real ones. It has to start somewhere. FedVCK starts
+# from noise and says why: then no pixel comes from a client's image. What the methods beside it in Table 11 start
+# from, the paper does not say. FedDM has no official code, but a public program
+# ([fed-distribution-matching](https://github.com/anonymifish/fed-distribution-matching)) shares the partition, the
+# seed and a function that disturbs weights with FedVCK's code, which never calls it. That program starts from random
+# *real* images of the client, and its network has instance normalisation in the place of batch normalisation. Whether
+# the printed numbers come from it is not known.
 
 # %% tags=["parameters"]
 dataset = "digits"

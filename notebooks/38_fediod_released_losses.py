@@ -266,9 +266,9 @@ show(
 # ### Eq. 10: a temperature of 10,001
 #
 # The paper goes to the limit, the squared error of logits. The released code computes a divergence at $\tau = 10001$,
-# times $\tau^2$, in single precision at best: most of its scripts have `--fp16`. By {eq}`eq:kd-limit` this is $1 / (2
-# C)$ of the squared error of *centred* logits: a smaller loss, which does not see the mean over classes. Against the
-# other weights it shrinks the student's part in the generator's loss:
+# times $\tau^2$, in single precision at best: most of its scripts have `--fp16`. By {eq}`eq:kd-limit` this is
+# $1 / (2 C)$ of the squared error of *centred* logits: a smaller loss, which does not see the mean over classes.
+# Against the other weights it shrinks the student's part in the generator's loss:
 
 # %% tags=["hide-input"]
 z, z_hat = (

@@ -223,10 +223,10 @@ Markdown(
 #
 # and takes the middle factor as 1. $D_k(x) / \mathbb{E} D_k$ stands for the last one. So $D_k$ must be *large* where
 # the mixture is denser than client $k$, that is, on images that do not look like the client's: the probability of
-# *generated*. Eq. 2 as printed turns $D_k$ this way (`input_ratio="generated"`), though [its edge lies at $P_g = \pi_k
-# P_k$](38_fediod_released_losses). Read as usual, $D_k$ is the probability of *real*, and the factor points the other
-# way (`"real"`), to $P_k(x) / P(x)$. That is what the mixture rule {eq}`eq:kd-mixture` asks for, but not what Eq. 7
-# says.
+# *generated*. Eq. 2 as printed turns $D_k$ this way (`input_ratio="generated"`), though [its edge lies at
+# $P_g = \pi_k P_k$](38_fediod_released_losses). Read as usual, $D_k$ is the probability of *real*, and the factor
+# points the other way (`"real"`), to $P_k(x) / P(x)$. That is what the mixture rule {eq}`eq:kd-mixture` asks for, but
+# not what Eq. 7 says.
 #
 # Take two clients on a line, with normal densities at $-1$ and $+1$, and the perfect discriminators of a cross-entropy
 # loss, $D_k(x) = P(x) / (P(x) + P_k(x))$. (Eq. 2 does not train these: it is linear, so its best answer is 0 or 1.)

@@ -207,9 +207,8 @@ Markdown(
         f"*{row}* {of.gain:+.1f} ({of.seeds:.0f})"
         for row, of in added.iterrows()
     )
-    + ". Pairs share the split and the draws of the teachers' training; "
-    "rounding on another processor moves the teachers, too (their ensembles "
-    "stand below). Of "
+    + ". Pairs share the split and the draws of the teachers' training; the "
+    "teachers themselves may differ (their ensembles stand below). Of "
     f"{len(several)} differences with more than one seed "
     f"{len(clear) or 'none'} {'have' if len(clear) > 1 else 'has'} a 90% "
     "interval that leaves out 0."
@@ -219,7 +218,8 @@ Markdown(
 
 # %% [markdown]
 # And how their last batches of questions stood, as for Table 6 above. The teachers do not depend on the arm; where
-# their ensemble has another accuracy, a row has other seeds, or rounding has led its teachers elsewhere:
+# their ensemble has another accuracy, a row has other seeds, or its teachers, from the same draws, came from another
+# processor or version of the program:
 
 # %% tags=["hide-input"]
 teachers = {"ensemble_accuracy": "ensemble, accuracy"}

@@ -130,8 +130,8 @@ pd.Series(
 #
 # Each noisy upload is one release; in a step a client makes two, logits and gradients. Where the student takes several
 # steps for one of the generator, each of them asks for logits of new images, which is one release more. What do $T$ of
-# them give away together? In Rényi's divergence of order $a$ {cite:p}`renyidp` the Gaussian mechanism costs $a / (2
-# \sigma^2)$, and costs add up:
+# them give away together? In Rényi's divergence of order $a$ {cite:p}`renyidp` the Gaussian mechanism costs
+# $a / (2 \sigma^2)$, and costs add up:
 #
 # $$
 # \varepsilon \le \min_{a > 1} \Bigl[ \frac{T a}{2 \sigma^2} + \frac{\log (1 / \delta)}{a - 1} \Bigr]

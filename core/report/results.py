@@ -350,7 +350,8 @@ def readings_beside(
             continue
         said = "too few seeds"
         if len(found) >= SEEDS:
-            said = str(compare(beside.value, found, cell.unit, beside.std).outcome)
+            exact = cell.metric in EXACT
+            said = str(compare(beside.value, found, cell.unit, beside.std, exact).outcome)
         rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)

@@ -165,7 +165,7 @@ def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> dict[str, floa
     if not seeds:
         return None
     printed = [value for value, _ in rows]
-    near = margin(statistics.fmean(printed), cells[0].unit)
+    near = margin(statistics.fmean(printed), cells[0].unit, cells[0].metric in EXACT)
     scores = np.array([[found[seed] for _, found in rows] for seed in seeds])
     tau, low, high = kendall(printed, scores, near)
     return {"methods": len(rows), "seeds": len(seeds), "tau": tau, "low": low, "high": high}

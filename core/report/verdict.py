@@ -169,11 +169,12 @@ def by_column(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
     return found
 
 
-def margin(printed: float, unit: str) -> float:
-    """How far the printed value may lie from the measured mean without mattering, by its unit. For what
-    has no noise (`EXACT`) points are too many: there the unit is "exact", and the margin `SHARE` of it.
+def margin(printed: float, unit: str, exact: bool = False) -> float:
+    """How far the printed value may lie from the measured mean without mattering: `MARGINS` of its unit,
+    else `SHARE` of it, as of every measure that is `exact` (one of `EXACT`).
     """
-    return MARGINS.get(unit, SHARE * abs(printed))
+    share = SHARE * abs(printed)
+    return share if exact else MARGINS.get(unit, share)
 
 
 def agreement(
@@ -217,15 +218,21 @@ def direction(
 
 
 def compare(
-    printed: float, found: Sequence[float], unit: str, printed_std: float | None = None
+    printed: float,
+    found: Sequence[float],
+    unit: str,
+    printed_std: float | None = None,
+    exact: bool = False,
 ) -> Comparison:
-    """At least two measured values, one per seed, beside the printed one. Raises InputError for
-    fewer.
+    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`.
+    Raises InputError for fewer.
     """
     if len(found) < 2:
         raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
     mean, std = mean_and_std(found)
-    return Comparison(mean, std or 0.0, len(found), printed, printed_std, margin(printed, unit))
+    return Comparison(
+        mean, std or 0.0, len(found), printed, printed_std, margin(printed, unit, exact)
+    )
 
 
 def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
@@ -283,8 +290,8 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
-        unit = "exact" if cell.metric in EXACT else cell.unit
-        comparison = compare(printed, found, unit, cell.published.std)  # type: ignore[union-attr]
+        std_of_print = cell.published.std  # type: ignore[union-attr]
+        comparison = compare(printed, found, cell.unit, std_of_print, cell.metric in EXACT)
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
         return attrs.evolve(held, verdict=outcome, reason=reason)

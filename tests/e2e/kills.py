@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = shlex.split(
-    "run --algorithm fedavgm --dataset digits --alpha 0.5 --clients 4 --active 3 --rounds 8 "
+    "run --algorithm fedavgm --dataset digits --alpha 0.5 --clients 4 --active 3 --rounds 9 "
     "--set local_steps=3 --model-set width=8 --profile quick --device cpu"
 )
 #: points of a run, by name: a function, whether the kill comes before or after it, and the last of

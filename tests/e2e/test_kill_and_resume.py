@@ -15,29 +15,6 @@ from core.__main__ import main
 from tests.e2e import kills
 
 KILLS = 6
-COMMAND = [
-    "run",
-    "--algorithm",
-    "fedavgm",
-    "--dataset",
-    "digits",
-    "--alpha",
-    "0.5",
-    "--clients",
-    "4",
-    "--active",
-    "3",
-    "--rounds",
-    "9",
-    "--set",
-    "local_steps=3",
-    "--model-set",
-    "width=8",
-    "--profile",
-    "quick",
-    "--device",
-    "cpu",
-]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +37,7 @@ def quietly(arguments: list[str], held: int) -> None:
 
 
 def start(processes, out: Path, held: int = 0):
-    process = processes.Process(target=quietly, args=([*COMMAND, "--out", str(out)], held))
+    process = processes.Process(target=quietly, args=([*kills.COMMAND, "--out", str(out)], held))
     process.start()
     return process
 
@@ -68,14 +45,6 @@ def start(processes, out: Path, held: int = 0):
 def record_in(out: Path) -> dict:
     (path,) = (out / "adhoc").glob("*.json")
     return json.loads(path.read_text())
-
-
-def result(out: Path) -> dict:
-    record = record_in(out)
-    assert record.pop("peak_memory") > 0
-    for row in record["rounds"]:
-        row["seconds"] = None  # with the memory, the only thing that may differ
-    return record
 
 
 def rounds_done(out: Path) -> int:
@@ -105,7 +74,7 @@ def test_the_record_is_the_same_bit_for_bit_after_kills_at_many_moments(processe
     last.join(100)
     assert last.exitcode == 0
     assert killed >= 3, "the run was too short to be killed often"
-    assert result(out) == result(tmp_path / "whole")
+    assert kills.result(out) == kills.result(tmp_path / "whole")
     more = record_in(out)["peak_memory"] - record_in(tmp_path / "whole")["peak_memory"]
     assert 2**27 < more < 2**29
     assert not list((out / "checkpoints").glob("*.safetensors"))

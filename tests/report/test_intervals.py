@@ -1,5 +1,6 @@
 """Intervals behind the verdicts, against SciPy and by simulation."""
 
+import functools
 import math
 
 import attrs
@@ -117,18 +118,30 @@ def test_the_detectable_difference_is_detected_as_often_as_it_says():
 
 
 @pytest.mark.parametrize(
-    ("mean", "std", "printed", "printed_std", "outcome"),
+    ("mean", "std", "printed", "printed_std", "outcome", "decides"),
     [
-        (91.6, 2.2, 91.9, None, "equivalent"),
-        (31.6, 1.9, 38.5, None, "different"),
-        (24.6, 2.0, 26.0, 0.5, "consistent"),
+        # the 90% interval of our mean lies within the margin
+        (91.6, 2.2, 91.9, None, "equivalent", lambda n, t: 0.3 + t(0.95) * 2.2 / n**0.5 <= 2),
+        # print lies outside the 95% prediction interval of one run more
+        (
+            31.6,
+            1.9,
+            38.5,
+            None,
+            "different",
+            lambda n, t: t(0.975) * 1.9 * (1 + 1 / n) ** 0.5 < 6.9,
+        ),
+        (24.6, 2.0, 26.0, 0.5, "consistent", None),
     ],
 )
-def test_seeds_to_decide(mean, std, printed, printed_std, outcome):
+def test_seeds_to_decide(mean, std, printed, printed_std, outcome, decides):
     """The fewest with which this mean and spread are inconclusive no more, whatever they are then."""
     here = Comparison(mean, std, 3, printed, printed_std, 2.0)
     needed = here.seeds_to_decide()
     assert needed is not None
+    if decides:
+        quantiles = {n: functools.partial(stats.t.ppf, df=n - 1) for n in range(4, 101)}
+        assert needed == next(n for n, t in quantiles.items() if decides(n, t))
     found = [str(attrs.evolve(here, seeds=seeds).outcome) for seeds in range(3, needed + 1)]
     assert set(found[:-1]) == {"inconclusive"} and found[-1] == outcome
 

@@ -451,6 +451,10 @@ def test_arms_at_chance_have_no_order():
     low = beside_chance(pd.Series([9.0, 12.3, 19.9]), 10)
     assert "3 arms lie between 9.0 and 19.9%; a guess has 10.0%" in low and low.endswith("order.")
     assert "order" not in beside_chance(pd.Series([9.0, 20.1]), 10)
+    assert beside_chance(pd.Series([12.0, float("nan")]), 10) == (
+        "One arm is measured: 12.0%; a guess has 10.0%."
+    )
+    assert beside_chance(pd.Series([float("nan")]), 10) == ""
 
 
 def test_rows_are_summed_up_over_their_seeds():

@@ -1,6 +1,7 @@
 """The table of bench records says what is in them."""
 
 import json
+import math
 
 import pytest
 
@@ -61,6 +62,14 @@ def test_precisions_by_paired_differences(tmp_path):
     expected = {"seeds": 3, "float32": 42, "bfloat16": 44, "std": 2, "difference": 2}
     assert row == pytest.approx(expected | {"low": 2 - half, "high": 2 + half})
     assert speed(tmp_path).empty
+
+
+def test_one_seed_has_no_spread(tmp_path):
+    one = {"contestants": {"dm": {"rate": 1.0, "accuracy": {"theirs": [40.0], "ours": [41.0]}}}}
+    (tmp_path / "precision-avx512.json").write_text(json.dumps(one))
+    (row,) = precisions(tmp_path).to_dict("records")
+    assert math.isnan(row["std"] or math.nan) and row["difference"] == 1
+    assert (row["low"], row["high"]) == (-math.inf, math.inf)
 
 
 def test_precisions_in_words(tmp_path):

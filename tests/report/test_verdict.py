@@ -219,6 +219,19 @@ def test_at_the_papers_budget_values_count(spec):
     assert found["E"].reason == "printed as OOM"
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.05, "equivalent"), (0.04, "different")])
+def test_a_share_that_is_read_back_has_a_relative_margin(spec, share, verdict):
+    """One percent of the images in the place of two would be within two points."""
+    cells = [cell for cell in spec.cells("paper") if cell.metric == "condensation_ratio_percent"]
+    (cell,) = cells
+    runs = {
+        run.id: attrs.evolve(record(run), settings=record(run).settings | {"share": share})
+        for run in cell.experiments
+    }
+    (found,) = judge(cells, runs)
+    assert found.verdict == verdict and found.mean == pytest.approx(100 * share)
+
+
 def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
     printed = next(cell for cell in spec.cells("paper") if cell.row == "A").published.value
     # 1.78 * 4 / sqrt(13) < 2, and three points are beyond the margin with any number of seeds
