@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from core.progress import counted
 from core.replay import Steps
 from core.rng import Rng
 
@@ -133,9 +134,8 @@ def train(
     able = steady and all(map(can_be_replayed, optimisers))
     size = min(settings.batch_size, len(labels))
     taking = Steps(step, steps, size, labels.device, able)
-    for place, batch in enumerate(
-        batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
-    ):
+    drawn = batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
+    for place, batch in enumerate(counted(drawn, "training", steps)):
         if halfway is not None and place == max(steps // 2, 1):
             halfway()
             taking.forget()

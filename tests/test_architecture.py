@@ -25,6 +25,7 @@ CORE = ROOT / "core"
 FLOORS = {
     "errors": -2,
     "rng": -2,
+    "progress": -2,
     "checks": -1,
     "files": -1,
     "replay": -1,

@@ -47,6 +47,7 @@ from core.federation import (
 )
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import DensePatchDiscriminator, LabelToImage
+from core.progress import counted
 from core.rng import Rng
 from core.training import adam, sgd, take_step
 
@@ -164,7 +165,8 @@ class AsynDGAN(Algorithm):
         if first < gan:
             adam = self._adam(generator)
             unpack_optimiser(adam, generator, tensors, "generator/adam/")
-            for step in range(first, min(until, gan)):
+            steps = range(first, min(until, gan))
+            for step in counted(steps, "GAN", len(steps)):
                 self._play(state, generator, adam, clients, maps, ledger, root.at("step", step))
             tensors |= pack(generator, "generator/")
             tensors |= pack_optimiser(adam, generator, "generator/adam/")
@@ -300,7 +302,7 @@ class AsynDGAN(Algorithm):
         student = task.model_from(tensors, "student/").train()
         descent = sgd(student.parameters(), self.settings)
         unpack_optimiser(descent, student, tensors, "student/sgd/")
-        for step in steps:
+        for step in counted(steps, "training", len(steps)):
             told = conditional.draw(maps, self.settings.batch_size, root.at("pairs", step))
             with torch.no_grad(), task.runtime.autocast():
                 images = generator(told.labels).float()

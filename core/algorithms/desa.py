@@ -66,6 +66,7 @@ from core.federation import (
 from core.federation.local_training import Objective
 from core.federation.tensors import put, take
 from core.models import Classifier
+from core.progress import counted
 from core.rng import Rng
 
 
@@ -271,7 +272,8 @@ class DESA(fedavg.FedAvg):
     ) -> dict[int, Message]:
         """The anchors that clients upload."""
         answers: dict[int, Message] = {}
-        for some in condensing.chunks(clients):
+        parts = list(condensing.chunks(clients))
+        for some in counted(parts, "parts", len(parts)):
             answers |= self._condensed(some, rng)
         return answers
 

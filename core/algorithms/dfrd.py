@@ -48,6 +48,7 @@ from core.federation import Client, Field, Message, State, Task, learn, pack
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.models.stacked import Stacked
+from core.progress import counted
 from core.rng import Rng
 from core.server import ServerTraining, draw_labels, label_shares
 from core.server.game import (
@@ -249,7 +250,7 @@ class DFRD(fedavg.FedAvg):
         unpack_optimiser(of_generator, generator, tensors, "adam/")
         sample = partial(self._sample, distribution, rng.at("draws").generator(task.runtime.device))
         lesson = partial(self._lesson, task, ensemble)
-        for _ in range(settings.iterations):
+        for _ in counted(range(settings.iterations), "distillation", settings.iterations):
             if settings.moments == "anew":
                 of_generator.state.clear()
             samples = taken(iter(sample, None), settings.draws)

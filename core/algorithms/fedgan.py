@@ -46,6 +46,7 @@ from core.federation import Client, Field, Message, State, Task, learn, network_
 from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
+from core.progress import counted
 from core.rng import Rng
 from core.training import adam
 
@@ -155,9 +156,9 @@ class FedGAN(fedavg.FedAvg):
         optimisers = [
             adam(each.parameters(), settings.gan_lr, settings.gan_momentum) for each in networks
         ]
-        for batch in batches(
-            len(client), settings.batch_size, settings.steps(len(client)), rng, device
-        ):
+        steps = settings.steps(len(client))
+        drawn = batches(len(client), settings.batch_size, steps, rng, device)
+        for batch in counted(drawn, "GAN", steps):
             labels = client.labels[batch]
             noise = torch.randn(len(batch), settings.noise, generator=draws, device=device)
             with task.runtime.autocast():

@@ -63,6 +63,7 @@ from core.privacy.differential import (
     noisy_votes,
     spent_epsilon,
 )
+from core.progress import counted
 from core.rng import Rng
 from core.training import sgd
 
@@ -222,7 +223,7 @@ class FedKD(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
     ) -> dict[int, Message]:
         """Every client trains its teacher further, and says no more than that it has."""
-        for client in clients:
+        for client in counted(clients, "clients", len(clients)):
             teacher, optimiser = self._teacher(client, rng.at("client", client.id))
             client.memory |= pack(teacher) | pack_optimiser(optimiser, teacher, TEACHING)
         return {client.id: Message({}) for client in clients}

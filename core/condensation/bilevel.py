@@ -33,6 +33,7 @@ from core.condensation.alongside import Alongside
 from core.condensation.knowledge import KnowledgeNetwork
 from core.models import Classifier
 from core.models.images_last import images_first, images_last
+from core.progress import counted
 from core.rng import Rng
 
 Weights = dict[str, torch.Tensor]
@@ -315,7 +316,8 @@ def extract(
     once = settings.iterations * settings.real_batch * len(problems) > len(images)
     images = prepare(images) if once else images
     losses = []
-    for iteration, (here, mine) in enumerate(zip(real.unbind(1), made.unbind(1), strict=True)):
+    drawn = zip(real.unbind(1), made.unbind(1), strict=True)
+    for iteration, (here, mine) in enumerate(counted(drawn, "extraction", settings.iterations)):
         if iteration % settings.horizon == 0:
             weights, shared = start, True
         data = {

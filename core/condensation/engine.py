@@ -24,6 +24,7 @@ from core.condensation.problem import (
     augmented,
 )
 from core.models import at_once
+from core.progress import counted
 
 #: from a step to its real side and the augmentation that the condensed images share with it
 RealSide = Callable[[int], tuple[Target, Augmentation | None]]
@@ -145,7 +146,7 @@ def condense(
     real_side = REAL_SIDES[settings.estimator](problem)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
     moving, images.grad = problem.moving, torch.empty_like(images)
-    for step in range(settings.iterations):
+    for step in counted(range(settings.iterations), "condensation", settings.iterations):
         if watch:
             watch(step, images)
         if problem.disturb:

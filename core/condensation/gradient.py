@@ -31,6 +31,7 @@ from core.condensation.augment import Augmentation, augment
 from core.condensation.problem import Draws, RealData, strategy
 from core.condensation.selection import draw, draw_different
 from core.models import initialise
+from core.progress import counted
 from core.rng import Rng
 
 Tensors = Mapping[str, torch.Tensor]
@@ -174,7 +175,7 @@ def match_gradients(
     settings, images = problem.settings, start.clone()
     optimiser = torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
     trace = torch.zeros(settings.iterations, problem.real.groups, device=start.device)
-    for step in range(settings.iterations):
+    for step in counted(range(settings.iterations), "condensation", settings.iterations):
         weights = problem.weights(step)
         for match in range(settings.matches):
             images.grad, trace[step] = _image_gradient(problem, weights, images, step, match)

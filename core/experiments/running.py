@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
-from tqdm.auto import tqdm
 
 from core import data, federation
 from core.errors import InputError, one_line
@@ -20,6 +19,7 @@ from core.experiments.attack import (
     check_can_be_attacked,
     earlier,
 )
+from core.experiments.bar import Bar
 from core.experiments.experiment import Experiment
 from core.experiments.record import (
     Record,
@@ -31,8 +31,8 @@ from core.experiments.source import check_code, code_version
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
 from core.files import FileError
-from core.metrics import headline
 from core.privacy.membership import LikelihoodRatio
+from core.progress import heard
 from core.rng import Rng
 
 
@@ -215,21 +215,20 @@ def _taken(
     in_time, total = _in_time(deadline), kept.experiment.rounds
     name = f"{kept.experiment.algorithm}, seed {kept.experiment.seed}"
     with (
-        tqdm(total=total, desc=name, disable=not progress, unit="round", dynamic_ncols=True) as bar,
+        Bar(name, total, progress) as bar,
+        heard(bar.tell),
         kept_interrupts() as interrupt_again,
         _failure_told(kept, record),
     ):
         in_time()  # from here on the first round is timed
         for result in results:
             kept.add(result)
-            if result.followed:  # a round of before: it says nothing about the time left
-                bar.initial = result.round
-                _show(bar, result)
+            bar.show(result)
+            if result.followed:
                 continue
             kept.peak_memory = max(result.peak_memory, runtime.peak_memory())
             if record:
                 kept.save(record)
-            _show(bar, result)
             interrupt_again()
             if not in_time():
                 break
@@ -267,12 +266,3 @@ def _in_time(deadline: float | None) -> Callable[[], bool]:
         return not deadline or now + 1.2 * longest <= deadline
 
     return ask
-
-
-def _show(bar: tqdm, result: RoundResult) -> None:
-    name = headline(result.metrics)
-    tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
-    bar.set_postfix(
-        tested | {"up": f"{result.up / 2**20:.1f}MB", "down": f"{result.down / 2**20:.1f}MB"}
-    )
-    bar.update()

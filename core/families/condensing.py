@@ -18,6 +18,7 @@ from core.data import Dataset
 from core.errors import Diverged
 from core.federation import Algorithm, Client, Field, Message, State, Task
 from core.models import Classifier, at_once
+from core.progress import counted
 from core.rng import Rng
 from core.server import ServerTraining
 
@@ -86,7 +87,8 @@ class Condensing(Algorithm):
     ) -> dict[int, Message]:
         """What all clients upload."""
         answers: dict[int, Message] = {}
-        for some in chunks(clients):
+        parts = list(chunks(clients))
+        for some in counted(parts, "parts", len(parts)):
             rngs = [rng.at("client", client.id) for client in some]
             answers |= self.serve(some, messages, rngs)
         return answers

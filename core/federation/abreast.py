@@ -13,6 +13,7 @@ from core.federation.task import Task
 from core.models.blocks import at_once
 from core.models.side_by_side import widened
 from core.models.stacked import Stacked
+from core.progress import counted
 from core.replay import Steps
 from core.rng import Rng
 from core.training import batches, sgd, take_step
@@ -83,8 +84,9 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
 
     whole = sum(min(settings.batch_size, len(learner.labels)) for learner in learners)
     first = learners[0].labels
-    taking = Steps(step, settings.steps(len(first)), whole, first.device)
-    for rows in zip(*drawn, strict=True):
+    steps = settings.steps(len(first))
+    taking = Steps(step, steps, whole, first.device)
+    for rows in counted(zip(*drawn, strict=True), "training", steps):
         sizes[:] = map(len, rows)
         taking.take(torch.cat(rows))
 

@@ -17,6 +17,7 @@ from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
 from core.federation.task import Task
 from core.federation.uploads import admit, announce
+from core.progress import counted
 from core.rng import Rng
 
 #: the kinds of task, for a method that treats a pixel of a mask like any other prediction
@@ -102,7 +103,7 @@ class Algorithm:
         """
         return {
             client.id: self.client_update(client, messages[client.id], rng.at("client", client.id))
-            for client in clients
+            for client in counted(clients, "clients", len(clients))
         }
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from core.checks import number, whole
 from core.errors import InputError
+from core.progress import counted
 from core.rng import Rng
 
 Gradients = dict[str, torch.Tensor]
@@ -180,7 +181,7 @@ def search_images(
         return value
 
     best, smallest, history = [each.detach().clone() for each in sought], math.inf, []
-    for _ in range(settings.iterations):
+    for _ in counted(range(settings.iterations), "reconstruction", settings.iterations):
         optimiser.step(closure)
         value = float(distance().detach())
         if not math.isfinite(value):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from core.progress import counted
 from core.rng import Rng
 from core.server.update import ServerTraining
 from core.training import Objective, cosine, sgd, train
@@ -44,7 +45,7 @@ def update_by_epochs(
     steps = -(-len(labels) // settings.batch_size)
     epochs = -(-settings.total(len(labels)) // steps)
     best, kept = -math.inf, None
-    for epoch in range(epochs):
+    for epoch in counted(range(epochs), "epochs", epochs):
         share = cosine(1.0, LEFT, epoch, epochs) if falling else 1.0
         share *= settings.decay if 2 * epoch >= epochs else 1.0
         for group in optimiser.param_groups:

@@ -10,7 +10,7 @@ import json
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from core.federation import (
     UploadError,
     admit,
 )
+from core.progress import Stage, heard
 from tests.algorithms.hostile import nothing_gets_by
 from tests.algorithms.subjects import EMPTY, NOBODYS, ROUNDS, SEED, SEND_IMAGES, Subject, crowd
 from tests.algorithms.watching import contents, differences, watch
@@ -72,6 +73,20 @@ def one_seed_is_one_result(subject: Subject) -> None:
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
     other = next(subject.run(crowd(subject.learns), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
+
+
+def a_listener_hears_of_loops(subject: Subject) -> None:
+    """Whoever shows a run hears how far it is within a round, and changes nothing."""
+    whole, clients, seen = watch(subject), crowd(subject.learns), list[tuple[str, int, int]]()
+
+    def tell(stages: Sequence[Stage]) -> None:
+        seen.extend((one.doing, one.done, one.total) for one in stages)
+
+    with heard(tell):
+        again = list(subject.run(clients))
+    assert any(0 < done < total for _, done, total in seen), "no loop of a round is counted"
+    assert all(done < total for _, done, total in seen), "a loop has more steps than it said"
+    assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
 
 
 def an_empty_client_takes_no_part(subject: Subject) -> None:
@@ -283,6 +298,7 @@ PROMISES: dict[str, Callable[[Subject], None]] = {
     for promise in (
         resumes_bit_for_bit,
         one_seed_is_one_result,
+        a_listener_hears_of_loops,
         an_empty_client_takes_no_part,
         hard_clients_are_served,
         alone_equals_batched,

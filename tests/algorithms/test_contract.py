@@ -72,6 +72,14 @@ class Seedless(fedavg.FedAvg):
         return super().client_update(client, message, type(rng)(0))
 
 
+class Quiet(fedavg.FedAvg):
+    """Leaves every client with the model that it was sent, so that no loop runs."""
+
+    def clients_update(self, clients, messages, rng):
+        started = {client: self.start(client, messages[client.id]) for client in clients}
+        return {client.id: self.answer(client, model) for client, model in started.items()}
+
+
 class Sociable(fedavg.FedAvg):
     """A client's answer depends on who else is there."""
 
@@ -209,6 +217,7 @@ BROKEN = {
     Amnesiac: "resumes_bit_for_bit",
     Global: "one_seed_is_one_result",
     Seedless: "one_seed_is_one_result",
+    Quiet: "a_listener_hears_of_loops",
     Reckless: "hard_clients_are_served",
     Boastful: "hard_clients_are_served",
     Sociable: "alone_equals_batched",

@@ -87,6 +87,7 @@ from core.federation import (
 )
 from core.federation.tensors import take
 from core.privacy.differential import spent_epsilon
+from core.progress import counted
 from core.rng import Rng
 from core.training import cosine
 
@@ -204,7 +205,7 @@ class FedIOD(Conversation):
             return state.tensors, {}
         server, side = self.sides(state, clients, root)
         form = self.upload_format(state)[0]
-        for now in range(step, until):
+        for now in counted(range(step, until), "distillation", until - step):
             self._set_rates(server, side, now, state.meta["all"])
             for exchange in self.step(server, side, now):
                 self._cross(exchange, clients, form, ledger)

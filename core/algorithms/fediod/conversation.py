@@ -22,6 +22,7 @@ from core.families.conditional import LabelMaps
 from core.federation import Algorithm, Client, Field, Ledger, Message, UploadError
 from core.federation.tensors import put, take
 from core.privacy.differential import affordable_steps, noise_multiplier
+from core.progress import counted
 from core.rng import Rng
 
 #: what a client heard before stage two, and the images that it answered last
@@ -46,7 +47,7 @@ class Conversation(Algorithm):
         """Stage one, where a client has no teacher yet; its class counts, and its label maps where
         every pixel has an answer.
         """
-        for client in clients:
+        for client in counted(clients, "clients", len(clients)):
             if not take("teacher/", client.memory):
                 train_teacher(client, self.settings, rng.at("client", client.id))
         answers = {client.id: Message({"counts": client.class_counts}) for client in clients}

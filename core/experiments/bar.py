@@ -1,0 +1,56 @@
+"""The bar of a run: rounds, and within a round how far its loops have come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from tqdm.auto import tqdm
+
+from core.federation import RoundResult
+from core.metrics import headline
+from core.progress import Stage
+
+#: seconds after which the loops within a round are shown anew
+EVERY = 1.0
+
+
+class Bar:
+    """A bar with rounds, accuracy, traffic, time left and what is being done; nothing where it is
+    not `shown`.
+    """
+
+    def __init__(self, name: str, rounds: int, shown: bool) -> None:
+        self._bar = tqdm(
+            total=rounds, desc=name, disable=not shown, unit="round", dynamic_ncols=True
+        )
+        self._last, self._told = dict[str, str](), time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, result: RoundResult) -> None:
+        """A round has ended. One that a checkpoint had says nothing about the time left."""
+        if result.followed:
+            self._bar.initial = result.round
+        name = headline(result.metrics)
+        tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
+        self._last = tested | {
+            "up": f"{result.up / 2**20:.1f}MB",
+            "down": f"{result.down / 2**20:.1f}MB",
+        }
+        self._bar.set_postfix(self._last)
+        self._bar.update()
+
+    def tell(self, stages: Sequence[Stage]) -> None:
+        """The loops that run now, for `core.progress.heard`; those of one step say nothing."""
+        now = time.monotonic()
+        if now - self._told < EVERY:
+            return
+        self._told = now
+        doing = ", ".join(str(stage) for stage in stages if stage.total > 1)
+        self._bar.set_postfix(self._last | ({"now": doing} if doing else {}))
