@@ -169,7 +169,7 @@ Markdown(
 # ## Table 5: the smoothing
 #
 # The server's rate falls from round to round, so the row tau=5 is FedMK of [Table 1](22_fedmk_results). Table 5 prints
-# no deviations, so the same runs may get another verdict here. The rows *one rate in all rounds* have the same slopes
+# no deviations; for this row the verdict takes those of Table 1. The rows *one rate in all rounds* have the same slopes
 # without this schedule. Below, a column counts as measured where all three slopes have all seeds that are asked for.
 
 # %% tags=["hide-input"]

@@ -33,7 +33,15 @@ from core.experiments.layers import Layer, Stack
 from core.experiments.lines import Absent, Line, StandIn, slug
 from core.experiments.profiles import Overrides, Profile
 from core.experiments.reading import read_table
-from core.experiments.spec import TABLES, Published, join_match, match_one, read_published, short
+from core.experiments.spec import (
+    TABLES,
+    Published,
+    join_match,
+    match_one,
+    of_table,
+    read_published,
+    short,
+)
 from core.models import every_name
 
 
@@ -301,7 +309,6 @@ def _all_cells(spec: TableSpec, profile: Profile, _stamp: int) -> tuple[Cell, ..
 @functools.lru_cache(maxsize=256)
 def _by_metric(path: Path, table: str, _stamp: int) -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
-    for row in read_published(path):
-        if row["table"] == table:
-            found.setdefault(row["metric"], []).append(row)
+    for row in of_table(read_published(path), table):
+        found.setdefault(row["metric"], []).append(row)
     return found

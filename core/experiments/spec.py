@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +163,13 @@ class Published:
     #: one of `BETTER`
     better: str
     note: str
+    #: the deviation of the same number in another table, where this one prints none
+    std_elsewhere: float | None = None
+
+    @property
+    def spread(self) -> float | None:
+        """The deviation over the paper's runs, from whichever table has it."""
+        return self.std_elsewhere if self.std is None else self.std
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
@@ -183,6 +190,31 @@ def read_published(path: Path) -> list[dict[str, str]]:
         if None in row or None in row.values():
             raise InputError(f"{short(path)}, row {number}, has not as many values as the header")
     return rows
+
+
+def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]:
+    """The rows of one table, with another entry: `std_elsewhere`, the deviation that another table
+    prints with the same number for the same method, data and rounds; empty where none does, or
+    several differ.
+    """
+    spreads = dict[tuple[str, ...], set[str]]()
+    for row in rows:
+        if row["std"]:
+            spreads.setdefault(_identity(row), set()).add(row["std"])
+    found = []
+    for row in rows:
+        if row["table"] == table:
+            known = spreads.get(_identity(row), set())
+            (std,) = known if len(known) == 1 else ("",)
+            found.append(row | {"std_elsewhere": std})
+    return found
+
+
+def _identity(row: Mapping[str, str]) -> tuple[str, ...]:
+    """What two rows have in common that print one number of the same runs."""
+    return tuple(
+        value for key, value in row.items() if key not in ("table", "setting", "std", "note")
+    )
 
 
 def _same(printed: str, wanted: Any) -> bool:
@@ -213,10 +245,8 @@ def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, A
 def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) -> Published:
     """The one printed number that fits; raises InputError when none or several do."""
     for key in match:
-        if rows and (key not in rows[0] or key in PRINTED):
-            raise unknown(
-                f"column to match in published.csv ({where})", key, set(rows[0]) - set(PRINTED)
-            )
+        if rows and key not in (known := set(rows[0]) - {*PRINTED, "std_elsewhere"}):
+            raise unknown(f"column to match in published.csv ({where})", key, known)
     found = [
         row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())
     ]
@@ -234,8 +264,10 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
     text = row["value"]
     try:
         value = None if text == "OOM" else float(text)
-        std = float(row["std"]) if row["std"] else None
-        if not all(math.isfinite(one) for one in (value, std) if one is not None):
+        std, elsewhere = (
+            float(text) if text else None for text in (row["std"], row.get("std_elsewhere"))
+        )
+        if not all(math.isfinite(one) for one in (value, std, elsewhere) if one is not None):
             raise ValueError
     except ValueError:
         raise InputError(
@@ -244,4 +276,4 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
     for key, known in (("unit", UNITS), ("better", BETTER)):
         if row[key] not in known:
             raise unknown(f"{key} in published.csv ({where})", row[key], known)
-    return Published(value, text, std, row["unit"], row["better"], row["note"])
+    return Published(value, text, std, row["unit"], row["better"], row["note"], elsewhere)

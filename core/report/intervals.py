@@ -32,8 +32,8 @@ class Comparison:
 
     Args:
         mean, std: of the values of `seeds` runs (at least two), the deviation with n - 1.
-        printed, printed_std: the deviation over `PRINTED_SEEDS` runs, or None: then print counts as
-            one more run that spreads as ours do.
+        printed, printed_std: the number, and its deviation over `PRINTED_SEEDS` runs, or None: then
+            print counts as one more run that spreads as ours do.
         margin: differences up to this do not matter.
     """
 

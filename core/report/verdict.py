@@ -290,7 +290,7 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
-        std_of_print = cell.published.std  # type: ignore[union-attr]
+        std_of_print = cell.published.spread  # type: ignore[union-attr]
         comparison = compare(printed, found, cell.unit, std_of_print, cell.metric in EXACT)
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""

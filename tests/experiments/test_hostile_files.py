@@ -101,6 +101,8 @@ def test_a_value_that_is_no_number(value):
         as_published(row, "here")
     with pytest.raises(InputError, match="no number"):
         as_published(row | {"value": "97", "std": value or "x"}, "here")
+    with pytest.raises(InputError, match="no number"):
+        as_published(row | {"value": "97", "std_elsewhere": value or "x"}, "here")
 
 
 @pytest.mark.parametrize(("key", "value"), [("unit", "procent"), ("better", "lowr")])

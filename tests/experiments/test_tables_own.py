@@ -9,6 +9,7 @@ import core.algorithms
 from core.errors import InputError
 from core.experiments.experiment import Experiment
 from core.experiments.grid import TableSpec
+from core.experiments.spec import Published, of_table
 
 CSV = """paper,table,method,dataset,rounds,setting,metric,value,std,unit,better,note
 p,1,a b,mnist,10,,accuracy,50.00,1.5,percent,higher,
@@ -42,6 +43,24 @@ def folder(tmp_path):
 def write(folder, text=YAML):
     (folder / "p" / "1.yaml").write_text(text)
     return folder / "p" / "1.yaml"
+
+
+def test_a_printed_number_takes_the_deviation_of_the_same_number_in_another_table():
+    row = {"table": "1", "method": "a", "setting": "", "value": "50", "std": "2", "note": ""}
+    same = row | {"table": "2", "setting": "x=1", "std": "", "note": "again"}
+    others = [same | {"value": "51"}, same | {"method": "b"}]
+    found = of_table([row, same, *others], "2")
+    assert [one["std_elsewhere"] for one in found] == ["2", "", ""]
+    # which of two deviations it would be nobody knows
+    (found,) = of_table([row, row | {"table": "3", "std": "3"}, same], "2")
+    assert not found["std_elsewhere"]
+    assert [one["table"] for one in of_table([row, same], "1")] == ["1"]
+
+
+def test_the_deviation_of_another_table_is_the_spread_where_there_is_none():
+    one = Published(50.0, "50.0", None, "percent", "higher", "", 2.0)
+    assert one.spread == 2 and attrs.evolve(one, std=0.0).spread == 0
+    assert attrs.evolve(one, std_elsewhere=None).spread is None
 
 
 def test_rows_columns_and_defaults_merge_in_order(folder):
@@ -181,6 +200,7 @@ absent:
         ("dataset: mnist, rounds: 10", "setting: 'x=1,y'", r"fits 0 rows"),
         ("method: b", "methd: b", "did you mean 'method'"),
         ("method: b", "value: 50.00", "column to match"),
+        ("method: b", "std_elsewhere: 1.5", "column to match"),
         ("{method: b}", "[b]", "match must map names"),
         ("paper: p", "paper: q", "must agree"),
         ("title: A table\n", "", "no 'title'"),

@@ -8,7 +8,7 @@ import csv
 import pytest
 
 from core.experiments.grid import TableSpec
-from core.experiments.spec import TABLES
+from core.experiments.spec import TABLES, Published
 
 PAPERS = {"fedvck": 432, "fediod": 250, "fedmk": 186, "gddfl": 87}
 NUMBERS = {
@@ -68,6 +68,23 @@ def test_every_printed_number_has_one_cell_per_method(paper, cells):
         if cell.paper == paper and cell.published
     )
     assert found == wanted
+
+
+def test_a_number_that_is_printed_again_has_the_deviation_of_its_table(cells):
+    """FedMK's Tables 2, 5 and 6 repeat numbers of Table 1 without their deviations."""
+    first, again = dict[tuple, Published](), dict[tuple, Published]()
+    for cell in cells["paper"]:
+        if cell.paper == "fedmk" and cell.published and cell.experiments[0].algorithm == "fedmk":
+            known = first if cell.table == "1" else again
+            key = (cell.experiments[0].dataset, cell.experiments[0].partition.get("alpha"))
+            known[(cell.table, *key, cell.published.value)] = cell.published
+    spreads = {key[1:]: one.std for key, one in first.items()}
+    repeats = {key: one for key, one in again.items() if key[1:] in spreads}
+    assert {key[0] for key in repeats} == {"2", "5", "6"}
+    for key, one in repeats.items():
+        assert one.std is None and one.spread == spreads[key[1:]] > 0, key
+    assert any(one.spread is None for one in again.values())
+    assert all(one.std_elsewhere in (None, one.std) for one in first.values())
 
 
 def _contradictions(cell, row) -> list[str]:
