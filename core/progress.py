@@ -7,6 +7,7 @@ as they are.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,8 @@ class Stage:
 @attrs.frozen(eq=False)
 class _Listener:
     tell: Callable[[Sequence[Stage]], None]
+    #: which thread listens; what others count would stand beside its loops, not in them
+    thread: int = attrs.field(factory=threading.get_ident)
     #: the loops that run now, the outermost first
     stages: list[Stage] = attrs.field(factory=list)
 
@@ -41,8 +44,8 @@ _listening: ContextVar[_Listener | None] = ContextVar("listening", default=None)
 
 @contextmanager
 def heard(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
-    """Within it `tell` is called before every step that is counted, with the loops that run then,
-    the outermost first.
+    """Within it, and in this thread, `tell` is called before every step that is counted, with the
+    loops that run then, the outermost first.
     """
     token = _listening.set(_Listener(tell))
     try:
@@ -54,7 +57,7 @@ def heard(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
 def counted(steps: Iterable[T], doing: str, total: int) -> Iterator[T]:
     """The steps as they come, of which there are `total`; whoever listens hears of each."""
     listener = _listening.get()
-    if listener is None:
+    if listener is None or listener.thread != threading.get_ident():
         yield from steps
         return
     stage = Stage(doing, total)

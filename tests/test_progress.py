@@ -1,5 +1,8 @@
 """Loops are counted for whoever listens, and for nobody else."""
 
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from core.progress import counted, heard
@@ -53,3 +56,12 @@ def test_the_inner_of_two_listeners_hears():
             list(counted([0], "training", 1))
         list(counted([0], "epochs", 1))
     assert others == [["training 0/1"]] and seen == [["epochs 0/1"]]
+
+
+def test_loops_in_other_threads_are_not_taken_for_parts_of_this_one():
+    seen, tell = listener()
+    with heard(tell), ThreadPoolExecutor(1) as pool:
+        for _ in counted(range(2), "runs", 2):
+            here = contextvars.copy_context()
+            assert pool.submit(here.run, list, counted("ab", "training", 2)).result() == ["a", "b"]
+    assert seen == [["runs 0/2"], ["runs 1/2"]]

@@ -36,6 +36,7 @@ from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
+from core.progress import counted
 from core.rng import Rng
 
 #: stands for the server's model where a client's number would
@@ -244,7 +245,8 @@ class Known:
         left = [number for number in range(count) if number not in self.runs]
         alone = left.count(0)
         found = chain(map(run, left[:alone]), runtime.in_parallel(run, left[alone:]))
-        for number, one in zip(left, found, strict=True):
+        both = zip(left, found, strict=True)
+        for number, one in counted(both, "runs of the attack", len(left)):
             if one is not None:
                 self.runs[number] = one
                 self.save()
