@@ -273,20 +273,26 @@ table("fedvck", "rivals", size)
 # Table 3's methods on medical images that are at hand, with the ConvNet that the paper has for small images (for its
 # Pneumonia images of 224 pixels it has a ResNet-18) and its local epochs, at default rates; FedVCK and FedDM have the
 # profile's iterations and batches of the server. Classes are uneven, so the balanced accuracy, the mean over classes,
-# stands beside the accuracy. A model that always names one of two classes has 50% by it:
+# stands beside the accuracy. By it a model that always names one class has 50% on PneumoniaMNIST, which has two, and a
+# seventh on HAM10000:
 
 # %% tags=["hide-input"]
 medical = metrics_frame("fedvck", "medical", size).groupby(["column", "row"])
 scores = 100 * medical[["accuracy", "balanced_accuracy"]].mean()
 scores["seeds"] = medical.size()
-scores.sort_values("balanced_accuracy", ascending=False).round(1)
+scores.sort_values(
+    ["column", "balanced_accuracy"], ascending=[False, False]
+).round(1)
 
 # %% tags=["hide-input"]
-guess = scores["balanced_accuracy"] < 55
+one_class = {"pneumoniamnist-0.05": 100 / 2, "ham10000_32-0.05": 100 / 7}
+above = scores["balanced_accuracy"] - scores.index.get_level_values(0).map(
+    one_class
+)
 Markdown(
-    f"{guess.sum()} of {len(scores)} have a balanced accuracy below 55%: they "
-    "know hardly more than one class after the last round. With one seed a "
-    "place in this list is that of one run."
+    f"{(above < 5).sum()} of {len(scores)} have a balanced accuracy less than "
+    "five points above that of one class: they know hardly more after the last "
+    "round. With one seed a place in this list is that of one run."
 )
 
 # %% [markdown]
