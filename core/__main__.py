@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 try:
@@ -112,7 +113,14 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """What schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
+    background, where Ctrl-C is ignored.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+
 if __name__ == "__main__":
-    # what schedulers and `timeout` send ends a run as Ctrl-C does
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())

@@ -18,8 +18,16 @@ from tests.e2e.mistakes import QUICK, run_with
 pytestmark = pytest.mark.usefixtures("data_root")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        # a shell that runs a script ignores Ctrl-C for what it starts in the background
+        (signal.SIGTERM, signal.SIG_IGN),
+    ],
+)
+def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how, ctrl_c):
     """Ctrl-C, and what schedulers send."""
     command = [sys.executable, "-m", "core", *run_with("--rounds", "5000", "--out", str(tmp_path))]
     # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
@@ -29,7 +37,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
     )
     for _ in range(3000):
         if list(tmp_path.glob("adhoc/*.json")):
