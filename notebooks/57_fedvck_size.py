@@ -146,8 +146,8 @@ pd.DataFrame(
 # it](03_fedvck_starts), in one run; from real images it is far above. What the paper's FedDM started from is not said.
 # If its row is FedVCK without any of its parts, as [equal numbers suggest](12_fedvck_ablations), it started from noise
 # and, in the released code, went on with its own images. On STL10, below, that falls far short of FedDM's print, while
-# real images come near it, in one run each. So real images put FedDM ahead here, but this does not show that the
-# printed lead is one of starts.
+# real images come near it. So real images put FedDM ahead here, but this does not show that the printed lead is one of
+# starts.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "nearest", size)
