@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -121,6 +122,18 @@ def _end(number: int, frame: FrameType | None) -> None:
     (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
 
+def _die_of_ctrl_c() -> None:
+    """A shell leaves its loop only where a command has died of Ctrl-C; a status does not tell it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    sys.exit(main())
+    ended: list[int] = []
+    # the first to be registered is the last that Python does at its exit
+    atexit.register(lambda: _die_of_ctrl_c() if ended == [130] and os.name == "posix" else None)
+    ended.append(main())
+    sys.exit(ended[0])

@@ -52,6 +52,18 @@ Profile = Annotated[
         "own budget)."
     ),
 ]
+
+
+def one_seed(text: str) -> int:
+    """A seed as it is given; what looks like several is told how they are."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"a seed is one whole number, not {brief(text)}; for several give --seed 0 --seed 1"
+        ) from None
+
+
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="auto, float32 or bfloat16 (convolutions only).")]
 Out = Annotated[

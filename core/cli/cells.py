@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Precision, Profile, app, known_profile
+from core.cli.app import Device, Precision, Profile, app, known_profile, one_seed
 from core.errors import InputError
 from core.files import make_folder
 
@@ -280,8 +280,10 @@ def check(
     seed: Annotated[
         list[int] | None,
         typer.Option(
+            parser=one_seed,
+            metavar="<int>",
             help="One of the table's seeds, or one of your own; may be given several times; default: "
-            "all of the table's."
+            "all of the table's.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),

@@ -20,6 +20,7 @@ from core.cli.app import (
     app,
     fail_where,
     known_profile,
+    one_seed,
     pairs,
 )
 from core.cli.pending import run_queue
@@ -53,7 +54,10 @@ Partition = Annotated[
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Active = Annotated[int | None, typer.Option(help="Clients per round; default: all.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
-Seed = Annotated[list[int] | None, typer.Option(help="Seed; may be given several times.")]
+Seed = Annotated[
+    list[int] | None,
+    typer.Option(parser=one_seed, metavar="<int>", help="Seed; may be given several times."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,7 +1,9 @@
 """What a terminal shows: tables, what is to be run for them, and that a run was interrupted."""
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,12 +47,38 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how, ctrl_c):
         time.sleep(0.02)
     process.send_signal(how)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in errors
+    assert process.returncode == -signal.SIGINT and "Traceback" not in errors
     assert (
         errors.strip().splitlines()[-1] == "interrupted; the same command goes on where it stopped"
     )
     (record,) = tmp_path.glob("adhoc/*.json")
     assert json.loads(record.read_text())["status"] == "running"
+
+
+def test_ctrl_c_ends_a_loop_of_a_shell(tmp_path):
+    """A shell goes on with its loop where the command that Ctrl-C ended only exits with a status."""
+    run = shlex.join([sys.executable, "-m", "core", *run_with("--rounds", "5000")])
+    loop = f"for k in 1 2; do {run} --out {shlex.quote(str(tmp_path))}/$k; done"
+    process = subprocess.Popen(
+        ["bash", "-c", loop],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        for _ in range(3000):
+            if list(tmp_path.glob("1/adhoc/*.json")):
+                break
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the shell and its command
+        _, errors = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGINT and errors.count("interrupted;") == 1
+    assert not (tmp_path / "2").exists()
 
 
 def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
