@@ -89,9 +89,9 @@ class TableSpec:
         return spec
 
     @classmethod
-    def all(cls, root: Path | None = None) -> list[TableSpec]:
-        """Every specification, most urgent first."""
-        paths = sorted((root or TABLES).glob("*/*.yaml"))
+    def all(cls, root: Path | None = None, paper: str = "*") -> list[TableSpec]:
+        """Every specification, or those of one paper, most urgent first."""
+        paths = sorted((root or TABLES).glob(f"{paper}/*.yaml"))
         return sorted(
             (_cached(path, path.stat().st_mtime_ns) for path in paths),
             key=lambda spec: spec.priority,
@@ -99,14 +99,13 @@ class TableSpec:
 
     @classmethod
     def of_paper(cls, paper: str, root: Path | None = None) -> list[TableSpec]:
-        """A paper's tables in printed order; raises InputError for an unknown paper."""
-        specs = cls.all(root)
-        if paper not in {spec.paper for spec in specs}:
-            raise unknown("paper", paper, {spec.paper for spec in specs})
-        return sorted(
-            (spec for spec in specs if spec.paper == paper),
-            key=lambda spec: (len(spec.table), spec.table),
-        )
+        """A paper's tables in printed order, whatever is wrong with another's; raises InputError for
+        an unknown paper.
+        """
+        papers = {path.parent.name for path in (root or TABLES).glob("*/*.yaml")}
+        if paper not in papers:
+            raise unknown("paper", paper, papers)
+        return sorted(cls.all(root, paper), key=lambda spec: (len(spec.table), spec.table))
 
     @classmethod
     def find(cls, paper: str, table: str | int, root: Path | None = None) -> TableSpec:

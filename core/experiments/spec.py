@@ -252,7 +252,8 @@ def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) 
     ]
     if len(found) != 1:
         raise InputError(
-            f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one"
+            f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one; the `match` of "
+            "the row and of the column together must tell them apart"
         )
     return as_published(found[0], where)
 

@@ -12,15 +12,26 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.errors import one_line
 from core.experiments.explain import as_set
 
 _FIELD = re.compile(r"    (\w+): .* = ")
 
 
 def overview() -> str:
-    """Every algorithm with the first sentence of its description, a line each."""
+    """Every algorithm with the first sentence of its description, a line each; what is wrong with a
+    file that is being written hides no other.
+    """
+
+    def said(name: str) -> str:
+        try:
+            algorithms.find(name)
+            return _title(name)
+        except Exception as error:
+            return f"cannot be used yet: {one_line(error, 200)}"
+
     width = max(map(len, algorithms.names()))
-    return "\n".join(f"{name:{width}}  {_title(name)}" for name in algorithms.names())
+    return "\n".join(f"{name:{width}}  {said(name)}" for name in algorithms.names())
 
 
 def settings(name: str) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from pathlib import Path
+
 import attrs
 import pytest
 
@@ -61,6 +65,31 @@ def test_the_deviation_of_another_table_is_the_spread_where_there_is_none():
     one = Published(50.0, "50.0", None, "percent", "higher", "", 2.0)
     assert one.spread == 2 and attrs.evolve(one, std=0.0).spread == 0
     assert attrs.evolve(one, std_elsewhere=None).spread is None
+
+
+def test_the_table_that_contributing_shows_is_one(tmp_path):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (tmp_path / "mine").mkdir()
+    for kind, name in (("yaml", "1.yaml"), ("text", "published.csv")):
+        (block,) = re.findall(rf"   ```{kind}\n(   paper.*?)   ```", text, re.DOTALL)
+        (tmp_path / "mine" / name).write_text(textwrap.dedent(block))
+    cells = TableSpec.find("mine", 1, tmp_path).cells("paper")
+    printed = {(cell.row, cell.column): cell.published.value for cell in cells}
+    assert printed["FedProx", "digits-1"] == 95.5 and printed["FedAvg", "digits-0.1"] == 80
+    assert len(printed) == 4 and [run.seed for run in cells[0].experiments] == [0, 1, 2]
+
+
+def test_a_mistake_in_one_paper_hides_no_other(folder):
+    write(folder)
+    other = folder / "q" / "1.yaml"
+    other.parent.mkdir()
+    other.write_text("paper: q\n")
+    assert TableSpec.find("p", 1, folder).title == "A table"
+    for ask in (lambda: TableSpec.find("q", 1, folder), lambda: TableSpec.all(folder)):
+        with pytest.raises(InputError, match=r"q/1\.yaml"):
+            ask()
+    with pytest.raises(InputError, match="no paper named 'r'; known: p, q"):
+        TableSpec.find("r", 1, folder)
 
 
 def test_rows_columns_and_defaults_merge_in_order(folder):

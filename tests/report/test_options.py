@@ -42,6 +42,21 @@ def test_every_algorithm_is_listed_with_its_name():
     assert all(len(line.split(None, 1)[1]) > 10 and ". " not in line for line in lines)
 
 
+def test_a_file_that_is_being_written_hides_no_algorithm(monkeypatch):
+    real = algorithms.find
+
+    def find(name):
+        if name == "fedprox":
+            raise SyntaxError("invalid syntax (fedprox.py, line 3)")
+        return real(name)
+
+    monkeypatch.setattr(algorithms, "find", find)
+    said = dict(line.split(None, 1) for line in options.overview().splitlines())
+    wrong = "cannot be used yet: SyntaxError: invalid syntax (fedprox.py, line 3)"
+    assert said["fedprox"] == wrong and said["fedavg"].startswith("FedAvg")
+    assert said.keys() == set(algorithms.names())
+
+
 @pytest.mark.parametrize("name", algorithms.names())
 def test_every_setting_is_listed_as_set_takes_it(name):
     """`--set` with what is listed gives the printed settings again."""
