@@ -199,7 +199,7 @@ def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]
     """
     spreads = dict[tuple[str, ...], set[str]]()
     for row in rows:
-        if row["std"]:
+        if row["std"] and row["table"] != table:
             spreads.setdefault(_identity(row), set()).add(row["std"])
     found = []
     for row in rows:

@@ -58,7 +58,10 @@ def test_a_printed_number_takes_the_deviation_of_the_same_number_in_another_tabl
     # which of two deviations it would be nobody knows
     (found,) = of_table([row, row | {"table": "3", "std": "3"}, same], "2")
     assert not found["std_elsewhere"]
-    assert [one["table"] for one in of_table([row, same], "1")] == ["1"]
+    # nor is one of another setting in the same table taken
+    (found,) = of_table([row, same], "1")
+    assert found["table"] == "1" and not found["std_elsewhere"]
+    assert not any(one["std_elsewhere"] for one in of_table([row, same | {"table": "1"}], "1"))
 
 
 def test_the_deviation_of_another_table_is_the_spread_where_there_is_none():
