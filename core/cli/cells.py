@@ -365,7 +365,8 @@ def runs(
         print(in_columns(frame) if len(frame) else f"no complete run in {folder}")
     for failed in (one for one in found if one.status == "failed"):
         why = failed.notes[-1] if failed.notes else "no reason is kept"
-        print(f"failed: {failed.experiment.id} (seed {failed.experiment.seed}): {why}")
+        one = failed.experiment
+        print(f"failed: {one.algorithm}, seed {one.seed} ({one.id}): {why}")
     if unfinished := sum(one.status == "running" for one in found):
         print(f"{unfinished} more not finished: the command that began one goes on with it")
 

@@ -96,6 +96,8 @@ def records_below(folder: Path) -> list[Record]:
 
 
 def _below(folder: Path) -> list[Path]:
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the folder that was given to run as --out")
     paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
     if not paths:
         inside = any(folder.glob("*.json"))

@@ -27,7 +27,7 @@ from core.experiments.record import (
     records,
     split_fingerprint,
 )
-from core.experiments.running import clean_up, make_task, run
+from core.experiments.running import clean_up, make_clients, make_task, run
 from core.experiments.source import check_code, code_version
 from core.federation import Runtime
 from core.files import alone
@@ -267,6 +267,10 @@ def _same_input(record: Record, path: Path) -> None:
     """
     experiment, changed = record.experiment, None
     if record.split and split_fingerprint(experiment) not in ("", record.split):
+        if experiment.dataset in data.present_names():
+            make_clients(
+                experiment, make_task(experiment)
+            )  # what is wrong in the file is said first
         changed = f"the split file {experiment.partition['file']}"
     elif (
         data.is_own(experiment.dataset)

@@ -126,6 +126,8 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         raise InputError(
             f"{output} is the notebook itself; name another file for the executed copy"
         )
+    if not output.parent.is_dir():
+        raise InputError(f"there is no folder {output.parent}")
     if not os.access(output.parent, os.W_OK):
         raise InputError(f"cannot write into the folder {output.parent}")
     notebook = read(source)

@@ -158,6 +158,9 @@ def test_a_record_of_another_split_is_no_answer(tmp_path):
     dealt(split, 30)
     with pytest.raises(InputError, match=f"has changed since .* delete {path}"):
         queue.measure(experiment, "adhoc", out=tmp_path)
+    split.write_text('{"clients": []}')  # its own mistake says more than that it has changed
+    with pytest.raises(InputError, match="client_idx"):
+        queue.measure(experiment, "adhoc", out=tmp_path)
     split.unlink()  # nothing to compare with: the record stands
     assert queue.measure(experiment, "adhoc", out=tmp_path)[0] == first
 

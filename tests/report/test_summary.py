@@ -206,7 +206,8 @@ def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
     assert main(["runs", str(tmp_path)]) == 0
     nothing, why = capsys.readouterr().out.splitlines()
     assert nothing.startswith("no complete run in")
-    assert why == f"failed: {failed.experiment.id} (seed 0): the loss is not a number"
+    one = failed.experiment
+    assert why == f"failed: {one.algorithm}, seed 0 ({one.id}): the loss is not a number"
 
 
 def test_a_file_in_no_folder_is_refused(capsys, folder):
@@ -224,6 +225,9 @@ def test_a_folder_becomes_a_file(capsys, folder):
 def test_a_folder_without_records_is_named(capsys, tmp_path):
     assert main(["runs", str(tmp_path)]) == 2
     assert "there are no records below" in capsys.readouterr().err
+    (tmp_path / "one.json").write_text("{}")
+    assert main(["runs", str(tmp_path / "one.json")]) == 2
+    assert "one.json is a file; give the folder" in capsys.readouterr().err
 
 
 def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
