@@ -30,8 +30,18 @@ from core.federation import (
     admit,
 )
 from core.progress import Stage, heard
+from core.rng import Rng
 from tests.algorithms.hostile import nothing_gets_by
-from tests.algorithms.subjects import EMPTY, NOBODYS, ROUNDS, SEED, SEND_IMAGES, Subject, crowd
+from tests.algorithms.subjects import (
+    EMPTY,
+    NOBODYS,
+    ROUNDS,
+    SEED,
+    SEND_IMAGES,
+    Subject,
+    crowd,
+    task,
+)
 from tests.algorithms.watching import contents, differences, watch
 
 # promises about a run
@@ -73,6 +83,15 @@ def one_seed_is_one_result(subject: Subject) -> None:
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
     other = next(subject.run(crowd(subject.learns), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
+    mine, others = (
+        subject.new().initialise(task(subject.learns), Rng(seed)) for seed in (SEED, SEED + 1)
+    )
+    assert "seed" not in mine.meta or mine.meta["seed"] != others.meta["seed"]
+    names = [name for name in mine.tensors if "parameters/" in name]
+    for part in {name.split("parameters/")[0] for name in names}:
+        own = [name for name in names if name.startswith(f"{part}parameters/")]
+        same = all(torch.equal(mine.tensors[name], others.tensors[name]) for name in own)
+        assert not same, f"the network {part!r} is the same with another seed"
 
 
 def a_listener_hears_of_loops(subject: Subject) -> None:

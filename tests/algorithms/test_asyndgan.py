@@ -7,6 +7,7 @@ import math
 import attrs
 import pytest
 import torch
+from torch.nn.functional import softplus
 
 from core.algorithms.asyndgan import AsynDGAN, adversarial
 from core.errors import InputError
@@ -56,31 +57,44 @@ def test_a_client_answers_with_the_gradient_of_the_absolute_error(task):
     torch.testing.assert_close(found, 7.0 / 0.5 * difference.sign() / images.numel())
 
 
-def test_the_judge_learns_before_it_says_what_it_thinks(task):
+#: how wrong a judge is about real images and about made ones, patch by patch
+WRONG = {
+    "vanilla": (lambda z: softplus(-z), softplus),
+    "least_squares": (lambda z: (z - 1).square(), torch.square),
+}
+
+
+@pytest.mark.parametrize("gan_loss", WRONG)
+def test_the_judge_learns_before_it_says_what_it_thinks(task, gan_loss):
     """The adversarial gradient is that of the D_k that has taken its step, as in the authors' code."""
     client, rows = make_clients(TINY, task)[0], torch.tensor([1, 2])
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0}
+    only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0, "gan_loss": gan_loss}
     found = asked(task, client, only, images, rows)["gradients/images"]
     judge = conditional.judge(task, Rng(0), width=2, layers=3)
     unpack(judge, client.memory, "judge/")
     made = images.clone().requires_grad_()
     shown = conditional.beside(task, task.dataset.standardise(made), client.labels[rows])
-    (0.3 * torch.nn.functional.softplus(-judge(shown)).mean()).backward()
+    (0.3 * WRONG[gan_loss][0](judge(shown)).mean()).backward()
     torch.testing.assert_close(found, made.grad)
 
 
-def test_a_judge_learns_from_real_and_made_images(task):
-    """Adam's mean after a step is 1 - beta of the gradient of -log D(y|x) - log(1 - D(G(x)|x))."""
+@pytest.mark.parametrize("gan_loss", WRONG)
+def test_a_judge_learns_from_real_and_made_images(task, gan_loss):
+    """Adam's mean after a step is 1 - beta of the gradient of -log D(y|x) - log(1 - D(G(x)|x)), or
+    of (D(y|x) - 1)^2 + D(G(x)|x)^2.
+    """
     client, rows = make_clients(TINY, task)[2], torch.tensor([0, 2])
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
     judge = conditional.judge(task, Rng(0, ("asyndgan",)).at("judge", 2), width=2, layers=3)
-    asked(task, client, {"judging": 0.2, "gan_lr": 0.004}, images, rows)
+    told = {"judging": 0.2, "gan_lr": 0.004, "gan_loss": gan_loss}
+    asked(task, client, told, images, rows)
     made, real = (
         judge(conditional.beside(task, shown, client.labels[rows]))
         for shown in (task.dataset.standardise(images), task.inputs(client.images[rows]))
     )
-    loss = torch.nn.functional.softplus(made).mean() + torch.nn.functional.softplus(-real).mean()
+    on_real, on_made = WRONG[gan_loss]
+    loss = on_made(made).mean() + on_real(real).mean()
     (0.2 * loss).backward()
     for name, w in judge.named_parameters():
         found = client.memory[f"judge/adam/exp_avg/{name}"]
@@ -90,7 +104,7 @@ def test_a_judge_learns_from_real_and_made_images(task):
         torch.testing.assert_close(
             moved[clear], -0.004 * w.grad[clear].sign(), rtol=0.01, atol=1e-5
         )
-    asked(task, client, {"judging": 0.2, "gan_lr": 0.004}, images, rows)
+    asked(task, client, told, images, rows)
     assert {int(v) for k, v in client.memory.items() if "/adam/step/" in k} == {2}
 
 
@@ -175,9 +189,13 @@ def test_a_client_answers_the_same_alone_and_among_others(task):
         assert all(torch.equal(value, other.memory[name]) for name, value in one.memory.items())
 
 
-def test_the_server_weighs_gradients_by_the_clients_sizes(task):
-    """One step of plain descent on sum_k pi_k g_k, against autograd on the same sum."""
-    algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
+@pytest.mark.parametrize("refused", [None, 2])
+def test_the_server_weighs_gradients_by_the_clients_sizes(task, refused):
+    """One step of plain descent on sum_k pi_k g_k, against autograd on the same sum; what is
+    refused adds nothing.
+    """
+    stated = attrs.evolve(TINY, refused="leave_out")
+    algorithm, clients = stated.new_algorithm(), make_clients(TINY, task)
     clients = [
         attrs.evolve(clients[0], images=clients[0].images[:6], labels=clients[0].labels[:6]),
         *clients[1:],
@@ -189,6 +207,8 @@ def test_the_server_weighs_gradients_by_the_clients_sizes(task):
     def judge(clients, messages, rng):
         sent.update({id_: message.tensors for id_, message in messages.items()})
         slopes = {c.id: torch.full((2, 3, 32, 32), float(c.id + 1)) for c in clients}
+        if refused is not None:
+            slopes[refused].fill_(math.nan)
         return {id_: Message({"gradients/images": slope}) for id_, slope in slopes.items()}
 
     algorithm.judge = judge
@@ -200,6 +220,7 @@ def test_the_server_weighs_gradients_by_the_clients_sizes(task):
     loss = sum(
         len(own) / total * (client.id + 1) * twin(own[sent[client.id]["conditions/rows"]]).sum()
         for client, own in zip(clients, maps, strict=True)
+        if client.id != refused
     )
     loss.backward()
     for old, new, other in zip(before, generator.parameters(), twin.parameters(), strict=True):
@@ -207,12 +228,12 @@ def test_the_server_weighs_gradients_by_the_clients_sizes(task):
 
 
 def test_rounds_only_cut_the_steps(task):
-    """Two rounds give what one gives."""
+    """Three rounds, which cut those of both networks, give what one gives."""
     *_, one = rounds(TINY, task=task)
-    *_, two = rounds(attrs.evolve(TINY, rounds=2), task=task)
+    *_, three = rounds(attrs.evolve(TINY, rounds=3), task=task)
     for name, value in one.state.tensors.items():
-        assert torch.equal(value, two.state.tensors[name]), name
-    assert one.ledger.total("up") == two.ledger.total("up")
+        assert torch.equal(value, three.state.tensors[name]), name
+    assert one.ledger.total("up") == three.ledger.total("up")
     images = 3 * 4 * 2 * 3 * 32 * 32 * 4
     assert one.ledger.total("up")["gradients"] == one.ledger.total("down")["images"] == images
 
@@ -230,7 +251,8 @@ def test_a_round_goes_on_without_a_client_whose_maps_were_refused(task, monkeypa
 
     def introduce(self, clients, messages, rng):
         answers = honest(self, clients, messages, rng)
-        wrong = answers[1].tensors["conditions"] + 100
+        wrong = answers[1].tensors["conditions"].clone()
+        wrong[0, 0, 0] = 3  # there are 0, 1 and 2
         return answers | {1: Message({"conditions": wrong})}
 
     monkeypatch.setattr(AsynDGAN, "introduce", introduce)

@@ -72,6 +72,13 @@ class Seedless(fedavg.FedAvg):
         return super().client_update(client, message, type(rng)(0))
 
 
+class Preset(fedavg.FedAvg):
+    """Begins with the same network whatever the seed is."""
+
+    def initialise(self, task, rng):
+        return super().initialise(task, type(rng)(0))
+
+
 class Quiet(fedavg.FedAvg):
     """Leaves every client with the model that it was sent, so that no loop runs."""
 
@@ -217,6 +224,7 @@ BROKEN = {
     Amnesiac: "resumes_bit_for_bit",
     Global: "one_seed_is_one_result",
     Seedless: "one_seed_is_one_result",
+    Preset: "one_seed_is_one_result",
     Quiet: "a_listener_hears_of_loops",
     Reckless: "hard_clients_are_served",
     Boastful: "hard_clients_are_served",

@@ -42,7 +42,8 @@ def test_the_defaults_are_those_of_the_authors_code(name):
         settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
     )
     assert settings.replacement
-    assert not algorithms.create(name, variant="released").settings.replacement
+    released = algorithms.create(name, variant="released").settings
+    assert (released.init, released.replacement) == ({"dc": "noise", "dsa": "real"}[name], False)
 
 
 @pytest.mark.parametrize(

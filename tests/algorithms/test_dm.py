@@ -4,7 +4,7 @@ import attrs
 import torch
 
 from core import algorithms
-from core.condensation import LatentEncoder
+from core.condensation import LatentEncoder, augment
 from core.condensation.engine import condense
 from core.experiments import Experiment, make_clients, make_task
 from core.families import condensing
@@ -46,11 +46,13 @@ def test_the_defaults_are_those_of_the_authors_code():
 
 
 def test_every_iteration_matches_mean_features_at_another_random_network():
-    """Three steps with momentum by autograd on the formula, at networks made anew."""
-    algorithm, task, real, rngs, start = pieces()
+    """Three steps with momentum by autograd on the formula, at networks made anew; two images of
+    each class, under the augmentation of the real ones.
+    """
+    algorithm, task, real, rngs, start = pieces(images_per_class=2, augmentation="scale_rotate")
+    group = torch.arange(real.groups).repeat_interleave(2)
     problem = algorithm.problem(task, real, Rng(7), rngs)
-    group = torch.arange(real.groups)
-    images, _ = condense(problem, start.flatten(0, 1), group)
+    images = algorithm.condense(task, real, start, Rng(7), rngs).flatten(0, 1)
     s, velocity = start.flatten(0, 1), 0.0
     weights = []
     for step in range(3):
@@ -58,12 +60,16 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
         initialise(encoder.model, Rng(7).at("network", step))
         weights.append(encoder.model.classifier.weight.clone())
         psi = encoder.model.embed
-        rows = problem.rows("batch", step)
+        rows, drawn = problem.rows("batch", step), problem.augmented(step)
         real_mean = torch.stack(
-            [psi(task.inputs(real.images[rows[g]])).mean(0) for g in range(real.groups)]
+            [
+                psi(augment(task.inputs(real.images[own]), drawn, torch.full_like(own, g))).mean(0)
+                for g, own in enumerate(rows)
+            ]
         )
         s = s.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad((psi(s) - real_mean).square().sum(), s)
+        made_mean = psi(augment(s, drawn, group)).unflatten(0, (real.groups, 2)).mean(1)
+        (gradient,) = torch.autograd.grad((made_mean - real_mean).square().sum(), s)
         velocity = 0.5 * velocity + gradient
         s = s - 1.0 * velocity
     torch.testing.assert_close(images, s.detach(), rtol=1e-3, atol=1e-4)

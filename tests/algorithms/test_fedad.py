@@ -9,11 +9,11 @@ import torch
 from core.algorithms import fedad as module
 from core.algorithms.fedad import answered, attention_loss
 from core.errors import InputError
-from core.experiments import make_clients, rounds
-from core.federation import Message
+from core.experiments import make_clients, make_task, rounds
+from core.federation import Message, Runtime
 from core.rng import Rng
 from core.training import batches
-from tests.algorithms.on_drawings import on_heads
+from tests.algorithms.on_drawings import on_heads, on_nuclei
 
 R, NONE = Rng(0), torch.empty(0, dtype=torch.int64)
 
@@ -55,7 +55,8 @@ def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_
     told = {client.id: Message({"images": images}) for client in clients}
     answers = algorithm.teach(clients, told, R)
     assert [steps for _, steps in trained] == [2 * -(-len(client) // 4) for client in clients]
-    for (model, _), answer in zip(trained, answers.values(), strict=True):
+    for client, (model, _), answer in zip(clients, trained, answers.values(), strict=True):
+        assert answer.tensors["counts"].tolist() == [client.labels.numel()]  # pixels
         outputs, looks = answered(model, task.inputs(images))
         torch.testing.assert_close(answer.tensors["outputs"], outputs)
         torch.testing.assert_close(answer.tensors["attention"], looks)
@@ -77,14 +78,25 @@ def test_the_student_comes_close_to_the_ensemble(task):
     assert gap(60) < 0.3 * gap(1)
 
 
-def test_the_students_loss_weighs_clients_and_attention(task):
+#: how often each class occurs at two clients, and what they so weigh
+SHARES = [
+    (on_heads, ([3], [1]), ([0.75], [0.25])),
+    (on_nuclei, ([3, 1, 0], [1, 1, 2]), ([0.75, 0.5, 0.0], [0.25, 0.5, 1.0])),
+]
+
+
+@pytest.mark.parametrize(("drawn", "counts", "shares"), SHARES, ids=["one map", "three maps"])
+def test_the_students_loss_weighs_clients_and_attention(drawn, counts, shares):
     """Adam's mean after a step is a tenth of the gradient of |S - sum_k pi_k T_k|^2 + lambda L."""
-    algorithm = attrs.evolve(
-        TINY, settings=FAST | {"attention": 30.0, "student_lr": 0.02}
-    ).new_algorithm()
+    stated = drawn("fedad", FAST | {"attention": 30.0, "student_lr": 0.02})
+    algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
+    some = task.dataset.train.rows(torch.arange(6))
+    task = attrs.evolve(task, dataset=attrs.evolve(task.dataset, val=some))
     state, inputs = algorithm.initialise(task, R), task.inputs(algorithm.public(task))
-    counts = (torch.tensor([3]), torch.tensor([1]))
-    said = [(*answered(task.new_model(Rng(k)), inputs), count) for k, count in enumerate(counts, 1)]
+    said = [
+        (*answered(task.new_model(Rng(k)), inputs), torch.tensor(count))
+        for k, count in enumerate(counts, 1)
+    ]
     told = {
         f"teachers/{k}/{name}": value.detach()
         for k, one in enumerate(said)
@@ -94,7 +106,10 @@ def test_the_students_loss_weighs_clients_and_attention(task):
     (rows,) = batches(len(inputs), 4, 1, R.at("batches"), inputs.device)
     student = task.model_from(state.tensors, "student/")
     outputs, own = answered(student, inputs[rows])
-    wanted = (0.75 * told["teachers/0/outputs"] + 0.25 * told["teachers/1/outputs"])[rows]
+    wanted = sum(
+        torch.tensor(share).view(-1, 1, 1) * told[f"teachers/{k}/outputs"][rows]
+        for k, share in enumerate(shares)
+    )
     looks = torch.stack([told[f"teachers/{k}/attention"][rows] for k in (0, 1)])
     ((outputs - wanted).square().sum(1).mean() + 30 * attention_loss(own, looks)).backward()
     for name, w in student.named_parameters():

@@ -141,6 +141,12 @@ def test_the_generators_training_has_its_own_batch_noise_and_weight_of_diversity
 ):
     seen, trained = [], generative.trained
     monkeypatch.setattr(generative, "trained", lambda *given: seen.append(given) or trained(*given))
+    heard, train = [], server.train_generator
+    monkeypatch.setattr(
+        server,
+        "train_generator",
+        lambda *given, noise: heard.append(noise) or train(*given, noise=noise),
+    )
     draws = torch.Generator().manual_seed(0)
     features, noise = torch.randn(7, 32, generator=draws), torch.randn(7, 5, generator=draws)
     losses = []
@@ -157,6 +163,7 @@ def test_the_generators_training_has_its_own_batch_noise_and_weight_of_diversity
         )
         apart = server.diversity(features.repeat(1, size // 32 + 1)[:, :size], noise)
     torch.testing.assert_close(losses[1] - losses[0], 2.5 * apart, rtol=1e-3, atol=1e-5)
+    assert heard == [kind, kind]
 
 
 @pytest.mark.parametrize("side_by_side", [False, True])

@@ -208,6 +208,21 @@ def test_it_beats_chance_on_digits():
     assert last.metrics["accuracy"] > 0.25 and "spent_epsilon" not in last.metrics  # chance is 0.10
 
 
+def test_a_client_tells_how_many_images_of_each_class_it_has(task):
+    algorithm, client = create(), make_clients(TINY, task)[0]
+    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    sent = algorithm.client_update(client, message, Rng(0)).tensors["samples/classes"]
+    assert sent.tolist() == np.bincount(client.labels, minlength=10).tolist()
+
+
+def test_every_run_asks_public_images_of_its_own(task):
+    algorithm = create()
+    one, other = (
+        algorithm._asked(task, algorithm.initialise(task, Rng(seed)).meta) for seed in (0, 1)
+    )
+    assert one.shape == other.shape == (80, 1, 8, 8) and not torch.equal(one, other)
+
+
 def test_teachers_who_would_never_answer_are_refused_before_they_train(task):
     experiment = attrs.evolve(tiny(local_rounds=3), rounds=2)
     with pytest.raises(InputError, match="local_rounds must be at most 2"):
@@ -311,11 +326,25 @@ def test_a_private_client_answers_once(task):
             algorithm.client_update(client, again, Rng(1))
 
 
-def test_those_who_answer_share_the_noise(task):
-    """Two of four clients a round add a half of it each."""
+def test_a_private_client_gives_no_more_answers_and_no_less_noise_than_its_own_settings(task):
     pytest.importorskip("opacus")
-    first = next(rounds(attrs.evolve(tiny(private=True), active=2), task=task))
+    algorithm, client = create(private=True), make_clients(TINY, task)[0]
+    honest = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+    for more in ({"queries": 81}, {"noise": 0.99 * honest.meta["noise"]}):
+        with pytest.raises(InputError, match="more than its privacy budget"):
+            algorithm.client_update(client, Message({}, honest.meta | more), Rng(0))
+
+
+def test_those_who_answer_share_the_noise(task):
+    """Two of four clients a round add a half of it each, and none adds less."""
+    pytest.importorskip("opacus")
+    some = attrs.evolve(tiny(private=True), active=2)
+    first = next(rounds(some, task=task))
     assert first.state.meta["sharers"] == 2 and first.state.meta["answered"]
+    algorithm, client = some.new_algorithm(), make_clients(some, task)[0]
+    message = Message({}, algorithm.broadcast(first.state, 0).meta | {"sharers": 3})
+    with pytest.raises(InputError, match="more than its privacy budget"):
+        algorithm.client_update(client, message, Rng(0))
 
 
 @pytest.mark.parametrize("cut", [1, 2])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core import algorithms
-from core.algorithms.fedmix import averages, kept, mixup_loss
+from core.algorithms.fedmix import averages, mixup_loss
 from core.experiments import rounds
 from core.federation import Client, Message
 from core.models import build, initialise
@@ -141,12 +141,17 @@ def test_the_terms_of_a_linear_model_in_closed_form():
 
 
 def test_the_objective_mixes_normalised_images_with_a_drawn_average(task, clients):
+    """Of all that came, in one round or another."""
     method, client = algorithms.create("fedmix", {"mixup": 0.2}), clients[0]
+    told = [averages(other, 5, Rng(0)).tensors for other in clients[1:3]]
     client.memory = {
-        f"averages/0/{name.removeprefix('averages/')}": value
-        for name, value in averages(clients[1], 5, Rng(0)).tensors.items()
+        f"averages/{number}/{name.removeprefix('averages/')}": value
+        for number, one in enumerate(told)
+        for name, value in one.items()
     }
-    images, shares = kept(client.memory)
+    images, shares = (
+        torch.cat([one[f"averages/{name}"] for one in told]) for name in ("images", "labels")
+    )
     state = method.initialise(task, Rng(0))
     model, batch, labels = method.network(task, state.tensors), client.images[:6], client.labels[:6]
     objective, inputs = (
@@ -154,13 +159,13 @@ def test_the_objective_mixes_normalised_images_with_a_drawn_average(task, client
         task.inputs(batch),
     )
     draws, drawn = Rng(3).generator(), set()
-    for _ in range(3):  # another average for every batch
+    for _ in range(6):  # another average for every batch
         chosen = torch.randint(len(shares), (1,), generator=draws)
         drawn.add(int(chosen))
         mean, found = task.inputs(images[chosen]), objective(model, batch, labels)
         wanted = mixup_loss(model, task.loss, inputs, labels, mean, shares[chosen], 0.2)
         torch.testing.assert_close(found, wanted)
-    assert len(drawn) > 1
+    assert min(drawn) < len(told[0]["averages/labels"]) <= max(drawn)
 
 
 def test_images_meet_in_an_average_by_chance(task):

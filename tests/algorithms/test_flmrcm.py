@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import attrs
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +36,17 @@ def test_losses_by_hand():
     halves = [math.log(c(z)) + math.log(1 - c(z)) for z in (1.0, -2.0)]
     assert confused(own).item() == pytest.approx(-sum(halves) / 4)
     assert confused(torch.zeros(3)).item() == pytest.approx(math.log(2))
+
+
+def test_an_identifier_is_two_matrices_with_a_relu_between():
+    identifier, z = (
+        fresh(Identifier, 3, width=4, rng=Rng(0)),
+        torch.randn(2, 3, 5, 5, generator=Rng(1).generator()),
+    )
+    one, shift, two, last = (p.detach().double().numpy() for p in identifier.parameters())
+    hidden = np.einsum("hd,ndxy->nhxy", one[..., 0, 0], z) + shift[:, None, None]
+    wanted = np.einsum("oh,nhxy->noxy", two[..., 0, 0], hidden.clip(0)) + last[:, None, None]
+    np.testing.assert_allclose(identifier(z).detach(), wanted, atol=1e-5)
 
 
 def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
@@ -135,14 +147,17 @@ def test_a_run_in_which_the_target_was_never_heard_is_no_result(task):
 
 
 def test_the_identifier_goes_on_with_its_optimiser(task):
-    algorithm, client = TINY.new_algorithm(), make_clients(TINY, task)[0]
+    """It steps with the network: two passes over the client's images in batches of four."""
+    passes = {k: v for k, v in TINY.settings.items() if k != "local_steps"} | {"local_epochs": 2}
+    algorithm = attrs.evolve(TINY, settings=passes).new_algorithm()
+    client = make_clients(TINY, task)[0]
     state = algorithm.initialise(task, Rng(0))
     state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
     message = algorithm.broadcast(state, 0)
     for t in (1, 2):
         algorithm.client_update(client, message, Rng(t))
         steps = [int(v) for name, v in client.memory.items() if "/adam/step/" in name]
-        assert steps and set(steps) == {t * algorithm.settings.steps(len(client))}
+        assert steps and set(steps) == {t * 2 * -(-len(client) // 4)}
 
 
 def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task):

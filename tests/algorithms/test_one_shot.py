@@ -187,6 +187,14 @@ def test_the_epochs_begin_with_the_first_model(task, clients):
             torch.testing.assert_close(new.tensors[name], value)
 
 
+def test_a_rate_that_falls_falls_epoch_by_epoch(task, clients, monkeypatch):
+    seen = []
+    monkeypatch.setattr(server, "update_by_epochs", lambda *given, **more: seen.append(more))
+    algorithm, state, uploads = uploaded(task, clients, server_cosine=True)
+    algorithm.server_update(state, uploads, Rng(7))
+    assert seen == [{"falling": True, "score": None}]
+
+
 def test_one_client_alone_cannot_choose(task, clients):
     algorithm, state, uploads = uploaded(task, clients[:1], last_client_chooses=True)
     with pytest.raises(InputError, match="none to learn from"):

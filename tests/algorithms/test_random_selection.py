@@ -35,6 +35,13 @@ def test_quotas_are_a_draw_without_replacement_from_all():
     assert (drawn[..., 0].var(0) - variance).abs().max() < 0.25
 
 
+def test_each_class_is_a_draw_of_its_own():
+    """Who gives much of one class gives no more of another for it."""
+    counts = torch.full((2, 2), 30)
+    drawn = torch.stack([quotas(counts, 12, Rng(seed)) for seed in range(500)]).double()
+    assert abs(float(torch.corrcoef(drawn[:, 0].T)[0, 1])) < 0.2
+
+
 def test_a_client_sends_other_images_with_another_stream():
     task = make_task(TINY, Runtime())
     method, client = algorithms.create("random_selection"), make_clients(TINY, task)[0]
@@ -87,8 +94,9 @@ def test_no_image_is_sent_twice_and_seeds_choose_others():
             torch.sort(client.images.flatten(1).long().sum(1)).values,
         )
     few = algorithms.create("random_selection", {"images_per_class": 1, "server_steps": 1})
-    one, other = (_after(few, task, clients, seed)["uploaded/images"] for seed in (0, 1))
-    assert not torch.equal(one, other)
+    one, other = (_after(few, task, clients, seed) for seed in (0, 1))
+    assert not torch.equal(one["uploaded/images"], other["uploaded/images"])
+    assert not torch.equal(one["uploaded/client"], other["uploaded/client"])  # from others, too
 
 
 def _after(algorithm, task, clients, seed):

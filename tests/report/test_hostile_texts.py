@@ -96,7 +96,7 @@ def spec(tmp_path, monkeypatch) -> TableSpec:
     ]
     (path.parent / "published.csv").write_text("\n".join([PRINTED, *rows]))
     spec = TableSpec.load(path)
-    monkeypatch.setattr(TableSpec, "all", classmethod(lambda cls, root=None: [spec]))
+    monkeypatch.setattr(TableSpec, "all", classmethod(lambda cls, root=None, paper="*": [spec]))
     return spec
 
 

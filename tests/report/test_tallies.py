@@ -243,3 +243,39 @@ def test_a_number_on_data_in_the_place_of_others_is_of_a_reduced_budget(monkeypa
         lambda spec, profile: [attrs.evolve(c, stand_in="other") for c in cells(spec, profile)],
     )
     assert set(numbers(known)["budget"]) == {REDUCED}
+
+
+def test_a_number_of_too_few_seeds_at_full_size_counts_with_less_work():
+    """Two seeds as printed are not compared with print: what the table shows stands."""
+    known = runs_of("FedAvg", "paper", seeds=2)
+    for row in ("FedAvg", "FedProx", "MOON"):
+        known |= runs_of(row, "laptop", 10.0)
+    found = numbers(known)
+    assert set(found["budget"]) == {REDUCED} and "pending" not in set(found["verdict"])
+
+
+def test_a_run_is_two_numbers_where_two_tables_print_two():
+    """FedIOD on CIFAR-10, in Tables 1 and 6 of its paper."""
+    cells = [TableSpec.find_cell(f"fediod/{n}/FedIOD/cifar10-0.1", "paper") for n in (1, 6)]
+    ids, printed = zip(
+        *(({r.id for r in c.experiments}, c.published.value) for c in cells), strict=True
+    )
+    assert ids[0] == ids[1] and printed[0] != printed[1]
+    found = numbers({run.id: record(run, 0.7) for run in cells[0].experiments})
+    assert found["difference"].tolist() == pytest.approx([70 - value for value in printed])
+
+
+def test_a_pair_of_rows_that_stands_in_two_tables_counts_once():
+    known = {}
+    for row, spread in (("FedVCK", 0.1), ("w.o. L_rc", 0.0)):
+        places = [f"{n}/{{}}/pathmnist-10-rounds" for n in (4, 14)]
+        here, there = (runs_of(row, "laptop", spread=spread, place=place) for place in places)
+        assert here.keys() == there.keys()
+        known |= here
+    assert directions(known)["ordered"].tolist() == [1]
+
+
+def test_what_has_no_number_is_counted_as_none():
+    counts = tally(runs_of("FedVCK", "paper"))
+    assert counts.loc[["costs", "settings"]].eq(0).all(axis=None)
+    assert counts[["different", "direction agrees", "direction unsure"]].eq(0).all(axis=None)
