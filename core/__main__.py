@@ -132,8 +132,8 @@ def _die_of_ctrl_c() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    ended: list[int] = []
-    # the first to be registered is the last that Python does at its exit
-    atexit.register(lambda: _die_of_ctrl_c() if ended == [130] and os.name == "posix" else None)
-    ended.append(main())
-    sys.exit(ended[0])
+    status = 0
+    # registered first, it is the last that Python does at its exit, when `status` is known
+    atexit.register(lambda: _die_of_ctrl_c() if status == 130 and os.name == "posix" else None)
+    status = main()
+    sys.exit(status)

@@ -390,12 +390,8 @@ def draw_batches(
         for problem in problems:
             count = len(getattr(problem, tensor))
             draws = problem.rng.at(purpose).generator()
-            order = torch.cat(
-                [
-                    torch.randperm(count, generator=draws)
-                    for _ in range(-(-settings.iterations * size // count))
-                ]
-            )
+            passes = -(-settings.iterations * size // count)
+            order = torch.cat([torch.randperm(count, generator=draws) for _ in range(passes)])
             rows.append(first + order[: settings.iterations * size].view(settings.iterations, size))
             first += count
         found.append(torch.stack(rows).to(problems[0].labels.device))

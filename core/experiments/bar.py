@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -12,8 +13,8 @@ from core.federation import RoundResult
 from core.metrics import headline
 from core.progress import Stage
 
-#: seconds after which the loops within a round are shown anew
-EVERY = 1.0
+#: seconds after which the loops within a round are shown anew, on a terminal and in the file of a log
+EVERY, IN_A_LOG = 1.0, 30.0
 
 
 class Bar:
@@ -26,6 +27,7 @@ class Bar:
             total=rounds, desc=name, disable=not shown, unit="round", dynamic_ncols=True
         )
         self._last, self._told = dict[str, str](), time.monotonic()
+        self._every = EVERY if sys.stderr.isatty() else IN_A_LOG
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +51,7 @@ class Bar:
     def tell(self, stages: Sequence[Stage]) -> None:
         """The loops that run now, for `core.progress.heard`; those of one step say nothing."""
         now = time.monotonic()
-        if now - self._told < EVERY:
+        if now - self._told < self._every:
             return
         self._told = now
         doing = ", ".join(str(stage) for stage in stages if stage.total > 1)

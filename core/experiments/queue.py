@@ -268,9 +268,8 @@ def _same_input(record: Record, path: Path) -> None:
     experiment, changed = record.experiment, None
     if record.split and split_fingerprint(experiment) not in ("", record.split):
         if experiment.dataset in data.present_names():
-            make_clients(
-                experiment, make_task(experiment)
-            )  # what is wrong in the file is said first
+            # a mistake in the file says more than that it has changed
+            make_clients(experiment, make_task(experiment))
         changed = f"the split file {experiment.partition['file']}"
     elif (
         data.is_own(experiment.dataset)

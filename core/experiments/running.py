@@ -223,12 +223,13 @@ def _taken(
         in_time()  # from here on the first round is timed
         for result in results:
             kept.add(result)
-            bar.show(result)
             if result.followed:
+                bar.show(result)
                 continue
             kept.peak_memory = max(result.peak_memory, runtime.peak_memory())
             if record:
                 kept.save(record)
+            bar.show(result)
             interrupt_again()
             if not in_time():
                 break

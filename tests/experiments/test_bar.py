@@ -13,7 +13,7 @@ RESULT = RoundResult(1, {"accuracy": 0.5}, 2**20, 2**21, {}, None, Ledger())
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(bar, "EVERY", 0)
+    monkeypatch.setattr(bar, "IN_A_LOG", 0)
 
 
 def test_it_names_the_loops_of_more_than_one_step(at_once, capsys):
@@ -39,11 +39,21 @@ def test_a_round_from_a_checkpoint_says_nothing_about_the_time_left(capsys):
     assert "1/4" in said and "<?" in said.split("\r")[-1]
 
 
-def test_it_is_not_drawn_at_every_step(monkeypatch, capsys):
-    monkeypatch.setattr(bar, "EVERY", 3600)
+@pytest.mark.parametrize(("terminal", "every"), [(True, 1.0), (False, 30.0)])
+def test_it_is_not_drawn_at_every_step(monkeypatch, capsys, terminal, every):
+    """Once a second on a terminal; a log would get long by that."""
+    clock = [100.0]
+    monkeypatch.setattr(bar.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(bar.sys.stderr, "isatty", lambda: terminal, raising=False)
     with bar.Bar("moon, seed 0", 4, True) as one:
+        clock[0] += every - 0.01
         one.tell(STAGES)
-    assert "clients" not in capsys.readouterr().err
+        assert "clients" not in capsys.readouterr().err
+        clock[0] += 0.02
+        one.tell(STAGES)
+        one.tell(STAGES)
+    # tqdm draws what it shows once more at its end
+    assert 1 <= capsys.readouterr().err.count("now=clients") <= 2
 
 
 def test_one_that_is_not_shown_says_nothing(at_once, capsys):
