@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from core.checks import check_kinds
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Schedule
 
@@ -95,6 +96,8 @@ def create(
             how = f"; `python -m core algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
-        return algorithm(attrs.evolve(base, **(settings or {})), schedule)
+        stated = attrs.evolve(base, **(settings or {}))
+        check_kinds(stated)
+        return algorithm(stated, schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
