@@ -50,7 +50,7 @@ class Bare:
     steps: int = 5
     on: bool = True
     form: str = "mean"
-    either: "int | None" = None
+    either: int | None = None
 
 
 @pytest.mark.parametrize(

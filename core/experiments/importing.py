@@ -61,7 +61,7 @@ def beside_the_book(folder: Path) -> dict[str, Record]:
     found = [(path, Record.load(path)) for path in _below(folder)]
     _of_the_same_data(found, here)
     own = {r.experiment.id: r for _, r in found if r.status == "complete"}
-    return own | here
+    return {**own, **here}
 
 
 def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:

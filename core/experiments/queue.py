@@ -143,9 +143,8 @@ def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
 
 
 def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:
-    """Of an experiment, whether another profile has the very same run among complete records."""
-    known = {_but_for("profile", record.experiment) for record in done.values()}
-    return lambda one: _but_for("profile", one) in known
+    """Of an experiment, whether some profile has the very same run among complete records."""
+    return lambda one: any(attrs.evolve(one, profile=name).id in done for name in PROFILES)
 
 
 def _but_for(name: str, experiment: Experiment) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -152,14 +152,40 @@ def book_files(pattern: str = "*.json") -> list[Path]:
     return sorted(path for path in RESULTS.glob(f"*/{pattern}") if path.parent.name != ADHOC)
 
 
-def records(root: Path | None = None) -> dict[str, Record]:
+class Records(Mapping[str, Record]):
+    """The complete records among some files, by experiment id.
+
+    A file is read when its record is asked for: who shows one table does not wait for the records of
+    all others, and a damaged one, for which `Record.load` raises InputError, stops only those who need
+    it. What was read once stays as it was.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = {path.stem: path for path in paths}
+        self._found: dict[str, Record | None] = {}
+
+    def __getitem__(self, name: str) -> Record:
+        if name not in self._found and name in self._paths:
+            record = _unchanged(self._paths[name])
+            self._found[name] = record if record.status == "complete" else None
+        if (found := self._found.get(name)) is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._paths if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def records(root: Path | None = None) -> Records:
     """All complete records below a folder, by experiment id; by default those of the book.
 
-    A file is read again only when it has changed: do not change what is returned.
+    A file is read again only when it has changed: do not change what is returned. A record's file is
+    called by its id, else it raises InputError.
     """
-    paths = book_files() if root is None else sorted(root.glob("*/*.json"))
-    found = [_unchanged(path) for path in paths]
-    return {record.experiment.id: record for record in found if record.status == "complete"}
+    return Records(book_files() if root is None else sorted(root.glob("*/*.json")))
 
 
 #: files that were read, as they were then
@@ -167,10 +193,15 @@ _READ: dict[Path, tuple[tuple[int, ...], Record]] = {}
 
 
 def _unchanged(path: Path) -> Record:
-    """A record as `Record.load` gives it; its file is read again only when it has changed."""
+    """A record as `Record.load` gives it; its file is read again only when it has changed. Raises
+    InputError for a file of another name than its experiment's, too.
+    """
     stamp = _stamp(path)
     if path not in _READ or _READ[path][0] != stamp:
-        _READ[path] = stamp, Record.load(path)
+        record = Record.load(path)
+        if record.experiment.id != path.stem:
+            raise InputError(f"the record {path} must be called {record.experiment.id}.json")
+        _READ[path] = stamp, record
     return _READ[path][1]
 
 

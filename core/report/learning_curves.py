@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -25,7 +25,7 @@ AXES = {"round": "communication round", "megabytes": "MB sent, both directions, 
 def _resolve(runs: Record | str | Iterable[Record | str]) -> list[Record]:
     """Records as they are, and the record behind each id."""
     items: list[Any] = [runs] if isinstance(runs, str) or hasattr(runs, "rounds") else list(runs)  # type: ignore[arg-type]
-    known: dict[str, Record] = {}
+    known: Mapping[str, Record] = {}
     if any(isinstance(item, str) for item in items):
         from core.experiments.record import RESULTS, records
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.__main__ import main
-from core.experiments import queue
+from core.experiments import TableSpec, queue
 from tests.e2e.mistakes import refused, run_with
 
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -136,10 +136,15 @@ def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
 
 
 def test_a_damaged_record_among_the_results_is_named(capsys):
+    """By what needs it; a table that shows other runs is printed."""
     (path,) = queue.RESULTS.glob("*/*.json")
     path.write_text(path.read_text()[:50])
-    said = refused(capsys, ["table", "reference/1"])
+    said = refused(capsys, ["pending"])
     assert path.name in said and "delete it and measure the run again" in said
+    assert main(["table", "reference/1"]) == 0
+    run = TableSpec.find("reference", 1).cells("laptop")[0].experiments[0]
+    shown = path.rename(path.with_name(f"{run.id}.json"))
+    assert shown.name in refused(capsys, ["table", "reference/1"])
 
 
 def test_a_damaged_checkpoint_is_named(capsys, tmp_path):

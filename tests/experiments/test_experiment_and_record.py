@@ -83,7 +83,34 @@ def test_a_record_that_was_replaced_is_read_again(tmp_path, monkeypatch):
     assert records(tmp_path)[first.experiment.id].notes == ["!"] and loads == [path]
     path.write_text("{")
     with pytest.raises(InputError, match=path.name):
-        records(tmp_path)
+        list(records(tmp_path))
+
+
+def test_a_record_is_read_when_it_is_asked_for(tmp_path, monkeypatch):
+    for seed in range(3):
+        queue.measure(small(seed=seed), "adhoc", out=tmp_path, runtime=Runtime())
+    one, unfinished, damaged = (tmp_path / "adhoc" / f"{small(seed=s).id}.json" for s in range(3))
+    attrs.evolve(Record.load(unfinished), status="running").save(unfinished)
+    damaged.write_text("{")
+    known = records(tmp_path)
+    assert known[one.stem].status == "complete" and one.stem in known
+    assert unfinished.stem not in known and "anything" not in known
+    with pytest.raises(InputError, match=damaged.name):
+        damaged.stem in known  # noqa: B015
+    with pytest.raises(InputError, match=damaged.name):
+        len(known)
+    damaged.unlink()
+    assert list(records(tmp_path)) == [one.stem] and len(records(tmp_path)) == 1
+    # what was read stays as it was, for a page shows one state of the book
+    one.write_text("{")
+    assert known[one.stem].status == "complete"
+
+
+def test_a_record_under_another_name_is_refused(tmp_path):
+    _, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    other = path.rename(path.with_name("0123456789ab.json"))
+    with pytest.raises(InputError, match=f"{other.name} must be called {path.name}"):
+        list(records(tmp_path))
 
 
 def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
