@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import platform
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 #: folders and files that take longest come first, so that no worker is left alone with one at the end
@@ -35,19 +37,26 @@ def tiny(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @functools.cache
 def _built_for(vectors: str, folder: Path) -> ctypes.CDLL:
-    """Kernels that GCC makes for processors of such a kind; each kind is made once."""
+    """Kernels that GCC makes for processors of such a kind; each kind is made once for all workers."""
     from core.models import kernels
 
-    made = folder / f"{vectors}.so"
+    made, whole = folder / f"{vectors}.so", folder / f"{vectors}.whole"
     told = (f"-march={vectors}", "-o", str(made), *map(str, kernels.SOURCES))
-    subprocess.run(["g++", *kernels.FLAGS, *told], check=True, capture_output=True)
+    with FileLock(folder / f"{vectors}.lock"):
+        if not whole.exists():
+            subprocess.run(["g++", *kernels.FLAGS, *told], check=True, capture_output=True)
+            whole.touch()
     return ctypes.CDLL(str(made))
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels for other processors are compiled."""
-    return tmp_path_factory.mktemp("kernels")
+    """Where kernels for other processors are compiled: a folder of all workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "compiled_kernels"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

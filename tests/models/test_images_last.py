@@ -66,8 +66,9 @@ def test_values_and_both_derivatives_in_float64(shape, seen):
         return convolve(*tensors, window)
 
     assert gradcheck(results, (maps, weight, bias))
-    assert gradgradcheck(results, (maps, weight, bias))
-    assert gradgradcheck(lambda x, w: convolve(x, w, None, window), (maps, weight))
+    # along drawn directions: of all pairs of numbers it would take most of a minute
+    assert gradgradcheck(results, (maps, weight, bias), fast_mode=True)
+    assert gradgradcheck(lambda x, w: convolve(x, w, None, window), (maps, weight), fast_mode=True)
 
 
 def derivatives(way, maps, weight, bias, how) -> list[torch.Tensor]:
