@@ -13,12 +13,12 @@ The authors' code (tommy-qichang/AsynDGAN) compares VGG-16's features of made an
 mean over four maps. Here the features are those of the encoder of a U-Net with random weights, the same
 at every client: nothing is downloaded; their differences are added up over its maps. More differences:
 in the code the rate falls to 0 along a line in the second half of the steps, and clients have equal
-weights; here it is constant, and pi_k, as in the paper, is a client's share of the samples. But the
-maps from which the segmentation network learns come from every client equally often, where the paper
-draws them by these shares and the code makes an image for each map. The code's generator is by default
-a U-Net with batch normalisation, the paper's and ours has nine residual blocks, without the code's
-dropout. All steps are cut into as many parts as the run has rounds; a step draws the same numbers in
-whichever round it falls.
+weights; here it is constant, and pi_k, as in the paper, is a client's share of the samples. But the maps
+from which the segmentation network learns come from every client equally often, where the paper draws
+them by these shares and the code makes an image for each map. The code's generator is by default a U-Net
+with batch normalisation, the paper's and ours has nine residual blocks, without the code's dropout; its
+networks begin with normal weights of deviation 0.02, ours as PyTorch's layers do. All steps are cut into
+as many parts as the run has rounds; a step draws the same numbers in whichever round it falls.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Every client trains a network to completion and answers public images once: with
 map of where it looks. A network on the server learns the outputs' ensemble, and to look where all
 clients look and nowhere where none does. FedIOD's Table 9 compares with it for images, where the paper
 says nothing of its form; here attention is that of Zagoruyko and Komodakis (ICLR 2017) at the U-Net's
-bottleneck, scaled to lie in [0, 1], and a client's weight for a class is its share of that class. (The
-authors' later article, IEEE Transactions on Medical Imaging 2022, has a form for images, too; its
-equations were not at hand.) The public images are the data set's validation images, whose answers are
-not looked at.
+bottleneck, scaled to lie in [0, 1], the loss is how far it lies outside of the clients', squared, and a
+client's weight for a class is its share of that class. (The authors' later article, IEEE Transactions on
+Medical Imaging 2022, has a form for images, too; its equations were not at hand.) The public images are
+the data set's validation images, whose answers are not looked at.
 """
 
 from __future__ import annotations

@@ -4,18 +4,19 @@ Gong, Sharma, Karanam, Wu, Chen, Doermann, Innanje. Preserving Privacy in Federa
 Ensemble Cross-Domain Knowledge Distillation. AAAI 2022; code: gong-xuan/FedKD. This is the FedKD of
 FedIOD's tables, not that of Wu et al.
 
-Clients train teachers to completion, then answer public images once; a student on the server learns
-from the quantised and noisy ensemble of their answers. Settings that the paper leaves open are
-those of the code. Differences: the code tells the student's best step on the test set, here the
-last one stays. It saves each teacher's best epoch on the test set, too, and a run that finds these
-files distils from them; one that trains its teachers goes on with their last epoch, as here. It
-divides by the largest logit of all clients for a batch, which none can know, here by the client's
-own. It crops and flips the clients' images and cuts a square out of them (`local_augmentation` does
-the first two), and for CIFAR-10 also those of the student, which sees a public image otherwise than
-the teachers have answered it; here it sees it as they have. The rate of the code's teachers falls
-along a cosine, and all begin with the same weights. It cuts levels off towards zero after adding a
-half, which raises small negative answers by one; here they are rounded. Neither quantisation nor
-the Laplace noise is accounted for as differential privacy.
+Clients train teachers to completion, then answer public images once; a student on the server learns from
+the quantised and noisy ensemble of their answers. Settings that the paper leaves open are those of the
+code. Differences: the code tells the student's best step on the test set, here the last one stays. It
+saves each teacher's best epoch on the test set, too, and a run that finds these files distils from them;
+one that trains its teachers goes on with their last epoch, as here. It divides by the largest logit of
+all clients for a batch, which none can know, here by the client's own. It crops and flips the clients'
+images and cuts a square out of them (`local_augmentation` does the first two), and for CIFAR-10 also
+those of the student, which sees a public image otherwise than the teachers have answered it; here it
+sees it as they have. The rate of the code's teachers falls along a cosine, and all begin with the same
+weights. It cuts levels off towards zero after adding a half, which puts negative answers a level too
+high; here they are rounded. Its program leaves out both that and the noise unless it is told (`levels`
+and `noise_scale` of 0). Neither quantisation nor the Laplace noise is accounted for as differential
+privacy.
 
 `private` is FedIOD's Table 5: what leaves a client is protected by PATE (Papernot et al. ICLR 2017
 and 2018). A client votes for one class per public image, noise is added (GNMax), and the student

@@ -9,12 +9,14 @@ not to let it. Where the target does not take part, the latest it said stands; u
 is no alignment, and a run in which it never is ends with an error. The identifier is a 1x1 convolution,
 ReLU and another; the paper does not describe its own further.
 
-The authors' code (guopengf/FL-MRCM) differs. There every client has the target's images and encodes
-some of them anew in each step with its own network; gradients flow through both sides, whose labels are
+The authors' code (guopengf/FL-MRCM) differs. There every client has the target's images and encodes some
+of them anew in each step with its own network; gradients flow through both sides, whose labels are
 exchanged; the identifier makes one decision of an image's 2,048 pooled numbers; networks count equally
-in the average. Nothing but what crosses the network of the paper's Algorithm crosses it here. From the
-code are the identifier's rate, ten times that of its networks, both under RMSprop there (here the networks
-learn by SGD, the identifier by Adam), and that its optimiser goes on from round to round.
+in the average; the target is the site that is tested, so each has a run of its own; images are divided
+by their deviation, which leaves lambda_adv of 1 less weight beside the error. Nothing but what crosses
+the network of the paper's Algorithm crosses it here. From the code are the identifier's rate, ten times
+that of its networks, both under RMSprop there (here the networks learn by SGD, the identifier by Adam),
+and that its optimiser goes on from round to round.
 """
 
 from __future__ import annotations
