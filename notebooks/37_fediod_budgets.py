@@ -225,7 +225,7 @@ Markdown(
         for (row, kind), (first, last) in ends.items()
     )
     + ". As we read Table 5, a smaller budget ends the training earlier, or "
-    "buys fewer answers; that has a price without any noise."
+    "buys fewer answers, where there is no noise as well."
     if ends
     else "Not known at this profile."
 )
