@@ -105,7 +105,8 @@ table("gddfl", "ladder", best)
 # the widest here has 128 and 64 (print has batches of 64 and gives no width). And would they do better if they started
 # as random real images of their client? (Then they [show them](09_leakage).) 300 moves each. *R.S.@40* draws from all
 # clients together, so a large centre gives more than a small one; *not moved* sends ten of each class from every
-# centre, as condensation does:
+# centre, as condensation does. The server's network has batch norm here; GDD-FL's code and the evaluation of DM's give
+# it instance norm, and so do three rows:
 
 # %% tags=["hide-input"]
 scores = by_seed(table_runs("gddfl", "starts", best and [best]), "auc_macro")
@@ -122,7 +123,8 @@ if len(scores):
 said = []
 for method in ("DM", "GDD-FL"):
     for row in scores.index[scores.index.str.startswith(f"{method}, ")]:
-        for rival in (method, "DM, real images not moved", "R.S.@40"):
+        like = f"R.S.@40, {row.partition(', ')[2]}"
+        for rival in (method, "DM, real images not moved", "R.S.@40", like):
             if row == rival:
                 continue
             gap = (scores.loc[row] - scores.reindex([rival]).iloc[0]).dropna()

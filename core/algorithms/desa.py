@@ -17,7 +17,7 @@ comparison has a global model, and its Tables 9 and 10 count a model as the uplo
   they were uploaded in the last round. The server computes them and sends them with the model;
   there are none in the first round, nor in one in which a new client brings anchors (the code begins
   with those of random networks).
-- Anchors start from N(0, 1). The code's start has the mean and deviation of a class's own images.
+- Anchors start from N(0, 1), as in the code.
 - Anchors cross the network once, as 8-bit images (the code averages floats, and writes PNG files):
   up in the first round that a client takes part in, down whenever it lacks the present ones.
   FedVCK's Table 10 has them as "Initialization".
@@ -33,8 +33,8 @@ comparison has a global model, and its Tables 9 and 10 count a model as the uplo
 
 As in the code: L_REG moves the features of the batch towards those of the anchors, which are held
 fixed in it; L_KD is multiplied by the square of its temperature. Left out are its mean over classes,
-its factor of 0.9 and its extra cross-entropy on anchors, which L_CE has already: with ten classes
-L_KD weighs 36 in the code and 400 here at the same `kd`, so `kd: 0.09` is the code's weight.
+its factor of 0.9 and its extra cross-entropy on anchors, which L_CE has already: with C classes the
+code's weight is a `kd` of 0.9 / C here. With ten it is 0.09, as in `released()`; with two, 0.45.
 """
 
 from __future__ import annotations

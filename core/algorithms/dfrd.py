@@ -22,7 +22,7 @@ Chosen where the paper is silent or cannot be followed:
 - By default the moving average starts from the first generator, and Adam's moments are kept from
   round to round; the student's SGD starts anew.
 - Network of the generator: `ImageGenerator`, with label and noise multiplied as printed. The copy's
-  has four transposed convolutions.
+  has four transposed convolutions, and begins with normal weights of deviation 0.02.
 
 The copy averages the models only if told to (`weight_agg_plus`); here they always are. Its counts of
 labels go on from round to round; here they are those of the round.

@@ -53,7 +53,8 @@ class FedAvg(OwnModels):
 
     Running means and variances of batch norm are averaged like parameters, with the same weights: a
     global model with the initial running statistics would fail at test time. Where clients test,
-    each goes on with its own statistics, and is tested by the global parameters and these.
+    each goes on with its own statistics, and is tested by the global parameters and these; one that
+    trains for the first time begins with the received ones, in FedGen's code with those of a new model.
     """
 
     Settings = Settings

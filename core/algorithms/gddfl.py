@@ -70,8 +70,10 @@ class Settings(dm.Settings):
         what its server does beside the 100 epochs: `server_cosine`, `last_client_chooses` and a network
         with instance normalisation are to be stated. Its seed of 42 makes the one draw of the
         augmentation one of colours, in each run; there it differs between real images, on a GPU, and
-        condensed ones, on the CPU, here it does not. Its images keep float32 and are normalised by
-        ImageNet's statistics; here they are bytes, and noise is as wide as the pixels' range.
+        condensed ones, on the CPU, here it does not. That seed is set anew on the way from client to client,
+        so that there all but the first begin with the same noise; here each has its own. Its images
+        keep float32 and are normalised by ImageNet's statistics; here they are bytes, and noise is as
+        wide as the pixels' range.
         """
         return cls(
             iterations=100,

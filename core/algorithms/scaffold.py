@@ -7,7 +7,8 @@ The other methods have NIID-Bench's rate of 0.01, which stands beside a momentum
 commands: in the long run a gradient then moves the weights by 0.01 / (1 - 0.9) of itself. Without
 momentum the rate that goes as far is 0.1, the default here. NIID-Bench itself runs SCAFFOLD with
 that momentum, and corrects the weights after each step of it. It divides by K eta_l all the same,
-so that its control variates come close to ten times the mean gradient.
+so that its control variates come close to ten times the mean gradient. Clients count alike in
+Algorithm 1, and here; NIID-Bench weighs their models by numbers of samples.
 """
 
 from __future__ import annotations
