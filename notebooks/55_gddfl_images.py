@@ -152,6 +152,8 @@ table("gddfl", "starts", best)
 #   them worse is open.
 #   On CIFAR-10 [FedDM's real images](03_fedvck_starts) gain by being moved, unless batch normalisation takes their own
 #   statistics.
+# - Where the server has instance norm, as in the authors' code, as many random real images are ahead of DM's and of
+#   GDD-FL's with every seed; where it has batch norm seeds disagree.
 # - As many random real images are a control that costs little to run. It belongs beside every table.
 #
 # ```{exercise} The price of an image
