@@ -314,9 +314,8 @@ leading = {
     for column, runs in longer.groupby("column", sort=False)
     if "FedMK" in set(runs["row"])
 }
-shown_after = [10, 20, 30, 40]
 lead = pd.DataFrame({name: of.min(axis=1) for name, of in leading.items()})
-lead = lead.reindex(shown_after).rename_axis("round")
+lead = lead.reindex([10, 20, 30, 40]).rename_axis("round")
 lead.round(1) if leading else Markdown("FedMK is not measured here yet.")
 
 # %% tags=["hide-input"]
@@ -327,7 +326,8 @@ Markdown(
         "beside FedMK)"
         for column, of in leading.items()
     )
-    + ". One seed is no verdict."
+    + "."
+    + " One seed is no verdict." * (longer["seed"].nunique() < 2)
     if leading
     else ""
 )

@@ -83,8 +83,8 @@ switch_table(changed, meaning, {None: "infinity"}, ("printed form", "released"))
 # With `smallest` an epoch is over before any client's images are, so no $D_k$ rests.
 #
 # Some differences are no settings. The released training of teachers is incomplete, and takes the epoch that is best
-# on the *test* set; the student, too, is reported at its best test epoch. What there is of it has a weight decay of
-# 0.0003, ours has 0.00001, a rate that falls along a cosine, and images that are cropped and flipped. The released
+# on the *test* set; the student, too, is reported at its best test epoch. What there is of it has a rate that
+# falls along a cosine, a weight decay of 0.0003 (ours: 0.00001), and images that are cropped and flipped. The released
 # discriminators see such images, too, and their last layer has no bias. CIFAR-100 is normalised by CIFAR-10's mean
 # and deviation in training and by its own in testing. The splits are drawn without a seed. Privacy, attack and scores
 # were not released.

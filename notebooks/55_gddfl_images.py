@@ -122,7 +122,7 @@ if len(scores):
 # %% tags=["hide-input"]
 said = []
 for method in ("DM", "GDD-FL"):
-    for row in scores.index[scores.index.str.startswith(f"{method}, ")]:
+    for row in scores.index[scores.index.str.startswith(method)]:
         like = f"R.S.@40, {row.partition(', ')[2]}"
         for rival in (method, "DM, real images not moved", "R.S.@40", like):
             if row == rival:

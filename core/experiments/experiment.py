@@ -115,8 +115,11 @@ class Experiment(Schedule):
     @functools.cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits that stand for this experiment."""
-        fields = {name: getattr(self, name) for name in _defaults()}
-        stated = {name: value for name, value in fields.items() if value != _defaults()[name]}
+        stated = {
+            name: value
+            for name, default in _defaults().items()
+            if (value := getattr(self, name)) != default
+        }
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

@@ -75,7 +75,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
                 cells, both = (*before.cells, cell.address), before.answered and answered
                 found[one.id] = attrs.evolve(before, cells=cells, answered=both)
                 continue
-            missing, cost = _missing(one, here), took.get(_but_for("seed", one))
+            missing, cost = _missing(one, here), took.get(_seedless(one))
             found[one.id] = Pending(
                 one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
             )
@@ -147,9 +147,9 @@ def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], boo
     return lambda one: any(attrs.evolve(one, profile=name).id in done for name in PROFILES)
 
 
-def _but_for(name: str, experiment: Experiment) -> str:
-    """What runs have in common that differ in this field only."""
-    return attrs.evolve(experiment, **{name: getattr(attrs.fields(Experiment), name).default}).id
+def _seedless(experiment: Experiment) -> str:
+    """What runs have in common that differ in their seed only."""
+    return attrs.evolve(experiment, seed=attrs.fields(Experiment).seed.default).id
 
 
 def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
@@ -157,7 +157,7 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
     took: dict[str, list[float]] = {}
     for record in measured:
         if not math.isnan(record.core_seconds):
-            took.setdefault(_but_for("seed", record.experiment), []).append(record.core_seconds)
+            took.setdefault(_seedless(record.experiment), []).append(record.core_seconds)
     return {name: statistics.median(costs) for name, costs in took.items()}
 
 

@@ -182,8 +182,8 @@ class Records(Mapping[str, Record]):
 def records(root: Path | None = None) -> Records:
     """All complete records below a folder, by experiment id; by default those of the book.
 
-    A file is read again only when it has changed: do not change what is returned. A record's file is
-    called by its id, else it raises InputError.
+    A file is read again only when it has changed: do not change what is returned. Reading one raises
+    InputError as `Record.load` does, and where it is not called by its record's id.
     """
     return Records(book_files() if root is None else sorted(root.glob("*/*.json")))
 
