@@ -6,7 +6,6 @@ import atexit
 import os
 import signal
 import sys
-from types import FrameType
 from typing import Any
 
 try:
@@ -114,14 +113,6 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """What schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
-    background, where Ctrl-C is ignored.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    (handler if callable(handler) else signal.default_int_handler)(number, frame)
-
-
 def _die_of_ctrl_c() -> None:
     """A shell leaves its loop only where a command has died of Ctrl-C; a status does not tell it."""
     sys.stdout.flush()
@@ -131,7 +122,9 @@ def _die_of_ctrl_c() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
+    # what schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
+    # background, where Ctrl-C is ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     status = 0
     # registered first, it is the last that Python does at its exit, when `status` is known
     atexit.register(lambda: _die_of_ctrl_c() if status == 130 and os.name == "posix" else None)

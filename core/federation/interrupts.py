@@ -1,4 +1,4 @@
-"""Ctrl-C that cannot get lost."""
+"""Ctrl-C, and what schedulers send, that cannot get lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ def kept_interrupts() -> Iterator[Callable[[], None]]:
 
     Python raises KeyboardInterrupt at any instruction, so also inside a bare `except`, which drops
     it. `copy.deepcopy` comes by such a place many times in each copy of a network
-    (`copyreg._slotnames` of the standard library). Only Python's own handler is replaced, and only
-    in the main thread; a program that has another one keeps it.
+    (`copyreg._slotnames` of the standard library). Only Python's own handler is replaced, of SIGINT
+    and of SIGTERM where it has that one too, and only in the main thread; a program that has another
+    one keeps it.
     """
-    mine = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
+    main = threading.current_thread() is threading.main_thread()
+    mine = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if main and signal.getsignal(number) is signal.default_int_handler
+    ]
     came = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -34,10 +37,10 @@ def kept_interrupts() -> Iterator[Callable[[], None]]:
         if came:
             raise KeyboardInterrupt
 
-    if mine:
-        signal.signal(signal.SIGINT, handle)
+    for number in mine:
+        signal.signal(number, handle)
     try:
         yield again
     finally:
-        if mine:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in mine:
+            signal.signal(number, signal.default_int_handler)

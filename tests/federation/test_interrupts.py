@@ -22,34 +22,46 @@ TINY = Experiment(
 
 @pytest.fixture(autouse=True)
 def pythons_handler():
-    """Workers of xdist ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Of Ctrl-C; workers of xdist ignore it."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
-class Unlucky(type):
-    """A class that is interrupted while `copyreg` notes its slots, as any class may be."""
+@pytest.fixture(params=["Ctrl-C", "SIGTERM", "SIGTERM, Ctrl-C ignored"])
+def number(request):
+    """A signal that interrupts, as the command line has it."""
+    if request.param == "Ctrl-C":
+        return signal.SIGINT
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if request.param == "SIGTERM, Ctrl-C ignored":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return signal.SIGTERM
 
-    def __setattr__(cls, name, value):
-        signal.raise_signal(signal.SIGINT)
 
+def interrupt_and_drop(number):
+    """A class is interrupted while `copyreg` notes its slots, as any class may be."""
 
-def interrupt_and_drop():
+    class Unlucky(type):
+        def __setattr__(cls, name, value):
+            signal.raise_signal(number)
+
     copyreg._slotnames(Unlucky("Unlucky", (), {}))
 
 
-def test_the_standard_library_drops_an_interrupt():
-    interrupt_and_drop()
+def test_the_standard_library_drops_an_interrupt(number):
+    interrupt_and_drop(number)
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
 
 
-def test_a_dropped_interrupt_ends_the_run_after_its_round(monkeypatch, tmp_path):
+def test_a_dropped_interrupt_ends_the_run_after_its_round(monkeypatch, tmp_path, number):
     def unlucky(*args, **named):
         for result in rounds(*args, **named):
             if result.round == 2:
-                interrupt_and_drop()
+                interrupt_and_drop(number)
             yield result
 
     rounds = running.rounds
@@ -59,25 +71,26 @@ def test_a_dropped_interrupt_ends_the_run_after_its_round(monkeypatch, tmp_path)
         running.run(TINY, **files)
     cut = Record.load(files["record"])
     assert cut.status == "running" and len(cut.rounds) == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(number) is signal.default_int_handler
     monkeypatch.setattr(running, "rounds", rounds)
     assert len(running.run(TINY, **files).rounds) == 4
 
 
-def test_an_interrupt_works_at_once():
+def test_an_interrupt_works_at_once(number):
     with pytest.raises(KeyboardInterrupt), kept_interrupts():
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         raise AssertionError("the interrupt came later")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None])
-def test_a_programs_own_handler_is_kept(handler):
-    signal.signal(signal.SIGINT, handler)
+def test_a_programs_own_handler_is_kept(handler, number):
+    signal.signal(number, handler)
     with kept_interrupts() as interrupt_again:
-        assert signal.getsignal(signal.SIGINT) is handler
-        signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(number) is handler
+        signal.raise_signal(number)
         interrupt_again()
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
 
 
 def test_other_threads_leave_signals_alone():
