@@ -98,6 +98,19 @@ def batches(
         epoch += 1
 
 
+def in_order(
+    order: torch.Tensor, batch_size: int, steps: int, first: int = 0
+) -> Iterator[torch.Tensor]:
+    """Index tensors of `steps` batches: pass after pass over the data in one order (N,), from batch
+    number `first` on, where the first pass begins with number 0.
+
+    The last batch of a pass holds what is left over.
+    """
+    whole = order.split(batch_size)
+    for number in range(first, first + steps):
+        yield whole[number % len(whole)]
+
+
 def train(
     model: nn.Module,
     images: torch.Tensor,
@@ -109,6 +122,7 @@ def train(
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
     halfway: Callable[[], None] | None = None,
     steady: bool = True,
+    drawn: Iterable[torch.Tensor] | None = None,
 ) -> None:
     """Take `steps` steps down `objective`, in place. Nothing in the loop waits for a GPU but the
     recording of a step, which then replays it for the others (`core.replay`).
@@ -124,6 +138,7 @@ def train(
         steady: whether calls of `objective` differ in their batch alone, and in what is drawn or
             counted on the GPU: where Python decides something anew at each step, none can be
             replayed.
+        drawn: `steps` index tensors, one of each batch; without them `batches` draws some.
     """
     optimisers = [sgd(model.parameters(), settings)] if optimisers is None else optimisers
     model.train()
@@ -134,7 +149,8 @@ def train(
     able = steady and all(map(can_be_replayed, optimisers))
     size = min(settings.batch_size, len(labels))
     taking = Steps(step, steps, size, labels.device, able)
-    drawn = batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
+    if drawn is None:
+        drawn = batches(len(labels), settings.batch_size, steps, rng.at("batches"), labels.device)
     for place, batch in enumerate(counted(drawn, "training", steps)):
         if halfway is not None and place == max(steps // 2, 1):
             halfway()

@@ -6,13 +6,14 @@ from Decentralized Data. AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import attrs
 import torch
 from torch import nn
 
+from core.checks import one_of
 from core.errors import InputError
 from core.families.own_models import OWN, OwnModels
 from core.federation import (
@@ -32,15 +33,24 @@ from core.federation import (
 )
 from core.federation.abreast import Learner, abreast, learn_abreast
 from core.federation.local_training import LocalLoss, Objective
-from core.federation.schedule import TESTERS
+from core.federation.schedule import TESTERS, Schedule
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
 from core.server import Aggregation, combined
+from core.training import in_order
+
+#: a client's memory of how many batches it has taken
+TAKEN = "batches/taken"
 
 
 @attrs.frozen(kw_only=True)
 class Settings(Aggregation, SupervisedTraining):
     """FedAvg has the hyper-parameters of local training; its average may be a robust one."""
+
+    #: in which a client's images come: "random", another one in each pass, or "by_class", as in FedGen's
+    #: code before January 2022: class after class, in passes that go on where the client's last round
+    #: ended
+    order: str = attrs.field(default="random", validator=one_of("order", "random", "by_class"))
 
 
 class FedAvg(OwnModels):
@@ -61,12 +71,26 @@ class FedAvg(OwnModels):
     learns: ClassVar[tuple[str, ...]] = EVERY_TASK
     testers: ClassVar[tuple[str, ...]] = TESTERS
 
+    def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
+        super().__init__(settings, schedule)
+        if self.settings.order != "random" and not self._trains_as_fedavg():
+            raise InputError("order must be random: this algorithm has a local training of its own")
+
+    def _trains_as_fedavg(self) -> bool:
+        """Whether a client's round is FedAvg's, but for the loss."""
+        return type(self).client_update is FedAvg.client_update
+
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model. Raises InputError where clients are to test what has no classes."""
-        if self.clients_test and task.learns != "classification":
-            raise InputError(
-                f"tested_by must be server: {task.dataset.name} has no images of a class"
-            )
+        """A fresh model. Raises InputError where clients are to test what has no classes, or to order
+        it by them.
+        """
+        if task.learns != "classification":
+            if self.clients_test:
+                raise InputError(
+                    f"tested_by must be server: {task.dataset.name} has no images of a class"
+                )
+            if self.settings.order != "random":
+                raise InputError(f"order must be random: {task.dataset.name} has no classes")
         return State(task, pack(task.new_model(rng.at("model"))))
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -107,11 +131,22 @@ class FedAvg(OwnModels):
             client.memory |= put(OWN, trained)
         return Message(trained, {"samples": len(client)})
 
+    def batches(self, client: Client, rng: Rng) -> Iterator[torch.Tensor]:
+        """The batches of a client's round, as index tensors; the client remembers where it ended."""
+        settings = self.settings
+        if settings.order == "random":
+            return settings.drawn(client.labels, rng)
+        steps, taken = settings.steps(len(client)), client.memory.get(TAKEN, torch.tensor(0))
+        client.memory[TAKEN] = taken + steps
+        order = client.labels.argsort(stable=True)
+        return in_order(order, settings.batch_size, steps, int(taken))
+
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
         model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
-        learn(model, client.images, client.labels, self.settings, objective, rng)
+        drawn = self.batches(client, rng)
+        learn(model, client.images, client.labels, self.settings, objective, rng, drawn=drawn)
         return self.answer(client, model)
 
     def clients_update(
@@ -119,8 +154,7 @@ class FedAvg(OwnModels):
     ) -> dict[int, Message]:
         """The answers of all clients. Those with small networks and as many steps train abreast."""
         # a method with a training or an objective of its own has them one by one
-        own = (type(self).client_update, type(self).objective)
-        if own != (FedAvg.client_update, FedAvg.objective):
+        if not self._trains_as_fedavg() or type(self).objective is not FedAvg.objective:
             return super().clients_update(clients, messages, rng)
         steps: dict[int, list[Client]] = {}
         for client in clients:
@@ -147,7 +181,8 @@ class FedAvg(OwnModels):
             message, own = messages[client.id], rng.at("client", client.id)
             model = self.start(client, message)
             loss = self.loss(client, message, own.at("objective"))
-            learners.append(Learner(model, client.images, client.labels, loss, own))
+            drawn = self.batches(client, own)
+            learners.append(Learner(model, client.images, client.labels, loss, drawn))
         learn_abreast(clients[0].task, learners, self.settings)
         return {
             client.id: self.answer(client, learner.model)

@@ -27,7 +27,7 @@ class by class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 import torch
@@ -47,6 +47,8 @@ from core.rng import Rng
 from core.server.generator import ENSEMBLES, NOISES
 
 WEIGHTS = ("counts", "uniform")
+#: a client's memory of how many images of each class its last round had
+SEEN = "labels/seen"
 
 
 @attrs.frozen(kw_only=True)
@@ -90,6 +92,10 @@ class Settings(fedavg.Settings):
     labels: str = attrs.field(
         default="counts", validator=one_of("distribution of labels", *WEIGHTS)
     )
+
+    #: what a client counts for p(y) and for the weights of the ensemble: its "images", or those of the
+    #: "batches" of its round, in the code
+    counted: str = attrs.field(default="images", validator=one_of("count", "images", "batches"))
 
     @classmethod
     def released(cls) -> Settings:
@@ -154,7 +160,13 @@ class FedGen(fedavg.FedAvg):
     def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
         """A model, the number of samples behind it, and that of each class."""
         tensors, meta = super().upload_format(state)
-        return tensors | {"labels/counts": state.task.counts()}, meta
+        most = self.settings.views if self.settings.counted == "batches" else None
+        return tensors | {"labels/counts": state.task.counts(most)}, meta
+
+    def batches(self, client: Client, rng: Rng) -> Iterator[torch.Tensor]:
+        """The batches of a client's round; their labels are counted, where these are wanted."""
+        drawn = super().batches(client, rng)
+        return drawn if self.settings.counted == "images" else counting(client, drawn)
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if
@@ -196,7 +208,8 @@ class FedGen(fedavg.FedAvg):
     def answer(self, client: Client, model: nn.Module) -> Message:
         """The trained model; the numbers of samples per class go along."""
         answer = super().answer(client, model)
-        return Message(answer.tensors | {"labels/counts": client.class_counts}, answer.meta)
+        counts = client.memory[SEEN] if self.settings.counted == "batches" else client.class_counts
+        return Message(answer.tensors | {"labels/counts": counts}, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and a generator trained against all of them."""
@@ -236,3 +249,11 @@ class FedGen(fedavg.FedAvg):
         )
         new["labels/distribution"] = distribution
         return attrs.evolve(state, tensors=state.tensors | new, meta={"round": t + 1})
+
+
+def counting(client: Client, drawn: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Batches as they are; the client remembers how many images of each class they have, (C,) int64."""
+    seen = client.memory[SEEN] = torch.zeros_like(client.class_counts)
+    for batch in drawn:
+        seen.index_add_(0, client.labels[batch], torch.ones_like(batch))
+        yield batch

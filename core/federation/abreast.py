@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 import torch
@@ -15,8 +15,7 @@ from core.models.side_by_side import widened
 from core.models.stacked import Stacked
 from core.progress import counted
 from core.replay import Steps
-from core.rng import Rng
-from core.training import batches, sgd, take_step
+from core.training import sgd, take_step
 
 #: weights of the largest networks that train abreast. On a CPU an operation of smaller ones takes longer
 #: to start than to compute (`core bench local-training` has LeNets both ways); the ResNet-8 and the
@@ -27,14 +26,14 @@ SMALL = 50_000
 @attrs.frozen(eq=False)
 class Learner:
     """A client in its round: its network, its images (N, C, H, W) and labels (N,), what it minimises, and
-    its generator.
+    the index tensors of its batches.
     """
 
     model: nn.Module
     images: torch.Tensor
     labels: torch.Tensor
     loss: LocalLoss
-    rng: Rng
+    batches: Iterable[torch.Tensor]
 
 
 def abreast(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
@@ -58,16 +57,6 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
     """
     networks = Stacked([learner.model.train() for learner in learners])
     optimiser = sgd((w for learner in learners for w in learner.model.parameters()), settings)
-    drawn = (
-        batches(
-            len(learner.labels),
-            settings.batch_size,
-            settings.steps(len(learner.labels)),
-            learner.rng.at("batches"),
-            learner.labels.device,
-        )
-        for learner in learners
-    )
     sizes: list[int] = []
 
     def step(batch: torch.Tensor) -> None:
@@ -86,7 +75,8 @@ def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraini
     first = learners[0].labels
     steps = settings.steps(len(first))
     taking = Steps(step, steps, whole, first.device)
-    for rows in counted(zip(*drawn, strict=True), "training", steps):
+    together = zip(*(learner.batches for learner in learners), strict=True)
+    for rows in counted(together, "training", steps):
         sizes[:] = map(len, rows)
         taking.take(torch.cat(rows))
 

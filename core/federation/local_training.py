@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self
 
 import attrs
@@ -64,6 +64,12 @@ class LocalTraining:
     def steps(self, samples: int) -> int:
         """Batches that a client with so many samples takes in a round."""
         return self.local_steps or self.local_epochs * -(-samples // self.batch_size)
+
+    def drawn(self, labels: torch.Tensor, rng: Rng) -> Iterator[torch.Tensor]:
+        """The batches of a round of who has these labels (N,), as index tensors: drawn at random."""
+        samples = len(labels)
+        steps = self.steps(samples)
+        return batches(samples, self.batch_size, steps, rng.at("batches"), labels.device)
 
     def views(self, samples: int) -> int:
         """How often such a client sees a sample in a round, at most."""
@@ -131,6 +137,7 @@ def train(
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
     halfway: Callable[[], None] | None = None,
     steady: bool = True,
+    drawn: Iterable[torch.Tensor] | None = None,
 ) -> None:
     """`core.training.train` of a client: its images are augmented as the settings say, each batch
     with draws of its own.
@@ -142,7 +149,7 @@ def train(
             )
         objective = _cropped(objective, rng.at("crop_flip").generator(labels.device))
     training.train(
-        model, images, labels, settings, steps, objective, rng, optimisers, halfway, steady
+        model, images, labels, settings, steps, objective, rng, optimisers, halfway, steady, drawn
     )
 
 
@@ -158,7 +165,8 @@ def learn(
     objective: Objective,
     rng: Rng,
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
+    drawn: Iterable[torch.Tensor] | None = None,
 ) -> None:
     """`train` for as many steps as the settings say for so many images."""
     steps = settings.steps(len(labels))
-    train(model, images, labels, settings, steps, objective, rng, optimisers)
+    train(model, images, labels, settings, steps, objective, rng, optimisers, drawn=drawn)

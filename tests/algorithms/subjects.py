@@ -71,6 +71,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"learns": "segmentation", "pretrain_steps": 1},
         *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1),
     ],
+    "fedgen": [{}, {"order": "by_class", "counted": "batches"}],
     "fedkd": [{"fresh_noise": True}, *needs("opacus", private=True, local_rounds=2)],
     "fedmd": [{}, {"tested": "clients"}],
     "fedmk": [{}, *needs("ot", compare_size=1)],

@@ -44,7 +44,8 @@ def test_abreast_is_one_by_one(model, precision):
                 value.add_(k)  # statistics may be of another age
         learn(one, images, labels, settings, through(task, loss), Rng(7).at(k))
         alone.append(one)
-        together.append(Learner(other, images, labels, loss, Rng(7).at(k)))
+        drawn = settings.drawn(labels, Rng(7).at(k))
+        together.append(Learner(other, images, labels, loss, drawn))
     learn_abreast(task, together, settings)
     near = 1e-4 if precision == "float32" else 3e-2
     for k, (one, learner) in enumerate(zip(alone, together, strict=True)):

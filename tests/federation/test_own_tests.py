@@ -135,9 +135,9 @@ def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one)
     started = []
     learn = algorithms.fedavg.learn
 
-    def noting(model, *rest):
+    def noting(model, *rest, **more):
         started.append(take("buffers/", pack(model)))
-        learn(model, *rest)
+        learn(model, *rest, **more)
 
     monkeypatch.setattr(algorithms.fedavg, "learn", noting)
     run = attrs.evolve(TINY, active=None, rounds=2, clients=2)

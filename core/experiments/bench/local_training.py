@@ -81,16 +81,19 @@ def small_plan() -> LocalTraining:
 
 def one_by_one(task: Task) -> list[nn.Module]:
     """The networks of clients that train one after the other."""
-    clients = learners(task, range(CLIENTS))
-    for one in clients:
-        learn(one.model, one.images, one.labels, small_plan(), through(task, one.loss), one.rng)
+    plan = small_plan()
+    clients = learners(task, range(CLIENTS), plan)
+    for k, one in enumerate(clients):
+        objective = through(task, one.loss)
+        learn(one.model, one.images, one.labels, plan, objective, Rng(k), drawn=one.batches)
     return [one.model for one in clients]
 
 
 def side_by_side(task: Task) -> list[nn.Module]:
     """The same as one program."""
-    clients = learners(task, range(CLIENTS))
-    learn_abreast(task, clients, small_plan())
+    plan = small_plan()
+    clients = learners(task, range(CLIENTS), plan)
+    learn_abreast(task, clients, plan)
     return [one.model for one in clients]
 
 

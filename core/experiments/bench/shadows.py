@@ -14,6 +14,7 @@ from torch import nn
 from core.experiments.bench.timing import compared, in_turn, learners, random_task
 from core.federation import LocalTraining, Runtime, Task, learn, through
 from core.federation.abreast import learn_abreast
+from core.rng import Rng
 
 NETWORKS, WIDTH, STEPS, PAIRS = 8, 64, 1, 3
 PLAN = LocalTraining(lr=0.003, local_steps=STEPS)
@@ -23,8 +24,9 @@ SHADOWS, SAMPLES = 64, 5000 * PLAN.local_epochs
 
 def one(task: Task, number: int) -> nn.Module:
     """A shadow model, trained by the package's own loop."""
-    (own,) = learners(task, [number])
-    learn(own.model, own.images, own.labels, PLAN, through(task, own.loss), own.rng)
+    (own,) = learners(task, [number], PLAN)
+    objective = through(task, own.loss)
+    learn(own.model, own.images, own.labels, PLAN, objective, Rng(number), drawn=own.batches)
     return own.model
 
 
@@ -40,7 +42,7 @@ def in_parallel(task: Task) -> list[nn.Module]:
 
 def stacked(task: Task) -> list[nn.Module]:
     """The same in one program, with the batches that each has alone."""
-    networks = learners(task, range(NETWORKS))
+    networks = learners(task, range(NETWORKS), PLAN)
     learn_abreast(task, networks, PLAN)
     return [one.model for one in networks]
 

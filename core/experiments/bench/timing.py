@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from core.data import Dataset, Split
-from core.federation import Runtime, Task
+from core.federation import LocalTraining, Runtime, Task
 from core.federation.abreast import Learner
 from core.federation.runtime import PRECISIONS, finish
 from core.models import kernels
@@ -131,7 +131,7 @@ def spread(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
-def learners(task: Task, numbers: Iterable[int]) -> list[Learner]:
+def learners(task: Task, numbers: Iterable[int], plan: LocalTraining) -> list[Learner]:
     """Clients of these numbers that train the same network on the same images, each in an order of
     its own.
     """
@@ -141,4 +141,7 @@ def learners(task: Task, numbers: Iterable[int]) -> list[Learner]:
     def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return task.loss(outputs, labels)
 
-    return [Learner(task.new_model(Rng(0)), images, labels, loss, Rng(k)) for k in numbers]
+    return [
+        Learner(task.new_model(Rng(0)), images, labels, loss, plan.drawn(labels, Rng(k)))
+        for k in numbers
+    ]

@@ -1,0 +1,145 @@
+"""Clients that take their images class by class, as FedGen's code did before it shuffled them."""
+
+import itertools
+
+import attrs
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from core import algorithms
+from core.errors import InputError
+from core.experiments import make_clients, make_task, rounds
+from core.federation import Runtime
+from core.rng import Rng
+from core.training import in_order
+from tests.algorithms.on_digits import on_digits
+from tests.algorithms.on_drawings import on_nuclei
+from tests.algorithms.subjects import subjects
+
+#: nine clients have some 150 digits each, and take 7 batches a round
+RUN = attrs.evolve(
+    on_digits("fedavg"),
+    clients=9,
+    rounds=4,
+    settings={"order": "by_class", "local_steps": 7, "batch_size": 32, "lr": 0.05},
+)
+#: what trains as FedAvg does, but for the loss
+HEED = ("fedavg", "fedavgm", "feddf", "feddistill", "fedensemble", "fedgen", "fedprox")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_task(RUN, Runtime(precision="float32"))
+
+
+def taken(monkeypatch, run, task):
+    """The labels of all batches of all rounds, by client: those that a client is asked for."""
+    seen = {}
+    kind = algorithms.find(run.algorithm)
+
+    def noting(self, client, rng):
+        for batch in batches(self, client, rng):
+            seen.setdefault(client.id, []).append(client.labels[batch])
+            yield batch
+
+    batches = kind.batches
+    monkeypatch.setattr(kind, "batches", noting)
+    clients = make_clients(run, task)
+    results = list(rounds(run, task=task, clients=clients))
+    return seen, {client.id: client for client in clients}, results
+
+
+@pytest.mark.parametrize("abreast", [True, False])
+def test_batches_are_those_of_the_authors_loader(monkeypatch, task, abreast):
+    """A loader that does not shuffle, over images stored class by class, whose iterator goes on from
+    round to round and begins again where it is at its end.
+    """
+    if not abreast:
+        monkeypatch.setattr(algorithms.fedavg, "abreast", lambda *_: 1)
+    seen, clients, _ = taken(monkeypatch, attrs.evolve(RUN, active=4), task)
+    assert len({len(found) for found in seen.values()}) > 1  # some took part more often
+    passes = {}
+    for number, found in seen.items():
+        loader = DataLoader(TensorDataset(clients[number].labels.sort().values), 32)
+        passes[number] = len(loader)
+        wanted = itertools.chain.from_iterable(itertools.repeat(loader))
+        for mine, (theirs,) in zip(found, wanted, strict=False):
+            assert torch.equal(mine, theirs)
+    assert any(len(found) > passes[number] for number, found in seen.items())
+
+
+def test_each_image_comes_once_in_a_pass():
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    passes = torch.cat(list(in_order(order, 4, 6)))
+    assert torch.equal(passes, order.repeat(2))
+    later = torch.cat(list(in_order(order, 4, 4, first=5)))
+    assert torch.equal(later, torch.cat([order[8:], order]))
+
+
+def test_clients_abreast_learn_what_they_learn_alone(monkeypatch, task):
+    # a batch of one class at ten times the rate makes of rounding a difference in four rounds
+    run = attrs.evolve(RUN, settings=RUN.settings | {"lr": 0.005})
+    *_, together = rounds(run, task=task)
+    monkeypatch.setattr(algorithms.fedavg, "abreast", lambda *_: 1)
+    *_, alone = rounds(run, task=task)
+    for name, value in alone.state.tensors.items():
+        torch.testing.assert_close(together.state.tensors[name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_that_was_cut_goes_on_with_the_batch_it_would_have_had(task, tmp_path):
+    running = rounds(RUN, task=task, checkpoint=tmp_path / "checkpoint")
+    next(running)
+    running.close()
+    *_, resumed = rounds(RUN, task=task, checkpoint=tmp_path / "checkpoint")
+    *_, whole = rounds(RUN, task=task)
+    for name, value in whole.state.tensors.items():
+        assert torch.equal(resumed.state.tensors[name], value), name
+
+
+#: what the small runs of some take beside
+EXTRA = {
+    "feddf": {"auxiliary": "photographs", "distill_steps": 2},
+    "fedgen": {"generator_steps": 2, "generator_hidden": 8},
+}
+
+
+@pytest.mark.parametrize("name", HEED)
+def test_every_method_that_trains_as_fedavg_heeds_it(monkeypatch, task, name):
+    run = attrs.evolve(RUN, algorithm=name, clients=3, rounds=2)
+    run = attrs.evolve(run, settings=RUN.settings | EXTRA.get(name, {}))
+    seen, clients, _ = taken(monkeypatch, run, task)
+    for number, found in seen.items():
+        stored = clients[number].labels.sort().values
+        assert torch.equal(torch.cat(found), stored.repeat(5)[: sum(map(len, found))])
+
+
+def test_others_say_that_they_cannot():
+    names = {subject.name for subject in subjects().values() if hasattr(subject.settings, "order")}
+    refused = set()
+    for name in names:
+        try:
+            algorithms.create(name, {"order": "by_class"})
+        except InputError as error:
+            assert "order must be random" in str(error)
+            refused.add(name)
+    assert names - refused == set(HEED)
+    assert refused >= {"moon", "dfrd", "fedgan", "fedmix"}
+
+
+def test_what_has_no_classes_has_no_such_order():
+    dense = make_task(on_nuclei("fedavg", {}))
+    method = algorithms.create("fedavg", {"order": "by_class"})
+    with pytest.raises(InputError, match=r"order must be random: .* has no classes"):
+        method.initialise(dense, Rng(0))
+
+
+def test_fedgen_counts_the_labels_of_its_batches(monkeypatch, task):
+    settings = RUN.settings | EXTRA["fedgen"] | {"counted": "batches"}
+    run = attrs.evolve(RUN, algorithm="fedgen", clients=3, rounds=1, settings=settings)
+    seen, clients, (last,) = taken(monkeypatch, run, task)
+    counts = torch.stack([torch.cat(found).bincount(minlength=10) for found in seen.values()])
+    distribution = counts.sum(0) / counts.sum()
+    torch.testing.assert_close(last.state.tensors["labels/distribution"], distribution)
+    of_images = sum(client.class_counts for client in clients.values())
+    assert not torch.allclose(distribution, of_images / of_images.sum(), atol=0.01)
