@@ -207,6 +207,9 @@ Markdown(
 Markdown("> " + TableSpec.find("fedmk", "protocol").note)
 
 # %% [markdown]
+# That code did not shuffle a client's images before January 2022. [What that does](58_fedmk_order) to these numbers has a
+# page of its own; here they are shuffled.
+#
 # ### In all columns
 #
 # Is it the same in the other columns of Table 1? The verdicts on the rivals' printed numbers by each rule, as if it were

@@ -17,12 +17,12 @@ default, because a client without a class has nothing to say on it: `ensemble_we
 Eq. 4 to the letter. As in the code the first round has no generated features, and alpha, beta and
 the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser
 from round to round. Its labels are distributed as those of the round's clients; the code counts
-those of their batches. The code has generated features in the first 20 "epochs" of a round only,
+those of their batches (`counted`). The code has generated features in the first 20 "epochs" of a round only,
 each of one batch. Its commands take no more than these, so `released()` has no bound; but other
 papers train for much longer, and `generated_steps: 20` is what the code would do there. For CIFAR the
 code lists a generator with 512 hidden units and noise of length 64, of which it has no run; here they
 are 256 and 32 for all data. Before January 2022 its clients took their images in the stored order,
-class by class.
+class by class: `order: by_class`, where what is counted matters, too (`counted: batches`).
 """
 
 from __future__ import annotations
