@@ -323,7 +323,7 @@ Markdown(
         else ""
     )
     + (
-        " Both as released, with that server: GDD-FL leads by "
+        " Both as released, with that server, GDD-FL minus random selection: "
         f"{both.gain:+.1f} (90% interval {both.low:+.1f} to {both.high:+.1f}, "
         f"{both.seeds} seeds)."
         if (both := released_pair()) is not None
