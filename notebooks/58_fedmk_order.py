@@ -391,5 +391,5 @@ leads[["print", *ENDS]].fillna("")
 # ```
 #
 # Hardly any after the last round; in the first ones training by class is still behind. A batch then has two or three of
-# the classes of the largest client, and of a small client all.
+# the classes of the largest client, and nearly all images of the smallest.
 # ````
