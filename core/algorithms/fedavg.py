@@ -39,6 +39,7 @@ from core.rng import Rng
 from core.server import Aggregation, combined
 from core.training import in_order
 
+ORDERS = ("random", "stored", "by_class")
 #: a client's memory of how many batches it has taken
 TAKEN = "batches/taken"
 
@@ -47,10 +48,10 @@ TAKEN = "batches/taken"
 class Settings(Aggregation, SupervisedTraining):
     """FedAvg has the hyper-parameters of local training; its average may be a robust one."""
 
-    #: in which a client's images come: "random", another one in each pass, or "by_class", as in FedGen's
-    #: code before January 2022: class after class, in passes that go on where the client's last round
-    #: ended
-    order: str = attrs.field(default="random", validator=one_of("order", "random", "by_class"))
+    #: in which a client's images come: "random", another one in each pass; or one that stays, in passes
+    #: that go on where the client's last round ended: "stored", that of the data set, or "by_class", class
+    #: after class, as in FedGen's code before January 2022
+    order: str = attrs.field(default="random", validator=one_of("order", *ORDERS))
 
 
 class FedAvg(OwnModels):
@@ -81,16 +82,16 @@ class FedAvg(OwnModels):
         return type(self).client_update is FedAvg.client_update
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model. Raises InputError where clients are to test what has no classes, or to order
-        it by them.
+        """A fresh model. Raises InputError where clients are to test, or to order by class, what has no
+        classes.
         """
         if task.learns != "classification":
             if self.clients_test:
                 raise InputError(
                     f"tested_by must be server: {task.dataset.name} has no images of a class"
                 )
-            if self.settings.order != "random":
-                raise InputError(f"order must be random: {task.dataset.name} has no classes")
+            if self.settings.order == "by_class":
+                raise InputError(f"order must not be by_class: {task.dataset.name} has no classes")
         return State(task, pack(task.new_model(rng.at("model"))))
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -132,13 +133,17 @@ class FedAvg(OwnModels):
         return Message(trained, {"samples": len(client)})
 
     def batches(self, client: Client, rng: Rng) -> Iterator[torch.Tensor]:
-        """The batches of a client's round, as index tensors; the client remembers where it ended."""
+        """The batches of a client's round, as index tensors. Where they come in an order that stays, the
+        client remembers where the round ended.
+        """
         settings = self.settings
         if settings.order == "random":
             return settings.drawn(client.labels, rng)
         steps, taken = settings.steps(len(client)), client.memory.get(TAKEN, torch.tensor(0))
         client.memory[TAKEN] = taken + steps
-        order = client.labels.argsort(stable=True)
+        order = torch.arange(len(client), device=client.labels.device)
+        if settings.order == "by_class":
+            order = client.labels.argsort(stable=True)
         return in_order(order, settings.batch_size, steps, int(taken))
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
