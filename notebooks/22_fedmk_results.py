@@ -226,14 +226,15 @@ table("fedmk", "steps", best)
 #
 # The tables hold the accuracy after the last of ten rounds. [Which round is the result?](28_fedmk_rules) shows all ten,
 # how steady they are, and what other rules of reporting make of the same runs, among them that of FedGen's code. That code
-# did not shuffle a client's images before 2022; [what that does](58_fedmk_order) to the rivals has a page of its own.
+# did not shuffle a client's images until January 2022; [which version of the rivals](59_fedmk_versions) fits print has a
+# page of its own.
 
 # %% [markdown]
 # ## Figure 2: convergence
 #
 # Curves without numbers, at $\alpha = 1$. Appendix A reads from them that FedAvg needs about 200 rounds on MNIST for
 # what FedMK has after 10. FedMK's first ten rounds, with more seeds, stand [among the rules of
-# reporting](28_fedmk_rules). The rows *not shuffled* take a client's images class by class, as FedGen's code did [before
+# reporting](28_fedmk_rules). The rows *not shuffled* take a client's images class by class, as FedGen's code did [until
 # January 2022](58_fedmk_order). In which round do the others first have what FedMK has after ten rounds of Table 1, with the same seed? With FedGen's
 # rate of 0.01:
 
@@ -313,7 +314,8 @@ Markdown(
         + ", ".join(f"{run.row} {run.said}" for run in of.itertuples())
         for column, of in long.groupby("column", sort=False)
     )
-    + ". The highest is known only to who looks at the test set."
+    + ". The highest is known only to who looks at the test set. FedMK's "
+    "schedule was chosen for ten rounds."
 )
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the grid"}

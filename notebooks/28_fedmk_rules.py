@@ -207,8 +207,8 @@ Markdown(
 Markdown("> " + TableSpec.find("fedmk", "protocol").note)
 
 # %% [markdown]
-# That code did not shuffle a client's images before January 2022. [What that does](58_fedmk_order) to these numbers has a
-# page of its own; here they are shuffled.
+# That code did not shuffle a client's images until January 2022. [Which version](59_fedmk_versions) fits print has a page
+# of its own; here they are shuffled.
 #
 # ### In all columns
 #

@@ -50,7 +50,7 @@ class Settings(Aggregation, SupervisedTraining):
 
     #: in which a client's images come: "random", another one in each pass; or one that stays, in passes
     #: that go on where the client's last round ended: "stored", that of the data set, or "by_class", class
-    #: after class, as in FedGen's code before January 2022
+    #: after class, as in FedGen's code until January 2022
     order: str = attrs.field(default="random", validator=one_of("order", *ORDERS))
 
 
