@@ -153,6 +153,28 @@ pd.DataFrame(
 table("fedvck", "nearest", size)
 
 # %% [markdown]
+# ### A control
+#
+# What are condensed images worth at this size? About as many random *real* images as FedVCK sends in its ten rounds,
+# 1,100 of a class, are sent once, and the server takes as many batches on them as FedVCK's does in all rounds with the
+# profile's own work, without augmentation. No federation could do so, for clients keep their images:
+
+# %% tags=["hide-input"]
+rival = "FedVCK as released, Adam"
+control = gains("fedvck", "ladder", "accuracy", rival, size)
+control = control[control["row"] == "As many real images"]
+Markdown(
+    "".join(
+        f"{at.column}: real images are {at.gain:.1f} points ahead of *{rival}* "
+        f"({at.seeds} seed" + ("s)." if at.seeds > 1 else ").")
+        for at in control.itertuples()
+    )
+    + " But these are there from the start."
+    if len(control)
+    else "Not measured at this profile."
+)
+
+# %% [markdown]
 # ## A data set that chose nothing: STL10
 #
 # The first column above chose the reading, and the second has the same images. Table 11 has STL10, too: 5,000 training
