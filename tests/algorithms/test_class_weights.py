@@ -109,10 +109,8 @@ def test_a_rare_class_is_found_more_often():
     asked = test.labels.eq(1)
     recall = {}
     for class_weights in ("none", "balanced"):
-        settings = SupervisedTraining(
-            class_weights=class_weights, lr=0.01, local_steps=20, batch_size=100
-        )
-        method = algorithms.find("fedavg")(settings, Schedule(clients=1))
+        settings = {"class_weights": class_weights, "local_steps": 20, "batch_size": 100}
+        method = algorithms.create("fedavg", settings, schedule=Schedule(clients=1))
         task = Task(digits, "convnet", {"width": 4}, Runtime())
         client = Client(0, task, train.images[rows], train.labels[rows])
         state = method.initialise(task, Rng(0))

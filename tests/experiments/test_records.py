@@ -24,6 +24,8 @@ AS_BEFORE: dict[str, object] = {
     "local_augmentation": "none",
     "class_weights": "none",
     "replacement": True,
+    "order": "random",
+    "counted": "images",
     # what the code of GDD-FL does
     "augmentation_draws": "fresh",
     "networks": "fresh",
