@@ -136,7 +136,7 @@ show(
         "difference",
         xlabel="printed accuracy (%)",
         ylabel="measured minus printed (points)",
-        title="Rivals, each order by the rule that brings it nearest to print",
+        title="Rivals, each order by its nearest rule",
     )
 )
 
@@ -181,7 +181,7 @@ one.round(1)
 # %% tags=["hide-input"]
 Markdown(
     "; ".join(
-        f"{name}: at best {of.min():.1f} points from print on average, by "
+        f"*{name}*: at best {of.min():.1f} points from print on average, by "
         f"*{of.idxmin()[1]}*"
         for name, of in one["distance"].groupby(level="images", sort=False)
     )
