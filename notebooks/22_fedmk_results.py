@@ -254,7 +254,8 @@ goals = {
     (run.column, run.seed): 100 * run.record.metrics["accuracy"]
     for run in goals.itertuples()
 }
-at_paper = measured.query("profile == 'paper' and row != 'FedMK'")
+at_paper = measured.query("profile == 'paper'")
+at_paper = at_paper[~at_paper["row"].str.startswith("FedMK")]
 passed = {
     (
         f"{run.column}, seed {run.seed}",
@@ -317,6 +318,28 @@ Markdown(
     + ". The highest is known only to who looks at the test set. FedMK's "
     "schedule was chosen for ten rounds."
 )
+
+# %% [markdown]
+# FedMK's curve rises and then falls. Its knowledge goes from client to client and is moved on in every round; in the row
+# *no sharing*, where nothing else differs, it starts from noise each time. Mean accuracy of twenty rounds, in percent:
+
+# %% tags=["hide-input"]
+mine = long[long["row"].str.startswith("FedMK")]
+mine = mine.groupby("column").filter(lambda of: len(of) > 1)
+stretch = {
+    (run.column, run.row): curve_frame(run.record)
+    .set_index("round")["value"]
+    .groupby(lambda number: (number - 1) // 20)
+    .mean()
+    for run in mine.itertuples()
+}
+by_stretch = pd.DataFrame(stretch).iloc[:10]
+by_stretch.index = [f"{20 * n + 1} to {20 * n + 20}" for n in by_stretch.index]
+by_stretch.T.round(1)
+
+# %% [markdown]
+# One seed. Sharing is faster at first; without it the curve falls later, and then much further. So it is not the handing on
+# alone that makes FedMK fall, and what does is open.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the grid"}
 table("fedmk", "figure2", best)
