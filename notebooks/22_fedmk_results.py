@@ -335,7 +335,7 @@ stretch = {
 }
 by_stretch = pd.DataFrame(stretch).iloc[:10]
 by_stretch.index = [f"{20 * n + 1} to {20 * n + 20}" for n in by_stretch.index]
-by_stretch.T.round(1)
+by_stretch.rename_axis("rounds").round(1)
 
 # %% [markdown]
 # One seed. Sharing is faster at first; without it the curve falls later, and then much further. So it is not the handing on
