@@ -333,7 +333,7 @@ stretch = {
     .mean()
     for run in mine.itertuples()
 }
-by_stretch = pd.DataFrame(stretch).iloc[:10]
+by_stretch = pd.DataFrame(stretch)
 by_stretch.index = [f"{20 * n + 1} to {20 * n + 20}" for n in by_stretch.index]
 by_stretch.rename_axis("rounds").round(1)
 

@@ -334,25 +334,7 @@ Markdown(
 )
 
 # %% [markdown]
-# The code of DC, DSA and DM, too, draws without replacement. Ten images per class and client, as above:
-
-# %% tags=["hide-input"]
-table("gddfl", "batches", best)
-
-# %% tags=["hide-input"]
-said = []
-for row in ("DC", "DSA", "DM"):
-    of = gains("gddfl", "batches", "auc", row, best).set_index("row")
-    for one in of[of.index == f"{row}, without replacement"].itertuples():
-        said.append(f"{row} {one.gain:+.1f} ({one.seeds})")
-Markdown(
-    f"What it changes, in points of AUC: {'; '.join(said)}."
-    if said
-    else "Not measured at this profile."
-)
-
-# %% [markdown]
-# How long the images are moved, and from where, counts too: [a page](55_gddfl_images) has both.
+# How long the images are moved, from where, and how batches are drawn, counts too: [a page](55_gddfl_images) has all three.
 #
 # ## Gallery
 #

@@ -6,8 +6,8 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # In the [results](32_gddfl_results) ten condensed images of a class from each client do not beat as many random real
-# ones. Here is what that depends on: the number of moves, the width of the encoder with the size of its batches, and
-# what the images start from. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` have the same augmentation here; they
+# ones. Here is what that depends on: the number of moves, the width of the encoder with the size of its batches,
+# what the images start from, and how batches are drawn. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` have the same augmentation here; they
 # differ by the [shift](31_gddfl_shift) and by steps twice as long.
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
@@ -141,6 +141,27 @@ Markdown(
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers of all starts"}
 table("gddfl", "starts", best)
+
+# %% [markdown]
+# ## How batches are drawn
+#
+# In these tables an image may stand twice in a batch of real images. The code of DC, DSA and DM draws without
+# replacement, and so does GDD-FL's. Ten images per class and client, as above:
+
+# %% tags=["hide-input"]
+table("gddfl", "batches", best)
+
+# %% tags=["hide-input"]
+said = []
+for row in ("DC", "DSA", "DM"):
+    of = gains("gddfl", "batches", "auc", row, best).set_index("row")
+    for one in of[of.index == f"{row}, without replacement"].itertuples():
+        said.append(f"{row} {one.gain:+.1f} ({one.seeds})")
+Markdown(
+    f"What it changes, in points of AUC: {'; '.join(said)}."
+    if said
+    else "Not measured at this profile."
+)
 
 # %% [markdown]
 # ## Take away

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # FedMK: which version of the rivals?
 #
-# *Question:* does the order in which clients take their images explain the numbers that FedMK {cite:p}`fedmk` prints for
-# its rivals?\
+# *Question:* do the order in which clients take their images, and values that nobody printed, explain the numbers that
+# FedMK {cite:p}`fedmk` prints for its rivals?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # The code of FedGen {cite:p}`fedgen`, which FedMK's rivals fit, [did not shuffle](58_fedmk_order) a client's images until
@@ -83,15 +83,22 @@ cells = {
 }
 asked = {(cell.column, cell.row): cell.published for cell in cells}
 stands = {cell.column: name for cell, name in cells.items()}
-judged = pd.concat(
-    {
-        name: verdicts_by_rule(of, asked)
-        for name, of in arms.groupby("images", sort=False)
-    },
-    names=["images"],
-).reset_index("images")
-judged["rule"] = judged["rule"].replace(SHORT)
-judged = judged[judged["rule"].isin(RULES)]
+
+
+def by_rule(runs, printed):
+    """What print would be by the three rules, for each order of images."""
+    found = pd.concat(
+        {
+            name: verdicts_by_rule(of, printed)
+            for name, of in runs.groupby("images", sort=False)
+        },
+        names=["images"],
+    ).reset_index("images")
+    found["rule"] = found["rule"].replace(SHORT)
+    return found[found["rule"].isin(RULES)]
+
+
+judged = by_rule(arms, asked)
 judged["print"] = judged["column"].map(stands)
 judged["distance"] = judged["difference"].abs()
 judged["fits"] = judged["verdict"].isin(["equivalent", "consistent"])
@@ -213,23 +220,15 @@ tried = table_runs("fedmk", "generator", ["paper"])
 mixed = tried["column"].str.endswith("mixed")
 tried["images"] = mixed.map({True: "mixed", False: "shuffled"})
 tried["column"] = tried["column"].str.partition(",")[0]
-MINE = r"^FedGen, (its code, )?"  # what names of rows begin with
-tried["row"] = tried["row"].str.replace(MINE, "", regex=True)
+PREFIX = r"^FedGen, (its code, )?"  # of the rows' names
+tried["row"] = tried["row"].str.replace(PREFIX, "", regex=True)
 rows = [row for row in tried["row"].unique() if row != "FedAvg"]
 wanted = {
     (column, row): asked[column, "FedGen"]
     for column in tried["column"].unique()
     for row in rows
 }
-values = pd.concat(
-    {
-        name: verdicts_by_rule(of, wanted)
-        for name, of in tried.groupby("images", sort=False)
-    },
-    names=["images"],
-).reset_index("images")
-values["rule"] = values["rule"].replace(SHORT)
-values = values[values["rule"].isin(RULES)]
+values = by_rule(tried, wanted)
 values.pivot_table(
     index="row", columns=["images", "rule"], values="difference", sort=False
 ).round(1).style.format("{:+.1f}", na_rep="").set_table_attributes(
@@ -239,23 +238,33 @@ values.pivot_table(
 # %% [markdown]
 # FedGen minus FedAvg after the last round, in points, with a 90% interval:
 
+
 # %% tags=["hide-input"]
+def with_ends(one):
+    """A gain with the ends of its interval."""
+    return f"{one.gain:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
+
+
 lead = gains("fedmk", "generator", "accuracy", "FedAvg", "paper")
 lead = lead[lead["seeds"] > 2]
-lead["row"] = lead["row"].str.replace(MINE, "", regex=True)
-lead["ahead"] = [
-    f"{one.gain:+.1f} ({one.low:+.1f} to {one.high:+.1f})"
-    for one in lead.itertuples()
-]
+lead["row"] = lead["row"].str.replace(PREFIX, "", regex=True)
+lead["ahead"] = [with_ends(one) for one in lead.itertuples()]
+mixed = lead["column"].str.endswith("mixed")
+lead["images"] = mixed.map({True: "mixed", False: "shuffled"})
+lead["column"] = lead["column"].str.partition(",")[0]
 over = lead.pivot_table(
-    index="column", columns="row", values="ahead", aggfunc="first", sort=False
+    index=["column", "row"],
+    columns="images",
+    values="ahead",
+    aggfunc="first",
+    sort=False,
 )
 over.insert(
     0,
     "print",
     [
         f"{asked[name, 'FedGen'].value - asked[name, 'FedAvg'].value:+.1f}"
-        for name in over.index.str.removesuffix(", mixed")
+        for name, _ in over.index
     ],
 )
 over.fillna("")
@@ -295,7 +304,7 @@ found = [
         of.column,
         rival,
         name,
-        f"{of.gain:+.1f} ({of.low:+.1f} to {of.high:+.1f})",
+        with_ends(of),
     )
     for name in BOTH
     for rival in ("FedAvg", "FedGen")
