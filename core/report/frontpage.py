@@ -61,11 +61,16 @@ def headline(counted: pd.DataFrame | None = None, pairs: pd.DataFrame | None = N
     text += "With less computing, or on other data, "
     if not len(sides):
         return text + "nothing is compared yet."
+    by_paper = pairs.groupby(pairs["paper"].map(PAPERS), sort=False)["ordered"].value_counts()
+    each = ", ".join(
+        f"{name} {by_paper.get((name, 1), 0):,} and {by_paper.get((name, -1), 0):,}"
+        for name in by_paper.index.unique(0)
+    )
     return text + (
         f"{sides.sum():,} pairs of rows are compared: {sides.get(1, 0):,} are ordered as printed, "
-        f"{sides.get(-1, 0):,} the other way round, by intervals of 90%; of {sides.get(0, 0):,} that is "
-        f"not sure. If all methods were equal some {decided // 20:,} each way would be expected, and as "
-        "pairs share runs it may well be more, or fewer."
+        f"{sides.get(-1, 0):,} the other way round, by intervals of 90% ({each}); of "
+        f"{sides.get(0, 0):,} that is not sure. If all methods were equal some {decided // 20:,} each "
+        "way would be expected, and as pairs share runs it may well be more, or fewer."
     )
 
 

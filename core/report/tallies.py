@@ -97,21 +97,25 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
 def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """One row for each pair of rows of a paper's tables that is measured with less than the paper's
-    budget, or on other data, and printed with different numbers: `paper`, whether the pair is `ordered`
-    as printed (1), the other way round (-1), or neither for sure (0), and how many `seeds` both have.
+    budget, or on other data, and printed further apart than the margin: `paper`, whether the pair is
+    `ordered` as printed (1), the other way round (-1), or neither for sure (0), and how many `seeds`
+    both have.
 
-    A pair counts once, wherever the same runs stand. Costs and settings have no order here.
+    A pair counts once, wherever the same runs stand, and by the first measure of its table: others of
+    the same runs go with it. Costs and settings have no order here.
     """
     known = records() if measured is None else measured
     found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int, int]] = {}
     for spec, cells in _tables(known):
         for (_, metric), column in by_column(cells).items():
+            if metric in EXACT or metric != spec.metrics[0]:
+                continue
             printed, rows = printed_values(column), measured_values(column, known)
             for a, cell in column.items():
-                if metric in EXACT or budget(cell.profile, cell.stand_in) == FULL:
+                if budget(cell.profile, cell.stand_in) == FULL:
                     continue
                 for b in cell.rivals:
-                    side = direction(printed, rows, a, b)
+                    side = direction(printed, rows, a, b, cell.unit)
                     if side is not None:
                         pair = frozenset((identity(cell), identity(column[b])))
                         seeds = len(differences(rows[a], rows[b]))

@@ -19,8 +19,8 @@ count, by paired differences: a pair of rows is in the printed direction, or aga
 decides nothing, but for what is exact, as bytes: see `EXACT`). A cell's **direction agrees**
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
 than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
-measured and printed with different numbers. A cell that is measured but has no such pair, or no
-printed number, is **not compared**.
+measured, and printed further apart than the margin. A cell that is measured but has no such pair, or no
+printed number, or stands in a table that describes only (`compare: none`), is **not compared**.
 
 What is not measured is **not testable here**, for a reason that the table's specification gives, or
 **pending**.
@@ -54,7 +54,7 @@ MEANINGS = {
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
     "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
-    "not compared": "nothing is printed, or no other row can be compared",
+    "not compared": "nothing is printed, the table describes only, or no other row can be compared",
     "pending": f"not run yet, or with fewer than {SEEDS} seeds",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
@@ -181,15 +181,17 @@ def agreement(
     printed: Mapping[str, float | None],
     found: Mapping[str, Mapping[int, float]],
     pairs: Iterable[tuple[str, str]],
+    unit: str,
     exact: bool = False,
 ) -> tuple[int, int, int]:
     """Of the pairs of rows, how many are ordered as printed, how many the other way round, and how
-    many could be compared; `found` holds a row's values by seed, `exact` is that of `interval`.
+    many could be compared; `found` holds a row's values by seed, `unit` is that of print, `exact` that
+    of `interval`.
 
-    Left out are pairs without a common seed or with a row that is not printed, and pairs printed
-    with equal numbers.
+    Left out are pairs without a common seed or with a row that is not printed, and pairs that are
+    printed within the `margin` of each other: print does not order them.
     """
-    sides = [direction(printed, found, *pair, exact) for pair in pairs]
+    sides = [direction(printed, found, *pair, unit, exact) for pair in pairs]
     known = [side for side in sides if side is not None]
     return known.count(1), known.count(-1), len(known)
 
@@ -199,17 +201,18 @@ def direction(
     found: Mapping[str, Mapping[int, float]],
     a: str,
     b: str,
+    unit: str,
     exact: bool = False,
 ) -> int | None:
     """1 for two rows that are ordered as printed, -1 the other way round, 0 where that is not decided;
-    None where they cannot be compared.
+    None where they cannot be compared (see `agreement`).
 
     Differences that are the same for all seeds decide nothing, unless they are `exact` (see
     `interval`): a measure with few values has such, and their spread is not known.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))
-    if p is None or q is None or p == q or not gaps:
+    if p is None or q is None or not gaps or abs(p - q) <= margin((p + q) / 2, unit, exact):
         return None
     _, low, high = interval(gaps, exact=exact)
     if not (low > 0 or high < 0):
@@ -258,7 +261,7 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         printed, rows = printed_values(column), measured_values(column, records)
         for row, cell in column.items():
             rivals = [(row, rival) for rival in cell.rivals]
-            pairs = agreement(printed, rows, rivals, metric in EXACT)
+            pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
             found[id(cell)] = _judge(cell, list(rows[row].values()), pairs)
     return [found[id(cell)] for cell in cells]
 
@@ -287,6 +290,8 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
+    if cell.spec.compare == "none":
+        return attrs.evolve(held, verdict="not compared", reason="the table is a description")
     if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < SEEDS:
             return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")

@@ -176,3 +176,4 @@ def test_a_pair_of_rows_counts_once():
     assert directions(known).to_dict("records") == [{"paper": "fedvck", "ordered": 1, "seeds": 3}]
     said = headline(numbers(known), directions(known))
     assert "1 pairs of rows are compared: 1 are ordered as printed, 0 the other way" in said
+    assert "(FedVCK 1 and 0)" in said

@@ -192,6 +192,7 @@ def test_costs_have_no_order_nor_have_tables_whose_rows_are_not_compared():
     assert len(costs) > 100 and len(distances) == 24
     assert told.empty or not set(told["metric"]) & {"upload_mb_per_round", "emd"}
     assert directions(measured("fedvck", 9, "upload_mb_per_round", sent, "laptop")).empty
+    assert set(numbers(distances)["verdict"]) == {"not compared"}
 
 
 def test_rows_that_are_printed_within_a_share_of_their_size_have_no_order():
@@ -273,6 +274,19 @@ def test_a_pair_of_rows_that_stands_in_two_tables_counts_once():
         assert here.keys() == there.keys()
         known |= here
     assert directions(known)["ordered"].tolist() == [1]
+
+
+def test_a_pair_counts_by_the_first_measure_of_its_table():
+    """Other measures of the same runs are no comparisons of their own."""
+
+    def pairs(metric):
+        def value(cell):
+            return {"metrics": {cell.record_metric: cell.published.value}}
+
+        return len(directions(measured("fediod", 9, metric, value, "laptop")))
+
+    assert TableSpec.find("fediod", 9).metrics[0] == "ssim"
+    assert pairs("ssim") > 0 and pairs("psnr") == 0
 
 
 def test_what_has_no_number_is_counted_as_none():

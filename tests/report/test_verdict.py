@@ -142,30 +142,37 @@ def rows(**values):
     return {row: dict(enumerate(found)) for row, found in values.items()}
 
 
+def counted(printed, found, pairs, unit="score", **more):
+    """`agreement` in a unit whose margin is a share: 1, 2 and 3 are far apart."""
+    return agreement(printed, found, pairs, unit, **more)
+
+
 def test_agreement_by_hand():
     printed = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 3.0}
     found = rows(a=[5, 5.1], b=[6, 6.2], c=[9, 9.15], d=[0, 0])
-    assert agreement(printed, found, PAIRS) == (3, 0, 3)  # c and d are printed equal
+    assert counted(printed, found, PAIRS) == (3, 0, 3)  # c and d are printed equal
+    assert counted(printed, found, PAIRS, "percent") == (0, 0, 0)  # a margin is two points
+    assert counted({**printed, "b": 3.1}, found, PAIRS, "percent") == (1, 0, 1)  # a and b
     found = rows(a=[5, 5.1], b=[4, 4.2], c=[4.5, 4.58])
-    assert agreement(printed, found, PAIRS) == (1, 2, 3)  # only b < c
+    assert counted(printed, found, PAIRS) == (1, 2, 3)  # only b < c
     # differences of 1 and 9: the interval 5 ± 25 is on both sides of 0
-    assert agreement(printed, rows(a=[5, 5], b=[6, 14]), PAIRS) == (0, 0, 1)
-    assert agreement(printed, rows(a=[5], b=[6]), PAIRS) == (0, 0, 1)  # one seed has no interval
-    assert agreement(printed, rows(a=[5, 5], b=[5, math.nan]), PAIRS) == (0, 0, 1)
-    assert agreement(printed, rows(a=[5, 6]), PAIRS) == (0, 0, 0)
+    assert counted(printed, rows(a=[5, 5], b=[6, 14]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[5], b=[6]), PAIRS) == (0, 0, 1)  # one seed has no interval
+    assert counted(printed, rows(a=[5, 5], b=[5, math.nan]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[5, 6]), PAIRS) == (0, 0, 0)
     # the same difference in each seed, as of a measure with few values: its spread is not known
-    assert agreement(printed, rows(a=[0.1, 0.2], b=[0.4, 0.5]), PAIRS) == (0, 0, 1)
-    assert agreement(printed, rows(a=[0.2, 0.2], b=[0.4, 0.4]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[0.1, 0.2], b=[0.4, 0.5]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[0.2, 0.2], b=[0.4, 0.4]), PAIRS) == (0, 0, 1)
     # but what is exact, as bytes, is as it is
-    assert agreement(printed, rows(a=[0.2, 0.3], b=[0.4, 0.5]), PAIRS, exact=True) == (1, 0, 1)
-    assert agreement({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
+    assert counted(printed, rows(a=[0.2, 0.3], b=[0.4, 0.5]), PAIRS, exact=True) == (1, 0, 1)
+    assert counted({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
 
 
 def test_rows_are_paired_by_seed():
     """Seeds differ by 40 points, rows by one in each seed: only seeds that both have count."""
     printed = {"a": 1.0, "b": 2.0}
     found = {"a": {0: 10.0, 1: 50.0, 7: 99.0}, "b": {0: 11.0, 1: 51.2, 8: 0.0}}
-    assert agreement(printed, found, PAIRS) == (1, 0, 1)
+    assert counted(printed, found, PAIRS) == (1, 0, 1)
 
 
 _rows = st.dictionaries(
@@ -176,7 +183,7 @@ _rows = st.dictionaries(
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), max_size=4), _rows)
 def test_agreement_under_change_of_scale_and_sign(printed, found):
     found = {row: dict(enumerate(values)) for row, values in found.items()}
-    agree, against, total = agreement(printed, found, PAIRS)
+    agree, against, total = counted(printed, found, PAIRS)
     assert 0 <= agree + against <= total <= len(PAIRS)
 
     def mapped(factor, shift):
@@ -185,9 +192,9 @@ def test_agreement_under_change_of_scale_and_sign(printed, found):
             for row, values in found.items()
         }
 
-    assert agreement(printed, mapped(4, 8), PAIRS) == (agree, against, total)
-    assert agreement(printed, found, [(b, a) for a, b in PAIRS]) == (agree, against, total)
-    assert agreement(printed, mapped(-1, 0), PAIRS) == (against, agree, total)
+    assert counted(printed, mapped(4, 8), PAIRS) == (agree, against, total)
+    assert counted(printed, found, [(b, a) for a, b in PAIRS]) == (agree, against, total)
+    assert counted(printed, mapped(-1, 0), PAIRS) == (against, agree, total)
 
 
 # --- whole tables
@@ -342,7 +349,7 @@ def test_the_interval_of_a_direction_has_90_percent():
     printed = {"a": 1.0, "b": 2.0}
     for spread, side in ((0.58, 1), (0.60, 0)):
         found = rows(a=[0.0, 0.0, 0.0], b=[1 - spread, 1.0, 1 + spread])
-        assert agreement(printed, found, PAIRS) == (side, 0, 1)
+        assert counted(printed, found, PAIRS) == (side, 0, 1)
 
 
 def test_the_margin_of_a_negative_number_is_not_negative():
