@@ -291,7 +291,7 @@ beside = pd.DataFrame(
 )
 arms = beside[~beside.index.str.startswith("R.S.")].dropna(how="all")
 ahead = [
-    f"*{row}* of {rival} by {lead:.1f}"
+    f"*{row}* is ahead of {rival} by {lead:.1f}"
     for row, leads in arms.iterrows()
     for rival, lead in leads.items()
     if lead > 0
@@ -311,8 +311,7 @@ def released_pair():
 first = beside["R.S.@10"].get("R.S.@10, the first images")
 Markdown(
     (
-        "Ahead on average over seeds, which differ by more: "
-        f"{', '.join(ahead)}."
+        f"On average, by less than seeds differ, {', '.join(ahead)}."
         if ahead
         else "None is ahead."
     )

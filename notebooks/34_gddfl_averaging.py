@@ -198,8 +198,8 @@ display(
 Markdown(
     "The printed F1 is the harmonic mean of the two means in "
     f"{int(near.sum())} of {len(reading)} rows. "
-    f"Of the others, {int((~near).sum())}, it is smaller in "
-    f"{int((short[~near] > 0).sum())}."
+    f"In the other {int((~near).sum())} it is smaller "
+    f"{int((short[~near] > 0).sum())} times."
 )
 
 # %% [markdown]

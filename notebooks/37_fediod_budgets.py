@@ -265,7 +265,8 @@ Markdown(
 #
 # - Protecting a whole client over tens of thousands of steps needs noise that drowns the answers.
 # - Table 5 mixes two effects: noise, and, as we read it, an earlier end.
-# - Votes protect a sum of classes; FedIOD needs logits.
+# - Would votes be cheaper? They protect a sum of classes, and an answer can be bought once in place of noise in every
+#   step. But FedIOD needs logits, so votes save FedKD only.
 #
 # ## Exercise
 #

@@ -117,8 +117,8 @@ pd.DataFrame({name: judged(x) for name, x in ends.items()}).T.round(2)
 
 # %% [markdown]
 # Read the table down a column: who moves this quantity, and whose side effect is it? $D_k$ near 1 means *generated*
-# {eq}`eq:iod-gan`, and the generator wants it small. $L_\text{unique}$ can make the classes of the mean answer many
-# on a single image; nothing in the sum asks the images to differ.
+# {eq}`eq:iod-gan`, and the generator wants it small. *classes* says to how many classes the images look in the
+# mean answer over all of them, the exponential of its entropy; nothing in the sum asks the images to differ.
 #
 # ## Who pulls, and where to
 #

@@ -134,8 +134,8 @@ begun.index = pd.MultiIndex.from_frame(runs[["row", "seed"]])
 means = begun.groupby("row", sort=False).mean().rename_axis(None)
 early = pd.concat([means, theirs]).rename_axis(None, axis=1)
 early.rename(columns="round {}".format).round(1).assign(
-    seeds=begun.groupby("row").size()
-).fillna({"seeds": 1})
+    seeds=begun.groupby("row").size().reindex(early.index, fill_value=1)
+)
 
 # %% tags=["hide-input"]
 changed = {
@@ -216,9 +216,9 @@ Markdown(
     )
     + ". With twice the profile's work the nearest reading ends "
     + ("" if abs(enough[10]) < abs(less[10]) / 2 else "not ")
-    + "as this one run of theirs does, and a second doubling adds "
-    + ("nothing" if away["four times"][10] < enough[10] + 1 else "more")
-    + " to the end."
+    + "as this one run of theirs does, and a second doubling shows "
+    + ("no" if away["four times"][10] < enough[10] + 1 else "a")
+    + f" further gain at the end ({held['four times']} seeds)."
 )
 
 # %% [markdown]

@@ -120,24 +120,25 @@ if len(scores):
     )
 
 # %% tags=["hide-input"]
-said = []
-for method in ("DM", "GDD-FL"):
-    for row in scores.index[scores.index.str.startswith(method)]:
-        like = f"R.S.@40, {row.partition(', ')[2]}"
-        for rival in (method, "DM, real images not moved", "R.S.@40", like):
-            if row == rival:
-                continue
-            gap = (scores.loc[row] - scores.reindex([rival]).iloc[0]).dropna()
-            if len(gap):
-                told = ", ".join(f"{one:+.1f}" for one in gap)
-                said.append(
-                    f"- *{row}* against *{rival}*: {gap.mean():+.1f} ({told})"
-                )
-Markdown(
-    "In points of AUC, seed by seed in brackets:\n\n" + "\n".join(said)
-    if said
-    else "Not measured at this profile."
-)
+still = "DM, real images not moved"
+gaps = {}
+for row in scores.index[scores.index.str.contains("^DM|^GDD-FL")]:
+    method, _, how = row.partition(", ")
+    like = f"R.S.@40, {how}"
+    for name, rival in (
+        ("its plain row", method),
+        ("DM, not moved", still),
+        ("R.S.@40", like if like in scores.index else "R.S.@40"),
+    ):
+        if row != rival and rival in scores.index:
+            gap = (scores.loc[row] - scores.loc[rival]).dropna()
+            gaps[row, name] = f"{gap.mean():+.1f}" if len(gap) else ""
+beside = pd.Series(gaps, dtype=str).unstack().fillna("")
+beside.reindex(columns=["its plain row", "DM, not moved", "R.S.@40"])
+
+# %% [markdown]
+# Points of AUC above another row, means over seeds: the same method's first row, DM's real images that are not moved, and
+# as many random real images (with the same network of the server).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers of all starts"}
 table("gddfl", "starts", best)
@@ -156,7 +157,10 @@ said = []
 for row in ("DC", "DSA", "DM"):
     of = gains("gddfl", "batches", "auc", row, best).set_index("row")
     for one in of[of.index == f"{row}, without replacement"].itertuples():
-        said.append(f"{row} {one.gain:+.1f} ({one.seeds})")
+        said.append(
+            f"{row} {one.gain:+z.1f} (90% interval {one.low:+.1f} to "
+            f"{one.high:+.1f}, {one.seeds} seeds)"
+        )
 Markdown(
     f"What it changes, in points of AUC: {'; '.join(said)}."
     if said

@@ -161,6 +161,7 @@ curves = pd.concat(
         for label, name in (("random", "random"), ("by class", "by_class"))
     ]
 )
+last = curves.groupby("label", sort=False)["value"].last()
 show(
     lines(
         curves,
@@ -169,6 +170,12 @@ show(
         ylabel="test accuracy (%)",
         title=f"FedAvg, {lesson.title}",
     )
+)
+Markdown(
+    f"After the last round FedAvg has {last['random']:.1f}% with random "
+    f"batches and {last['by class']:.1f}% class by class (one seed): the "
+    f"order costs it {last['random'] - last['by class']:.0f} points, and no "
+    "message says so."
 )
 
 # %% [markdown]

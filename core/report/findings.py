@@ -20,13 +20,22 @@ from core.report import style
 from core.report.claims import PAPERS
 from core.report.dots import dots
 from core.report.intervals import interval
-from core.report.verdict import EXACT, differences, in_printed_unit, mean_and_std, values
+from core.report.verdict import (
+    EXACT,
+    compare,
+    differences,
+    in_printed_unit,
+    mean_and_std,
+    values,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FINDINGS = TABLES.parent / "findings.yaml"
 BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
+#: between a cell and the one whose printed number its verdict is about
+_BESIDE = " beside "
 _KEYS = ("page", "text", "profile", "cells", "falling")
 
 
@@ -114,7 +123,8 @@ def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
     rows, text, measures = [], str(entry["text"]), set[tuple[str, str]]()
     for key, name in entry["cells"].items():
         shown, print_too = f"{{{key}}}" in text, f"{{{key}.printed}}" in text
-        if isinstance(name, list) or not (shown or print_too):
+        of_one = isinstance(name, str) and _BESIDE not in name
+        if not (of_one and (shown or print_too)):
             continue
         cell, by_seed = _values(name, entry["profile"], known)
         measures.add((cell.metric, cell.unit))
@@ -173,8 +183,9 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
             raise InputError(
                 f"{name!r}: {key} is {one}, and the sentence says who is ahead: write it anew"
             )
+    means = {key: one.mean for key, one in found.items() if not isinstance(one, str)}
     for above, below in itertools.pairwise(entry["falling"]):
-        if found[above].mean <= found[below].mean:
+        if means[above] <= means[below]:
             raise InputError(
                 f"{name!r}: {above} is {found[above]} and {below} is {found[below]}; the sentence "
                 "has to be written anew"
@@ -183,9 +194,12 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
     return str(entry["text"]).format_map(found).replace("\n", "\n\n")
 
 
-def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Measured | Difference:
+def _of(
+    name: str | list[str], profile: str, known: Mapping[str, Record]
+) -> Measured | Difference | str:
     """A cell at the profile of its finding, or at one of its own: "ADDRESS at PROFILE"; another share
-    that its runs have measured: "ADDRESS of METRIC"; or of two of these the difference.
+    that its runs have measured: "ADDRESS of METRIC"; of two of these the difference; or the verdict on
+    one beside what is printed at another: "ADDRESS beside ADDRESS".
     """
     if isinstance(name, list):
         (cell, ours), (other, theirs) = (_values(one, profile, known) for one in name)
@@ -194,7 +208,14 @@ def _of(name: str | list[str], profile: str, known: Mapping[str, Record]) -> Mea
         printed = "–" if a is None or b is None else f"{a - b:.{style.digits(cell.unit)}f}"
         ends = interval(gaps, exact=cell.metric in EXACT)
         return Difference(*ends, len(gaps), cell.unit, printed)
+    name, _, in_print = name.partition(_BESIDE)
     cell, by_seed = _values(name, profile, known)
+    if in_print:
+        beside = TableSpec.find_cell(in_print, profile).published
+        if beside is None or beside.value is None:
+            raise InputError(f"a sentence asks for print's number of {in_print}, which has none")
+        exact, found = cell.metric in EXACT, [*by_seed.values()]
+        return str(compare(beside.value, found, cell.unit, beside.spread, exact).outcome)
     printed = cell.published.text if cell.published else "–"
     return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)
 

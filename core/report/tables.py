@@ -227,9 +227,7 @@ def _remark(frame: pd.DataFrame) -> str:
     """What the means of a table mix; "" where they mix nothing."""
     codes, mixed = frame["codes"].gt(1).sum(), frame["reckoned"].str.contains(AND).sum()
     ways = sorted({way for one in frame["reckoned"] for way in one.split(AND) if way})
-    said = (
-        [f"{codes} of the means are over runs of several versions of the program."] if codes else []
-    )
+    said = [f"Means over runs of several versions of the program: {codes}."] if codes else []
     if len(ways) > 1:
         means = f", {mixed} of the means in more than one" if mixed else ""
         said.append(

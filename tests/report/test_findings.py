@@ -135,6 +135,20 @@ def test_a_difference_is_that_of_the_files_and_its_interval_scipys():
     assert text == f"{61.89 - 38.68:.1f}"
 
 
+def test_a_verdict_is_the_one_beside_the_number_that_print_has_elsewhere():
+    """One reading of FedVCK beside its printed 61.89, which comes to it, and the control, which does not."""
+    entry = {"page": "x", "text": "{said}", "falling": [], "profile": "converged"}
+    for row, outcome in (
+        ("FedVCK-as-released-Adam-twice", "equivalent"),
+        ("As-many-real-images", "different"),
+    ):
+        cell = f"fedvck/ladder/{row}/cifar10-0.05 beside fedvck/11/FedVCK/cifar10-0.05"
+        assert stated("x", entry | {"cells": {"said": cell}}, records()) == outcome
+    none = "fedvck/ladder/FedAvg/cifar10-0.05 beside fedvck/ladder/FedAvg/cifar10-0.05"
+    with pytest.raises(InputError, match="asks for print's number of fedvck/ladder"):
+        stated("x", entry | {"cells": {"said": none}}, records())
+
+
 def test_the_same_difference_in_all_seeds_has_no_interval():
     same = Difference(3.0, -np.inf, np.inf, 3, "percent", "–")
     assert str(same) == "3.0 points (the same in all 3 seeds)"
