@@ -283,7 +283,8 @@ table("gddfl", 1, best, columns=["breastmnist-iid", "breastmnist-dirichlet-1"])
 # local epochs of FedAvg (the printed megabytes are those of about 30 rounds, below; 10 epochs); step sizes of DC, DSA
 # and DM (those of their own papers, and 300 iterations on batches of 64 as GDD-FL has; the released code, younger than
 # the paper, takes a rate of 1, 100 iterations and batches of 64 for all four); momentum and weight decay on the server
-# (as in local training). The paper's IID split gives all clients equally many positives; ours is a plain shuffle, so
+# (as in local training); how the rates of the images and of the server fall, which it calls initial (here they are
+# constant). The paper's IID split gives all clients equally many positives; ours is a plain shuffle, so
 # they differ a little. Its Dirichlet split is that of NIID-Bench, whose code gives no more to a client that has its
 # share of images; the released one also draws again until every client has both classes. Ours does neither.
 

@@ -45,7 +45,7 @@ from core.training import adam, batches, take_step
 
 @attrs.frozen(kw_only=True)
 class Settings(LocalTraining):
-    """Those of local training are of the clients; all others of the server."""
+    """Those of local training are of the clients; all others of the server, with values of our own."""
 
     distill_steps: int = attrs.field(default=1000, validator=whole(1))
     distill_batch: int = attrs.field(default=16, validator=whole(1))

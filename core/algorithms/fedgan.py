@@ -19,7 +19,7 @@ Chosen here, and different from both:
   (ACGAN), in the code with labels drawn from all classes.
 - K: as many batches as the classifier takes on the client's own images (20 to 6,000 in the paper of
   2020, two passes in the code). Adam starts anew in every round; the code's goes on, its
-  discriminator steps before the generator, and clients count equally.
+  discriminator steps before the generator, and its sum over clients has the first one twice.
 - Classification: from the averaged generator a client draws images of all classes, with equal odds,
   `share` times as many as it has, and trains the classifier on both together; classifiers are
   averaged as in FedAvg. In the first round the generator has learnt nothing, so no images are

@@ -45,8 +45,8 @@ def switch() -> Any:
 
 @attrs.frozen(kw_only=True)
 class Settings(condensing.ServerSide, Condensation):
-    """Hyper-parameters of FedVCK. Values that the paper leaves open are those of its released
-    code.
+    """Hyper-parameters of FedVCK. Values that the paper leaves open are those of its released code's
+    command for CIFAR-10 (`run.sh`), but for `iterations`, the code's default.
     """
 
     #: b of Eq. 5

@@ -52,7 +52,9 @@ from core.training import adam, take_step
 
 @attrs.frozen(kw_only=True)
 class Settings(fedavg.Settings):
-    """Those of FedAvg, and those of the alignment."""
+    """Those of FedAvg, and those of the alignment. `latents` and `identifier_width` have values of our
+    own, `identifier_lr` is the code's.
+    """
 
     #: the client that the others align with
     target: int = attrs.field(default=0, validator=whole(0))

@@ -15,7 +15,7 @@ parameters of the official code:
     rotate    by up to 15 degrees either way, about the centre
 
 All ranges are uniform. Images are normalised, so what comes in from outside is 0, the mean colour.
-FedVCK and FedDM use "color_crop_cutout_flip_scale_rotate" in their released code.
+FedVCK's released code uses "color_crop_cutout_flip_scale_rotate".
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How condensed images are moved, and when a client has done enough.
 
-The papers print SGD and a number of iterations. With the exact gradient of the linear kernel
-(`estimator="expectation"`) there is no noise of batches, so that fewer, larger steps may reach the
-same loss, as long as they do not diverge:
+GDD-FL prints SGD and 300 epochs, FedVCK only a range of rates; SGD is its code's. With the exact
+gradient of the linear kernel (`estimator="expectation"`) there is no noise of batches, so that fewer,
+larger steps may reach the same loss, as long as they do not diverge:
 
-* "sgd": as printed.
+* "sgd": as GDD-FL prints it.
 * "scaled": SGD whose step is multiplied by the images of the group. The loss looks at their mean, so
   the gradient for one of m images is 1 / m of that for the mean; with this factor the mean moves
   equally far in groups of all sizes.

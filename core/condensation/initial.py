@@ -9,7 +9,8 @@ import torch
 from core.errors import InputError, unknown
 
 KINDS = ("noise", "real", "real_average")
-#: real images behind one picture of "real_average", as in the released code of FedDM and FedVCK
+#: real images behind one picture of "real_average", as in FedVCK's released code and in a public program
+#: of FedDM
 AVERAGED = 5
 
 

@@ -73,7 +73,7 @@ class Condensation:
     pool: int = attrs.field(default=8, validator=whole(1))
     #: bound of the gradient's norm per client; None: no bound
     clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
-    #: who moves the images: "sgd" as printed; see `core.condensation.descent`
+    #: who moves the images; see `core.condensation.descent`
     image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
     #: a client's images stay as they are once its loss has fallen by this factor; None: never
     stop_factor: float | None = attrs.field(default=None, validator=optional(number(1, above=True)))

@@ -5,7 +5,8 @@ Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classificat
 Generalizable Dataset Distillation. MICCAI 2023, Sec. 2.3 and 3.2.
 
 The server's optimiser is SGD with learning rate 0.01, 50 epochs, batch 64; the paper gives neither
-momentum nor weight decay, so those of local training stand here. Random networks come from a seed
+momentum nor weight decay, so those of local training stand here. It calls this rate and that of the
+images *initial* and gives no schedule; here both are constant. Random networks come from a seed
 that the server hands out with its only message, so that all clients match at the same networks and
 can be computed as one batch; the draws of images, augmentations and shifts stay each client's own.
 What is sent are bytes, as the paper counts them: noise is cut to the pixels' range. In the code of

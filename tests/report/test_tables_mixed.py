@@ -35,7 +35,7 @@ def test_a_mean_over_several_versions_of_the_program_says_so(cells):
     runs[cell.experiments[1].id].code = "another"
     assert one(table_frame("fedvck", 3, measured=runs), *key)["codes"] == 2
     styler = table("fedvck", 3, measured=runs)
-    assert "1 of the means are over runs of several versions" in styler.details
+    assert "Means over runs of several versions of the program: 1." in styler.details
     assert "2 versions of the program" in styler.details and "2 versions" in styler.to_html()
     assert "versions" not in styler.note
 
