@@ -315,6 +315,6 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
 def _what_would_decide(comparison: Comparison) -> str:
     seeds = comparison.seeds_to_decide()
     return (
-        f"a difference of {float(comparison.detectable):.2g} would be found in four of five tries; with "
+        f"a difference of {float(comparison.detectable):.2g} would be found in about three of four tries; with "
         f"this mean and spread {f'{seeds} seeds' if seeds else f'not even {MOST_SEEDS} seeds'} would decide"
     )

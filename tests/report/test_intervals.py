@@ -117,6 +117,16 @@ def test_the_detectable_difference_is_detected_as_often_as_it_says():
     assert (np.abs(new - ours.mean(1)) > half).mean() == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.parametrize(("seeds", "power"), [(3, 0.69), (10, 0.76)])
+def test_beside_a_printed_deviation_it_is_found_in_about_three_of_four(seeds, power):
+    """Each experiment has its own spreads on both sides, and so its own limit."""
+    rng, draws = np.random.default_rng(0), 20000
+    gap = float(Comparison(0.0, 1.0, seeds, 0.0, 1.0, 2.0).detectable)
+    ours, theirs = rng.normal(gap, 1, (draws, seeds)), rng.normal(0, 1, (draws, PRINTED_SEEDS))
+    found = stats.ttest_ind(ours, theirs, axis=1, equal_var=False).pvalue < 0.05
+    assert found.mean() == pytest.approx(power, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("mean", "std", "printed", "printed_std", "outcome", "decides"),
     [

@@ -251,7 +251,7 @@ def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
         # (4.303 + 1.061) * 4 * sqrt(4/3) = 24.8
         assert (wide.verdict, wide.reason) == (
             "inconclusive",
-            "a difference of 25 would be found in four of five tries; "
+            "a difference of 25 would be found in about three of four tries; "
             f"with this mean and spread {seeds} seeds would decide",
         )
     narrow = verdicts(spec, "paper", {"A": [0.595, 0.60, 0.612]})["A"]
