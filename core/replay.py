@@ -4,7 +4,7 @@ A step on a batch of a small network is some two hundred operations, each of whi
 start from Python than to compute. A CUDA graph holds all of them: it is recorded once and then
 started as one, with other images in the same places. What a step does must not depend on anything
 that Python decides anew: it may differ in the batch and in what the GPU draws or counts by itself,
-no more. `tests/test_replay.py` asks that of every algorithm; the two of which it does not hold say so.
+no more. `tests/test_replay.py` asks that of every algorithm and lists those of which it does not hold.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The loop of stochastic gradient descent on labelled images: clients train with it on their data,
-a server on what it received. What learns from a teacher or beside a rival has a loop of its own.
+a server on what it received.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from core.progress import counted
 from core.replay import Steps
@@ -17,6 +18,11 @@ from core.rng import Rng
 
 #: from a model, a batch of images (N, C, H, W) and their labels (N,) to the loss that is minimised
 Objective = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of logits (N, C) and labels (N,), in float32."""
+    return F.cross_entropy(outputs.float(), labels)
 
 
 def cosine(first: float, last: float, done: float, of: float = 1.0) -> float:

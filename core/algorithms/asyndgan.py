@@ -23,8 +23,9 @@ as many parts as the run has rounds; a step draws the same numbers in whichever 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import attrs
 import torch
@@ -88,19 +89,26 @@ def _root(seed: int) -> Rng:
     return Rng(seed, ("asyndgan",))
 
 
-# To build a network takes up to a fifth of a step: these two stay for the steps to come. All that the
-# first one holds is overwritten before it is used, and nothing changes the second.
-@functools.lru_cache(maxsize=1)
-def _judge(task: Task, **form: int) -> DensePatchDiscriminator:
+# To build a network takes up to a fifth of a step: these stay for the steps to come, as long as their
+# task does. All that a judge holds is overwritten before it is used, and nothing changes what perceives.
+_BUILT: WeakKeyDictionary[Task, dict[Hashable, Any]] = WeakKeyDictionary()
+
+
+def _judge(task: Task, width: int, layers: int) -> DensePatchDiscriminator:
     """The discriminator that takes each client's weights in turn."""
-    return conditional.judge(task, Rng(0), **form)
+    built = _BUILT.setdefault(task, {})
+    if (width, layers) not in built:
+        built[width, layers] = conditional.judge(task, Rng(0), width=width, layers=layers)
+    return cast("DensePatchDiscriminator", built[width, layers])
 
 
-@functools.lru_cache(maxsize=1)
 def _perception(task: Task, seed: int) -> nn.Module:
     """What perceives, the same at every client."""
-    model = task.new_model(_root(seed).at("perception"))
-    return model.eval().requires_grad_(False)
+    built = _BUILT.setdefault(task, {})
+    if seed not in built:
+        model = task.new_model(_root(seed).at("perception"))
+        built[seed] = model.eval().requires_grad_(False)
+    return cast("nn.Module", built[seed])
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:

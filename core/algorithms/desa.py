@@ -63,11 +63,11 @@ from core.federation import (
     Task,
     learn,
 )
-from core.federation.local_training import Objective
 from core.federation.tensors import put, take
 from core.models import Classifier
 from core.progress import counted
 from core.rng import Rng
+from core.training import Objective
 
 
 @attrs.frozen(kw_only=True)

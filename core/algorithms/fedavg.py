@@ -32,12 +32,12 @@ from core.federation import (
     through,
 )
 from core.federation.abreast import Learner, abreast, learn_abreast
-from core.federation.local_training import LocalLoss, Objective
+from core.federation.local_training import LocalLoss
 from core.federation.schedule import TESTERS, Schedule
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
 from core.server import Aggregation, combined
-from core.training import in_order
+from core.training import Objective, in_order
 
 ORDERS = ("random", "stored", "by_class")
 #: a client's memory of how many batches it has taken

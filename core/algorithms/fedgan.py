@@ -43,12 +43,11 @@ from core.algorithms import fedavg
 from core.checks import beta_1, number, whole
 from core.families import generative
 from core.federation import Client, Field, Message, State, Task, learn, network_form, pack
-from core.federation.local_training import batches
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
 from core.progress import counted
 from core.rng import Rng
-from core.training import adam
+from core.training import adam, batches
 
 #: images that are drawn at once; batch normalisation sees these alone, so those of a short last part
 #: come out a little otherwise

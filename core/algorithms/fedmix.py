@@ -31,11 +31,11 @@ from torch.nn import functional as F
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Field, Ledger, Message, State, Task
-from core.federation.local_training import Objective
 from core.federation.tensors import put, put_each, take, take_each
 from core.models.batchnorm import quicken
 from core.models.slopes import along
 from core.rng import Rng
+from core.training import Objective
 
 #: what an average has
 PARTS = ("images", "labels")

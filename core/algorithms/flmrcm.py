@@ -43,11 +43,10 @@ from core.federation import (
     pack,
     train,
 )
-from core.federation.local_training import Objective
 from core.federation.tensors import pack_optimiser, take, unpack, unpack_optimiser
 from core.models import UNet, fresh
 from core.rng import Rng
-from core.training import adam, take_step
+from core.training import Objective, adam, take_step
 
 
 @attrs.frozen(kw_only=True)

@@ -31,11 +31,11 @@ from core import models
 from core.algorithms import fedavg
 from core.checks import number, whole
 from core.federation import Client, Message, State, Task, learn, pack
-from core.federation.local_training import Objective
 from core.federation.tensors import put, take, unpack
 from core.models import Classifier, at_once
 from core.models.tensors import at_least_float32
 from core.rng import Rng
+from core.training import Objective
 
 #: from a batch's images (N, C, H, W) and their places at the client (N,) to z_glob and z_prev (N, D)
 Frozen = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]

@@ -23,9 +23,9 @@ from core.algorithms import fedavg
 from core.checks import number
 from core.errors import InputError
 from core.federation import EVERY_TASK, Client, Field, Message, State, Task
-from core.federation.local_training import Objective
 from core.federation.tensors import in_a_row, put, take, weights
 from core.rng import Rng
+from core.training import Objective
 
 
 @attrs.frozen(kw_only=True)

@@ -67,7 +67,7 @@ def as_labels(
     with `classes` given, not below it.
     """
     array = np.asarray(array)
-    if array.ndim == 2 and array.shape[1] > 1:
+    if array.ndim == 2 and array.shape[1] != 1:
         raise InputError(
             f"{source} holds {array.shape[1]} labels per image; only one class per image is supported"
         )

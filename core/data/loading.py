@@ -145,7 +145,7 @@ def _advice(source: Source, size: int) -> str:
     return ("to have it, " if source.by_hand else "get it with: ") + source.how_to_get(size)
 
 
-def get(name: str, root: str | Path | None = None, size: int | None = None) -> Path:
+def get(name: str, root: str | Path | None = None) -> Path:
     """Download a data set into the data folder, through medmnist or torchvision, and return that
     folder.
 
@@ -153,7 +153,7 @@ def get(name: str, root: str | Path | None = None, size: int | None = None) -> P
     download fails.
     """
     folder = data_root(root)
-    known = _resolve(name, size)
+    known = _resolve(name, None)
     if known is None:
         raise unknown("data set", name, SOURCES)
     source, pixels = known

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from core.data.dense import Picture, nuclei
 from core.data.pictures import FORMATS, decoded
 from core.errors import InputError, brief
 from core.files import read_bounded, read_json
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ORGANS = ("breast", "liver", "kidney", "prostate")
 SIZES = (256, 64)
@@ -38,8 +43,19 @@ HOW = (
 
 
 def read_picture(path: Path) -> np.ndarray:
-    """An image file as an array. Raises InputError, naming it, where it cannot be read."""
-    found = decoded(path, np.array, (*FORMATS, "TIFF", "WEBP"))
+    """An image file as an array, (H, W) or (H, W, 3). Raises InputError, naming it, where it cannot be
+    read.
+    """
+    return _read(path, lambda image: image.convert("RGB") if image.mode == "P" else image)
+
+
+def read_mask(path: Path) -> np.ndarray:
+    """The same of a mask, whose numbers are kept as they are, also those of a palette."""
+    return _read(path, lambda image: image)
+
+
+def _read(path: Path, seen_as: Callable[[Image], Image]) -> np.ndarray:
+    found = decoded(path, lambda image: np.array(seen_as(image)), (*FORMATS, "TIFF", "WEBP"))
     return found[..., :3] if found.ndim == 3 and found.shape[2] == 4 else found
 
 
@@ -138,7 +154,7 @@ def _packed(folder: Path) -> dict[str, list[Picture]]:
                 f"{folder} has {len(images)} images and {mask.exists():d} masks of {id_}"
             )
         split.append(
-            Picture(read_picture(images[0]), _whole(read_picture(mask)), organ, images[0].name)
+            Picture(read_picture(images[0]), _whole(read_mask(mask)), organ, images[0].name)
         )
     return found
 

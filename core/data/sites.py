@@ -24,9 +24,6 @@ from core.data.mri import MASKS
 from core.data.npz import open_npz
 from core.errors import InputError
 
-#: what is known of a pixel: of nuclei, of tumours, of images
-ANSWERS = ("instances", "masks", "targets")
-
 
 @attrs.frozen
 class Sites:
@@ -34,7 +31,7 @@ class Sites:
 
     name: str
     sites: tuple[str, ...]
-    #: one of `ANSWERS`
+    #: what is known of a pixel: "instances" of nuclei, "masks" of tumours, "targets" of images
     answer: str
     classes: tuple[str, ...]
     sizes: tuple[int, ...]

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from core.data.dense import Picture, checked, paired
-from core.data.monuseg import OFFICIAL, from_polygons, read_picture
+from core.data.monuseg import OFFICIAL, from_polygons, read_mask, read_picture
 from core.errors import InputError
 from core.files import read_bounded
 
@@ -83,7 +83,7 @@ def tnbc(folder: Path, site: int, patients: Sequence[int]) -> list[Picture]:
         slide, truth = (folder / f"{kind}_{number:02d}" for kind in ("Slide", "GT"))
         images = _some(sorted(slide.glob("*.png")), slide, "image")
         for path, mask in paired(images, sorted(truth.glob("*.png")), slide):
-            found.append(_picture(path, numbered(read_picture(mask)), site))
+            found.append(_picture(path, numbered(read_mask(mask)), site))
     return found
 
 
@@ -102,7 +102,7 @@ def bowl(folder: Path, site: int) -> list[Picture]:
         instances = np.zeros(image.shape[:2], np.int32)
         masks = sorted((path.parents[1] / "masks").glob("*.png"))
         for label, mask in enumerate(_some(masks, path.parents[1], "mask"), 1):
-            nucleus = _flat(read_picture(mask))
+            nucleus = _flat(read_mask(mask))
             if nucleus.shape != instances.shape:
                 raise InputError(f"{mask} has another size than its image")
             instances[nucleus > 0] = label

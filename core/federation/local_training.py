@@ -21,9 +21,7 @@ from core.training import Objective, batches
 __all__ = [
     "LocalLoss",
     "LocalTraining",
-    "Objective",
     "SupervisedTraining",
-    "batches",
     "supervised",
     "through",
     "train",

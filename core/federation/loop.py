@@ -33,6 +33,7 @@ class RoundResult:
     up: int
     down: int
     seconds: dict[str, float]
+    #: after this round; of earlier rounds that come from a checkpoint, after the last one in it
     state: State
     ledger: Ledger
     #: reasons by client, of the uploads that were refused

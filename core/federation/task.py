@@ -9,15 +9,16 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from core import metrics, models
 from core.data import Dataset, Split
+from core.errors import InputError
 from core.federation.fields import Field, as_announced
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
 from core.models import Classifier
 from core.rng import Rng
+from core.training import cross_entropy
 
 
 class OwnTest(nn.Module):
@@ -112,8 +113,8 @@ class Task:
         return outputs
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of logits (N, C) and labels (N,), in float32."""
-        return F.cross_entropy(outputs.float(), labels)
+        """`core.training.cross_entropy` of logits (N, C) and labels (N,)."""
+        return cross_entropy(outputs, labels)
 
     @torch.no_grad()
     def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
@@ -142,7 +143,8 @@ class Task:
         """The metrics of a classification over all images that clients test.
 
         The images of a class are dealt out to the clients in turn; a client tests those of its own
-        classes, and the others of its images are tested by nobody.
+        classes, and the others of its images are tested by nobody. Raises InputError where none is
+        tested.
         """
         turn = turns(data.labels, len(tests))
         own = [(one, (turn == k) & one.classes.cpu()[data.labels]) for k, one in enumerate(tests)]
@@ -151,6 +153,8 @@ class Task:
             for model, part in own
             if part.any()
         ]
+        if not outputs:
+            raise InputError("no client has a class of the images that clients are to test")
         return metrics.classification(
             torch.cat(outputs), torch.cat([data.labels[part] for _, part in own])
         )

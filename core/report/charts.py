@@ -238,7 +238,7 @@ def heat_map(
     whole = np.flatnonzero(~np.isnan(table).any(1))
     largest = table[whole].argmax(1) == whole
     figure.set_label(
-        f"{title + '. ' if title else ''}Table of {len(classes)} by {len(classes)} classes as colours; "
+        f"{style.topic(title)}Table of {len(classes)} by {len(classes)} classes as colours; "
         f"values from {np.nanmin(table):.2f} to {np.nanmax(table):.2f}. The largest value stands on the "
         f"diagonal in {int(largest.sum())} of {len(whole)} rows.{frames}"
     )
@@ -294,7 +294,7 @@ def partition_plot(
         )
     held, sizes = (counts > 0).sum(axis=1), counts.sum(axis=1)
     figure.set_label(
-        f"{title + '. ' if title else ''}Samples of each class on each of {len(parts)} clients. A client "
+        f"{style.topic(title)}Samples of each class on each of {len(parts)} clients. A client "
         f"has {sizes.min():,} to {sizes.max():,} samples; of the {len(names)} classes it has at least "
         f"{held.min()} and at most {held.max()}."
     )

@@ -124,8 +124,7 @@ def _grid(
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.set_label(
-        f"{title + '. ' if title else ''}{sum(map(len, rows))} images of {height} by {width} "
-        f"pixels, {words}."
+        f"{style.topic(title)}{sum(map(len, rows))} images of {height} by {width} pixels, {words}."
     )
     return figure
 

@@ -39,9 +39,9 @@ TESTED_AFTER = ("fedensemble",)
 def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
     """For every column and profile of `table_runs`, the learning curves of its rows."""
     for (column, profile), of in runs.groupby(["column", "profile"], sort=False):
-        names = dict(zip(of["id"], of["row"], strict=True))
+        names = of.groupby("id")["row"].agg(" = ".join)  # one run may serve two rows
         yield curves(
-            list(of["record"]),
+            list(of.drop_duplicates("id")["record"]),
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
             title=f"{column}, profile {profile}",
         )

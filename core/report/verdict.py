@@ -314,7 +314,8 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
 
 def _what_would_decide(comparison: Comparison) -> str:
     seeds = comparison.seeds_to_decide()
+    enough = f"{seeds} seeds" if seeds else f"not even {MOST_SEEDS} seeds"
     return (
-        f"a difference of {float(comparison.detectable):.2g} would be found in about three of four tries; with "
-        f"this mean and spread {f'{seeds} seeds' if seeds else f'not even {MOST_SEEDS} seeds'} would decide"
+        f"a difference of {float(comparison.detectable):.2g} would be found in about three of four "
+        f"tries; with this mean and spread {enough} would decide"
     )

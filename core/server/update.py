@@ -13,13 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 import attrs
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from core.checks import number, one_of, whole
 from core.errors import InputError
 from core.rng import Rng
 from core.server.contrastive import Projector, relational_contrastive_loss
-from core.training import scale_rates, sgd, train
+from core.training import cross_entropy, scale_rates, sgd, train
 
 #: a weight of the contrastive term below float32's rounding of the cross-entropy's weight, 1
 NEGLIGIBLE = 2.0**-24
@@ -108,11 +107,6 @@ class _AccumulatingAdam(torch.optim.Adam):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Keep the gradients."""
-
-
-def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of logits (N, C) and labels (N,), in float32."""
-    return F.cross_entropy(outputs.float(), labels)
 
 
 def update_model(

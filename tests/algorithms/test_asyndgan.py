@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import attrs
 import pytest
@@ -11,7 +13,7 @@ from torch.nn.functional import softplus
 
 from core.algorithms.asyndgan import AsynDGAN, adversarial
 from core.errors import InputError
-from core.experiments import make_clients, rounds
+from core.experiments import make_clients, make_task, rounds
 from core.families import conditional
 from core.federation import Client, Ledger, Message
 from core.federation.tensors import unpack
@@ -236,6 +238,16 @@ def test_rounds_only_cut_the_steps(task):
     assert one.ledger.total("up") == three.ledger.total("up")
     images = 3 * 4 * 2 * 3 * 32 * 32 * 4
     assert one.ledger.total("up")["gradients"] == one.ledger.total("down")["images"] == images
+
+
+def test_what_is_built_for_a_run_goes_with_it():
+    """What stays between the steps holds neither task nor data set once the run is over."""
+    own = make_task(TINY)
+    list(rounds(TINY, task=own))
+    kept = weakref.ref(own)
+    del own
+    gc.collect()
+    assert kept() is None
 
 
 def test_it_learns_nothing_but_masks(task):

@@ -100,6 +100,7 @@ NPZ_FAULTS = {
     "train_labels holds 11 values for 12 images": {"train_labels": np.zeros(11, dtype=int)},
     "train_labels holds the negative number -1": {"train_labels": np.full(12, -1)},
     "train_labels holds 14 labels per image": {"train_labels": np.zeros((12, 14), dtype=int)},
+    "train_labels holds 0 labels per image": {"train_labels": np.zeros((12, 0), dtype=int)},
     "labels go up to 255 although": {"test_labels": np.full(6, 255)},
     "test_labels holds class 2, but the classes are numbered 0 to 1": {
         "classes": np.array(["a", "b"]),

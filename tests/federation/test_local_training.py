@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from core.data.crops import PADDING, crop_and_flip
 from core.errors import InputError
-from core.federation.local_training import LocalTraining, batches, train
+from core.federation.local_training import LocalTraining, train
 from core.rng import Rng
-from core.training import sgd
+from core.training import batches, sgd
 
 CPU = torch.device("cpu")
 

@@ -69,6 +69,13 @@ def test_a_client_tests_its_turn_of_its_classes(task):
     assert found["balanced_accuracy"] == pytest.approx((2 / 4 + 0 / 2) / 2)
 
 
+def test_where_no_client_has_a_tested_class_nothing_is_measured(task):
+    image = Split(task.dataset.test.images[:1], torch.tensor([7]))
+    held = torch.zeros(10, dtype=torch.bool)
+    with pytest.raises(InputError, match="no client has a class"):
+        task.measure_own([OwnTest(Says(1), held), OwnTest(Says(0), held)], image)
+
+
 @pytest.fixture(scope="module")
 def watched(task):
     """Each round's result, and what clients sent in it, by method."""

@@ -431,6 +431,17 @@ def test_curves_of_a_column_bear_the_names_of_its_rows():
     assert figure.get_label().startswith(f"{column}, profile laptop. ")
 
 
+def test_a_run_that_serves_two_rows_has_one_curve_with_both_names():
+    pytest.importorskip("matplotlib")
+    cells = {c.row: c for c in TableSpec.find("fedvck", "medical").cells("laptop")[:4]}
+    known = {run.id: record(run) for cell in cells.values() for run in cell.experiments}
+    found = table_runs("fedvck", "medical", ["laptop"], known)
+    found = found[found["row"].str.startswith("FedAvg")]
+    column = found["column"].iloc[0]
+    (figure,) = column_curves(found[found["column"] == column])
+    assert "FedAvg = FedAvg, ten batches a round ends at 50.0" in figure.get_label()
+
+
 def test_bytes_are_those_of_the_ledger():
     (run, *_) = TableSpec.find("fedvck", "3").cells("laptop")[0].experiments
     sent = {"up": {"images": 10, "labels": 3}, "down": {"parameters": 8}}
