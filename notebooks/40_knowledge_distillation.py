@@ -312,7 +312,7 @@ Markdown(
 # -(q * q_hat.log()).sum() - distillation.entropy(q_hat)
 # ```
 #
-# The teacher is sure, the student nearly so: $-\log 0.7 = 0.36$ is less than $H(\hat q) = 0.61$. The gradient is
+# The teacher is sure, the student is not: $-\log 0.7 = 0.36$ is less than $H(\hat q) = 0.61$. The gradient is
 # another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. As printed, the student would also be
 # rewarded for uncertain answers.
 # ````

@@ -261,8 +261,8 @@ show(
 
 # %% [markdown]
 # Where each client is drawn by a coin of its own, whoever sees only the sum does not know whose data were used, and each
-# release costs less (neighbours are then data sets of which one lacks the client). A server to which clients send
-# one by one, as here, sees who takes part and gains nothing from it:
+# release costs less (neighbours are then data sets of which one lacks the client). Here clients send one by one: the
+# server sees who takes part, so the draw protects nobody against it. Against somebody who sees only sums it would give:
 
 # %% tags=["hide-input"]
 pd.Series(

@@ -218,7 +218,7 @@ toys = pd.DataFrame(
     [
         {"alpha": a, "label": name, "accuracy": value}
         for a in (0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
-        for draw in range(8)
+        for draw in range(40 if a < 0.1 else 8)
         for name, value in toy(a, draw).items()
     ]
 )

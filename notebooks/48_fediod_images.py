@@ -233,12 +233,18 @@ Markdown(
     f"{middle['generator, trained']:.2f}, an untrained one "
     f"{middle['generator, untrained']:.2f} and noise "
     f"{middle['uniform noise']:.2f}."
+    + (
+        " Noise is nearer than the trained generator: so this distance ranks "
+        "noise as less private, though noise knows nothing."
+        if middle["uniform noise"] < middle["generator, trained"]
+        else ""
+    )
 )
 
 # %% [markdown]
 # These are the controls that Figure 4 lacks. An untrained generator knows no client and cannot leak, and neither can
-# noise; test images played no part. Compare their distances with that of the trained generator: a distance says how
-# *like* the data the images are, and for distillation they should be alike.
+# noise; test images played no part. A distance says how *like* the data the images are, and for distillation they
+# should be alike.
 #
 # ### The attack
 #

@@ -278,15 +278,14 @@ Markdown(
 )
 
 # %% [markdown]
-# On MNIST, with ten times the rates and teachers of 100 steps, the students of two seeds have nearly all that their
-# ensembles have; at the script's own rates these two have about as much. With one of these seeds such an ensemble is
-# not far above a guess, and no student can make up for this. Teachers that learned for longer have larger logits. In as
+# On MNIST, with teachers of 100 steps, students come near their ensembles, at ten times the script's rates and at its
+# own. Where an ensemble is not far above a guess, as in one seed, no student can make up for this. Teachers that learned for longer have larger logits. In as
 # many steps the student comes nearer to them with the larger rates, but not all the way; few seeds are measured.
 #
 # ## More steps of stage two
 #
-# So the second budget counts, too. On MNIST, with teachers of 1,000 steps: does a student learn what is missing in
-# 6,000 or 24,000 steps, and does FedIOD as printed learn then?
+# Does the second budget count, too? On MNIST, with teachers of 1,000 steps: does a student learn what is missing in
+# 6,000 or 24,000 steps, and does FedIOD as printed learn then? Most of it is not measured yet:
 
 # %% tags=["hide-input"]
 table("fediod", "steps", best)

@@ -133,7 +133,7 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 # ## Speed
 #
 # `times`: how many times as fast as what stands in `beside`, in pairs in one process (`python -m core bench`); *plain*
-# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, that was faster. And the
+# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, what stands in `beside` was faster. And the
 # share of what a large matrix product reaches on the same machine. A bench has the vectors of its processor and the
 # precision in its name: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
 # The share is of the ceiling in that precision; the last column has both ceilings, in GFLOP/s. A 3x3 convolution of

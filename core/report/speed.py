@@ -11,6 +11,7 @@ import pandas as pd
 
 from core.experiments.bench import BENCH, ceilings_in_words
 from core.report.intervals import interval
+from core.report.learning_curves import method_name
 from core.report.verdict import MARGINS, mean_and_std
 
 #: how the names of records begin that compare accuracies, not speed: see `precisions`
@@ -27,7 +28,8 @@ def precisions(folder: Path = BENCH) -> pd.DataFrame:
     rows, paths = {}, sorted(folder.glob(f"{PRECISION}*.json"))
     for path in paths:
         found = json.loads(path.read_text(encoding="utf-8"))
-        for name, one in found["contestants"].items():
+        for algorithm, one in found["contestants"].items():
+            name = method_name(algorithm)
             plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
             means = statistics.fmean(plain), statistics.fmean(fast)
             gap = interval(np.subtract(fast, plain))
@@ -56,7 +58,8 @@ def precision_in_words(folder: Path = BENCH) -> str:
             if lesser
             else ""
         )
-        + f"With {(~same & ~apart).sum()} others the seeds lie too far apart to say more."
+        + f"With {(rest := (~same & ~apart).sum())} other{'s' * (rest != 1)} the seeds lie too far "
+        "apart to say more."
     )
 
 

@@ -308,7 +308,8 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judge
         held,
         verdict="direction disagrees" if 2 * against > total else verdict,
         pairs=pairs,
-        reason=f"of {total} pairs of rows {agree} are ordered as printed, {against} the other way round",
+        reason=f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as printed, "
+        f"{against} the other way round",
     )
 
 

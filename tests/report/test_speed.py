@@ -92,6 +92,6 @@ def test_precisions_in_words(tmp_path):
     }
     (tmp_path / "precision-avx512.json").write_text(json.dumps({"contestants": contestants}))
     text = precision_in_words(tmp_path)
-    assert "Of 4 methods the interval of 2 lies" in text and "With 1 others" in text
-    assert "more than 2 points, with 0 outside: moon. " in text
-    assert "less, with 0 outside: dm; of so many intervals 0 would" in text
+    assert "Of 4 methods the interval of 2 lies" in text and "With 1 other the seeds" in text
+    assert "more than 2 points, with 0 outside: MOON. " in text
+    assert "less, with 0 outside: DM; of so many intervals 0 would" in text
