@@ -242,15 +242,15 @@ pd.DataFrame(gone, index=["mean distance from the received model"]).rename_axis(
 ).round(3)
 
 # %% [markdown]
-# **SCAFFOLD** {cite:p}`scaffold` estimates the drift and takes it out. Every client keeps a *control variate* $c_k$,
-# its mean gradient of the last time, the server keeps $c$, the mean over all clients, and every local step with the
-# gradient $g_k$ of a batch is corrected by the difference (the paper writes $y_i$ for $w^k$ and $c_i$ for $c_k$):
+# **SCAFFOLD** {cite:p}`scaffold` estimates the drift and takes it out. Every client keeps a *control variate* $u_k$,
+# its mean gradient of the last time, the server keeps $u$, the mean over all clients, and every local step with the
+# gradient $g_k$ of a batch is corrected by the difference (the paper writes $y_i$ for $w^k$, $c_i$ for $u_k$ and $c$ for $u$):
 #
 # $$
-# w^k \leftarrow w^k - \eta \, (g_k(w^k) - c_k + c).
+# w^k \leftarrow w^k - \eta \, (g_k(w^k) - u_k + u).
 # $$ (eq:fl-scaffold)
 #
-# The server sends $c$ beside the model, a client sends back the change of its $c_k$, so a round costs twice as much. As
+# The server sends $u$ beside the model, a client sends back the change of its $u_k$, so a round costs twice as much. As
 # in the paper the server counts every client once, whatever $n_k$ is; the other methods on this page average as in
 # {eq}`eq:fl-average`. The correction is the gradient of a linear term, so it is one more objective:
 

@@ -305,8 +305,9 @@ Markdown(
 # learned(task, pictures, targets, 40, rng)
 # ```
 #
-# The Gaussian kernel also compares the spread of the features, not only their mean. That need not help: here it teaches
-# less. Its loss has another scale, so try smaller and larger values of `image_lr` before you judge it.
+# The Gaussian kernel also compares the spread of the features, not only their mean. That need not help: at the rate of
+# this page it teaches less. Its loss has another scale: at a rate of 1 it teaches about as much as the linear kernel at
+# its own. Two kernels are compared only when each has a rate of its own.
 # ````
 #
 # ```{exercise} A better start

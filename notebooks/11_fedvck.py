@@ -140,12 +140,19 @@ pd.DataFrame(
 ).T.round(2)
 
 # %% tags=["hide-input"]
-alone, both = (abs(errors[name].skew()) for name in list(ways)[:2])
+alone, both = (errors[name] for name in list(ways)[:2])
+tails = (
+    (one.skew(), one.std(), one.max(), one.mean()) for one in (alone, both)
+)
+words = ("skewness", "deviation", "largest error", "mean")
 Markdown(
-    f"With λ = {a:g} the skewness of a single model is {alone:.2f} in "
-    "size, that of the "
-    f"blend {both:.2f}: blending makes the errors "
-    f"{'less' if both < alone else 'more'} skewed in this run."
+    f"With λ = {a:g} blending moves "
+    + ", ".join(
+        f"the {word} from {before:.2f} to {after:.2f}"
+        for word, before, after in zip(words, *tails, strict=True)
+    )
+    + ". A model that is very wrong on some images has a tail to the right, a "
+    "large skewness and a large largest error."
 )
 
 # %% [markdown]

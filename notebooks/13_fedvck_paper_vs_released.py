@@ -70,18 +70,24 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 # stops with an error on clients without any class.
 #
 # The authors' program was run beside ours, from one network, on the same images and with the same draws. A client's
-# condensed images, its probabilities and its prototypes agree to rounding. On the server two things had been missed,
-# and both concern the augmentation. It is drawn without the seed that would make it siamese (one draw for all images of
+# condensed images, its probabilities and its prototypes agree to rounding.
+#
+# On the server two things had been missed, and both concern the augmentation. It is drawn without the seed that would make it siamese (one draw for all images of
 # a batch), so that every image has parameters of its own (`server_draws`); and the plain images pass through the
-# network in the first round too, where no contrastive term needs them (`plain_pass`). With both the server's weights
-# agree to rounding too, up to its last pass: the authors' loop makes 1,001, and for the last one their schedule lowers
-# the rate a second time. Seven small differences have no switch: this pass, one iteration of condensation more, a
-# variance divided by $n - 1$, that in the first round the clients blend their own network with the server's, that the
-# model of the round before keeps the statistics that condensation left, that the weight of the contrast falls a pass
-# later, and that a last batch of one image has no contrast. Batch
-# norm's running statistics, with which the model is tested, are an average over the last ten or so passes: when one
-# shift of brightness holds for a whole batch, they move with it. The row "as released, first reading" is without the
-# two.
+# network in the first round too, where no contrastive term needs them (`plain_pass`). The row "as released, first
+# reading" is without these two. With both the server's weights agree to rounding too, up to its last pass. Batch norm's
+# running statistics, with which the model is tested, are an average over the last ten or so passes: when one shift of
+# brightness holds for a whole batch, they move with it.
+#
+# Seven small differences have no switch:
+#
+# - the authors' loop makes 1,001 passes, and for the last one their schedule lowers the rate a second time;
+# - one iteration of condensation more;
+# - a variance divided by $n - 1$;
+# - in the first round the clients blend their own network with the server's;
+# - the model of the round before keeps the statistics that condensation left;
+# - the weight of the contrast falls a pass later;
+# - a last batch of one image has no contrast.
 #
 # ## Measured on CIFAR-10
 #
@@ -149,7 +155,8 @@ Markdown(
 # ## Measured in a quick run
 #
 # The same switches on digits, in a run so small that its numbers only show *that* a switch matters. The column
-# "changed" is how many of the test images are classified differently from the run as printed.
+# "changed" is how many of the test images are classified differently from the run as printed (of sliding batches: from
+# the run with fresh ones).
 
 
 # %%

@@ -138,8 +138,8 @@ found = {
 # ### One image at a time
 #
 # Some targets of one client of FedAvg, from the one at which shadow models trained with it and without it differ most
-# to the one at which they differ least. For some images they are clouds of their own, and the attacked model's mark
-# belongs to one or the other; for the rest there is nothing to see.
+# to the one at which they differ least. Where they are clouds of their own, the attacked model's mark should
+# belong to the right one; where they overlap there is nothing to see. So few images and epochs give away little.
 
 # %% tags=["hide-input"]
 show(clouds_chart(found["FedAvg"].clients[0].evidence))

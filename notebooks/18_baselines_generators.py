@@ -80,12 +80,12 @@ pd.DataFrame(accuracy).round(1)
 # %% [markdown]
 # ## FedGen: generated features
 #
-# The server cannot see data, but it has the last layers $g_k$ of all clients. It trains a generator $G(y, \epsilon)$
-# of *features* that they together take for class $y$,
+# The server cannot see data, but it has the last layers $g_k$ of all clients. It trains a generator $G(y, \xi)$
+# of *features* $z$, with noise $\xi$ drawn anew for each, that they together take for class $y$,
 #
 # $$
-# \min_G \; \mathbb{E}_{y, \epsilon} \; \ell\Bigl(\sigma\Bigl(\sum_k \omega_{k,y} \, g_k(z)\Bigr), y\Bigr) , \qquad
-# z = G(y, \epsilon) ,
+# \min_G \; \mathbb{E}_{y, \xi} \; \ell\Bigl(\sigma\Bigl(\sum_k \omega_{k,y} \, g_k(z)\Bigr), y\Bigr) , \qquad
+# z = G(y, \xi) ,
 # $$ (eq:base-fedgen)
 #
 # with the softmax $\sigma$ and weights $\omega_{k,y}$ of the clients, and sends it out. Clients train their own last
@@ -163,8 +163,8 @@ show(
 #
 # $$
 # \begin{aligned}
-# L_D &= -\,\mathbb{E} \log D(x \mid y) - \mathbb{E} \log\bigl(1 - D(G(z, y) \mid y)\bigr), \\
-# L_G &= -\,\mathbb{E} \log D(G(z, y) \mid y).
+# L_D &= -\,\mathbb{E} \log D(x \mid y) - \mathbb{E} \log\bigl(1 - D(G(\xi, y) \mid y)\bigr), \\
+# L_G &= -\,\mathbb{E} \log D(G(\xi, y) \mid y).
 # \end{aligned}
 # $$ (eq:base-gan)
 #

@@ -175,4 +175,5 @@ def _describe(frame: pd.DataFrame, names: Sequence[str], metric: str, x: str, ti
     """The figure in words: what is drawn, and where each series ends."""
     ends = "; ".join(f"{name} ends at {_last(frame, name).mean():.1f}" for name in names)
     unit = " in percent" if metric.startswith(SHARES) else ""
-    return f"{style.topic(title)}{metric.replace('_', ' ')}{unit} against {AXES[x]}, mean over seeds: {ends}."
+    means = ", mean over seeds" if frame.groupby("label")["seed"].nunique().max() > 1 else ""
+    return f"{style.topic(title)}{metric.replace('_', ' ')}{unit} against {AXES[x]}{means}: {ends}."

@@ -58,7 +58,7 @@ def precision_in_words(folder: Path = BENCH) -> str:
             if lesser
             else ""
         )
-        + f"With {(rest := (~same & ~apart).sum())} other{'s' * (rest != 1)} the seeds lie too far "
+        + f"With {(rest := int((~same & ~apart).sum()))} other{'s' * (rest != 1)} the seeds lie too far "
         "apart to say more."
     )
 
