@@ -7,7 +7,6 @@ import json
 import math
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tokenize import TokenError
@@ -104,12 +103,13 @@ def make_folder(path: Path, name: str) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` make a file beside `path` and move it to its place: after a kill at any moment,
-    and of several writers at once, one file is there, whole.
+    """Have `write` make a file beside `path` and move it to its place: after a kill at any moment
+    the old or the new file is there, whole. One writer at a time: the file beside it has one name, so
+    that a killed writer's is written over.
 
     Raises FileError where it cannot be written; what was there stays.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    part = path.with_name(f".{path.name}.part")
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "a folder of that name is in the way")

@@ -11,7 +11,7 @@ stand-in), with at least three seeds the mean is compared with print, with inter
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
 
-With fewer seeds a value is **pending**.
+With fewer seeds a value is **pending** there.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
@@ -55,7 +55,7 @@ MEANINGS = {
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
     "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
     "not compared": "nothing is printed, the table describes only, or no other row can be compared",
-    "pending": f"not run yet, or with fewer than {SEEDS} seeds",
+    "pending": f"not run yet, or, where it is compared with print, with fewer than {SEEDS} seeds",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
 VERDICTS = tuple(MEANINGS)

@@ -28,7 +28,7 @@ def test_what_a_round_gave_stays_beside_them(at_once, capsys):
         one.tell(STAGES[1:2])
         one.tell(STAGES)
     said = capsys.readouterr().err
-    assert "1/4" in said and "accuracy=50.0%, up=1.0MB, down=2.0MB, now=clients 3/10" in said
+    assert "1/4" in said and "now=clients 3/10, training 20/80, accuracy=50.0%, up=1.0MB" in said
     assert "parts" not in said
 
 
@@ -37,6 +37,18 @@ def test_a_round_from_a_checkpoint_says_nothing_about_the_time_left(capsys):
         one.show(attrs.evolve(RESULT, followed=True))
     said = capsys.readouterr().err
     assert "1/4" in said and "<?" in said.split("\r")[-1]
+
+
+def test_the_rate_of_a_resumed_run_is_that_of_the_rounds_to_come(capsys, monkeypatch):
+    """Two rounds from a checkpoint are there at once; the third takes two seconds."""
+    with bar.Bar("moon, seed 0", 4, True) as one:
+        for number, followed in ((1, True), (2, False)):
+            one.show(attrs.evolve(RESULT, round=number, followed=followed))
+        assert "2/4" in str(one._bar) and "<?" in str(one._bar)
+        start = bar.time.time()
+        monkeypatch.setattr(one._bar, "_time", lambda: start + 2)
+        one.show(attrs.evolve(RESULT, round=3))
+        assert "3/4" in str(one._bar) and "2.0" in str(one._bar)
 
 
 @pytest.mark.parametrize(("terminal", "every"), [(True, 1.0), (False, 30.0)])
