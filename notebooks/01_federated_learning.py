@@ -243,8 +243,8 @@ pd.DataFrame(gone, index=["mean distance from the received model"]).rename_axis(
 
 # %% [markdown]
 # **SCAFFOLD** {cite:p}`scaffold` estimates the drift and takes it out. Every client keeps a *control variate* $u_k$,
-# its mean gradient of the last time, the server keeps $u$, the mean over all clients, and every local step with the
-# gradient $g_k$ of a batch is corrected by the difference (the paper writes $y_i$ for $w^k$, $c_i$ for $u_k$ and $c$ for $u$):
+# its mean gradient of the last time, the server $u$, their mean, and every local step with the gradient $g_k$ of a batch
+# is corrected by the difference (the paper writes $y_i$ for $w^k$, $c_i$ for $u_k$ and $c$ for $u$):
 #
 # $$
 # w^k \leftarrow w^k - \eta \, (g_k(w^k) - u_k + u).

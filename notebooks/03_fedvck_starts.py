@@ -309,10 +309,10 @@ Markdown(
 #
 # ## Take away
 #
-# - How much is the start? At the paper's network it is worth several points to FedVCK and some twenty to thirty to FedDM.
-#   How much is the method? At equal start FedVCK leads there, from noise by some twenty points (single runs of FedDM, which
-#   starts anew in every round), from real images by a few. After two rounds at the small size FedDM with running
-#   statistics leads from real images. So a lead of seven points says little unless both starts are known.
+# - How much is the start? At the paper's network it is worth several points to FedVCK and some twenty to thirty to
+#   FedDM. How much is the method? At equal start FedVCK leads there, from noise by some twenty points (single runs of
+#   FedDM, which starts anew in every round), from real images by a few. After two rounds at the small size FedDM with
+#   running statistics leads from real images. So a lead of seven points says little unless both starts are known.
 # - After two rounds at a small size the start of the images and the normalisation of the network are together worth more
 #   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
 #   row compares these too.
@@ -360,8 +360,8 @@ Markdown(
 #         print(name, "kept" if kept else "batch's own", (said == y).double().mean())
 # ```
 #
-# On one machine, with one seed: moved 32% with the kept statistics and 40% with those of the batch; not moved 38% with
-# both. So the weights are about as good, and the statistics are what is spoiled.
+# So it was in one run (one seed): the network of the moved images came up to the other with the statistics of the
+# batch, the other stayed as it was. It is the statistics that are spoiled.
 # ````
 #
 # ```{exercise} In between

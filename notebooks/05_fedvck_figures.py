@@ -242,8 +242,9 @@ pd.DataFrame(
 # - Adjacent rounds differ for two reasons: other images are selected, and the model has moved. Only a control tells
 #   them apart.
 # - Figures without numbers cannot be reproduced to the digit, but their claims can be tested. With the seed of this page
-#   the loss of Figure 1a falls far, but in both arms. Bytes grow with $r$; accuracy does so with this seed, but not with
-#   others. Adjacent rounds do not differ more with $P_w$ here (Figures 1b and 3). Runs as small as these decide neither.
+#   the loss of Figure 1a falls far, but in both arms. Bytes grow with $r$; accuracy does so with this seed, which says
+#   little: try others. Adjacent rounds do not differ more with $P_w$ here (Figures 1b and 3). Runs as small as these
+#   decide neither.
 #
 # ## Exercise
 #

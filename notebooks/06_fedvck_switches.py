@@ -42,9 +42,8 @@ task = lesson.task
 # This is how much of these is left:
 
 # %%
-pd.Series({f"iterations: {n}": 100 * 0.9**n for n in (1, 5, 10, 20, 50)}).round(
-    1
-).to_frame("received values (%)")
+left = {f"iterations: {n}": 100 * 0.9**n for n in (1, 5, 10, 20, 50)}
+pd.Series(left).round(1).to_frame("received values (%)")
 
 # %% [markdown]
 # ### Eq. 7 and 8: how far from uniform

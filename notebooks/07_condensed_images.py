@@ -205,13 +205,14 @@ if abs(change) > 2 * error:
     said = "on these images it helps" if change > 0 else "something is lost"
 Markdown(
     f"The wire changes the accuracy by {change:+.1f} points, with a standard "
-    f"error of {error:.1f} over networks: {said}. Another start of the images "
-    "can change the sign, so one start decides nothing."
+    f"error of {error:.1f} over networks: {said}. This is one start of "
+    "the images, and one start decides nothing."
 )
 
 # %% [markdown]
-# In the short federation of [the next page](11_fedvck) the byte costs accuracy. The authors' code keeps 32-bit numbers in memory and does not meet this. [Paper and released
-# code](13_fedvck_paper_vs_released) measures the difference in the federation.
+# The short federation of [the page on the client](11_fedvck) sends 32-bit numbers. The authors' code keeps 32-bit
+# numbers in memory and does not meet this. [Paper and released code](13_fedvck_paper_vs_released) measures the
+# difference in the federation.
 #
 # ## An encoder that knows nothing
 #

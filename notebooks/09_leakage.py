@@ -106,12 +106,19 @@ show(
 # played no part. The targets of the membership attack on [another page](16_fedvck_privacy) are just that: half of them
 # are private, half played no part, balanced class by class.
 
+
 # %% tags=["hide-input"]
-asked = attacks.targets(client, Rng(seed).at("nearest"))
-pixels = asked.images.float() / 255
-private, others = (
-    (pixels[side], asked.labels[side]) for side in (asked.member, ~asked.member)
-)
+def sides(one):
+    """A client's private targets and the others: images in [0, 1], labels."""
+    asked = attacks.targets(one, Rng(seed).at("nearest"))
+    pixels = asked.images.float() / 255
+    return [
+        (pixels[which], asked.labels[which])
+        for which in (asked.member, ~asked.member)
+    ]
+
+
+private, others = sides(client)
 compared = {
     "FedVCK's images": leakage.nearness(knowledge, private, others),
     "GDD-FL's images": leakage.nearness(
@@ -141,40 +148,30 @@ pd.DataFrame({name: one.summary() for name, one in compared.items()}).T.round(3)
 # random, how often would at least this share be nearer to a "private" one?
 
 # %% tags=["hide-input"]
-sides = {True: [], False: []}
+found = {True: [], False: []}
 for name, one in compared.items():
     odds = f"{one.chance:.2f}" if one.chance >= 0.01 else "below 0.01"
-    sides[one.chance < 0.05].append(f"{name} ({odds})")
+    found[one.chance < 0.05].append(f"{name} ({odds})")
 Markdown(
     "Nearer to private images than chance allows, with 0.05 as the limit: "
-    f"{', '.join(sides[True]) or 'none'}. Not so: "
-    f"{', '.join(sides[False]) or 'none'}."
+    f"{', '.join(found[True]) or 'none'}. Not so: "
+    f"{', '.join(found[False]) or 'none'}."
 )
 
 # %% [markdown]
 # That is one client. The same probability for FedVCK's images of each:
 
-
 # %% tags=["hide-input"]
-def by_chance(one):
-    """How often chance does as much for the images of a client."""
-    asked = attacks.targets(one, Rng(seed).at("nearest"))
-    pixels = asked.images.float() / 255
-    ours, others = (
-        (pixels[side], asked.labels[side])
-        for side in (asked.member, ~asked.member)
-    )
-    return leakage.nearness(of_all[one.id], ours, others).chance
-
-
-pd.Series(
-    {f"client {one.id}": by_chance(one) for one in members}, name="by chance"
-).round(3).to_frame()
+chances = {
+    f"client {one.id}": leakage.nearness(of_all[one.id], *sides(one)).chance
+    for one in members
+}
+pd.Series(chances).round(3).to_frame("by chance")
 
 # %% [markdown]
-# Clients differ, and so do seeds. These are images after few moves from noise; after ten times as many more of them fall
-# below the limit. Images that carry the mean of a client's class can be nearer to its images without being copies. So
-# this test neither shows copies nor rules them out.
+# Clients differ, and so do seeds; and these are images after few moves from noise (try `iterations = 200`). Images that
+# carry the mean of a client's class can be nearer to its images without being copies. So this test neither shows copies
+# nor rules them out.
 
 # %% [markdown]
 # ## What a gradient gives away

@@ -306,8 +306,8 @@ Markdown(
 # ```
 #
 # The Gaussian kernel also compares the spread of the features, not only their mean. That need not help: at the rate of
-# this page it teaches less. Its loss has another scale: at a rate of 1 it teaches about as much as the linear kernel at
-# its own. Two kernels are compared only when each has a rate of its own.
+# this page it teaches less. But its loss has another scale. Try a rate of 1: two kernels are compared only when each
+# has a rate of its own.
 # ````
 #
 # ```{exercise} A better start

@@ -72,12 +72,12 @@ switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
 # The authors' program was run beside ours, from one network, on the same images and with the same draws. A client's
 # condensed images, its probabilities and its prototypes agree to rounding.
 #
-# On the server two things had been missed, and both concern the augmentation. It is drawn without the seed that would make it siamese (one draw for all images of
-# a batch), so that every image has parameters of its own (`server_draws`); and the plain images pass through the
-# network in the first round too, where no contrastive term needs them (`plain_pass`). The row "as released, first
-# reading" is without these two. With both the server's weights agree to rounding too, up to its last pass. Batch norm's
-# running statistics, with which the model is tested, are an average over the last ten or so passes: when one shift of
-# brightness holds for a whole batch, they move with it.
+# On the server two things had been missed, and both concern the augmentation. It is drawn without the seed that would
+# make it siamese (one draw for all images of a batch), so that every image has parameters of its own (`server_draws`);
+# and the plain images pass through the network in the first round too, where no contrastive term needs them
+# (`plain_pass`). The row "as released, first reading" is without these two. With both the server's weights agree to
+# rounding too, up to its last pass. Batch norm's running statistics, with which the model is tested, are an average
+# over the last ten or so passes: when one shift of brightness holds for a whole batch, they move with it.
 #
 # Seven small differences have no switch:
 #

@@ -242,9 +242,8 @@ show(
 )
 
 # %% [markdown]
-# The loss asks for a *difference* of two cosines, {eq}`eq:base-moon`. Here it is mostly the cosine with the client's
-# own past that moves: it goes away from there. That with the global model rises a little at a small $\mu$, and not at a
-# large one.
+# The loss asks for a *difference* of two cosines, {eq}`eq:base-moon`. Here mostly that with the client's own past
+# moves, away from it; that with the global model rises a little at a small $\mu$, and not at a large one.
 #
 # In MOON's paper the features pass a projection head of two layers, which belongs to the model and is sent with it, as
 # it is here by default. FedVCK prints for MOON the upload of FedAvg to the last digit, so no head was sent there; with

@@ -72,9 +72,9 @@ pd.DataFrame(summary).T
 # %% [markdown]
 # Half of the pairs would be in the printed order by chance. Where it is far fewer, look at the budget: at `laptop`
 # every method has a small part of its work, and not the same part; images have little time to become good. So a count
-# below a half need not speak against the paper's order. At this budget FedDM, from noise, is behind FedVCK where each batch is
-# normalised by itself; with the running statistics of the received model no difference is sure. At [the paper's own
-# size](57_fedvck_size) FedDM from real images is ahead of FedVCK; from noise, in single runs, far behind.
+# below a half need not speak against the paper's order. At this budget FedDM, from noise, is behind FedVCK where each
+# batch is normalised by itself; with the running statistics of the received model no difference is sure. At [the
+# paper's own size](57_fedvck_size) FedDM from real images is ahead of FedVCK; from noise, in single runs, far behind.
 #
 # ## Accuracy against MB
 #
@@ -324,8 +324,8 @@ pd.DataFrame(
 # Whether a method fits depends on the machine, the batch and the program. So OOM is a fact about a machine, and no
 # result to reproduce.
 #
-# What our runs took at most, where records have it, in GiB. On a GPU this counts tensors. On a CPU it is the peak of the
-# whole process, data set and program included, which may have run other methods before, so equal numbers there say
+# What our runs took at most, where records have it, in GiB. On a GPU this counts tensors. On a CPU it is the peak of
+# the whole process, data set and program included, which may have run other methods before, so equal numbers there say
 # nothing about a method; runs that only count bytes are left out:
 
 # %% tags=["hide-input"]

@@ -60,8 +60,7 @@ classes, test = task.dataset.classes, task.dataset.test
 # ## Figure 3: how many images per class
 #
 # The claim: MNIST is best at 20 per class, CIFAR-10 rises with the number. Here every size has the same iterations on 64
-# images, so an image of a larger set is moved less often. All take one inner step, on CIFAR, too. So far
-# one size is measured on each data set, so the claim is open.
+# images, in one inner step: images of a larger set move less often. One size a set is measured, so the claim is open.
 
 # %% tags=["hide-input"]
 table("fedmk", "figure3", best)
@@ -353,8 +352,7 @@ size.assign(ratio=size["knowledge"] / size["data"]).round(2)
 #
 # ## Take away
 #
-# - In the small run more images did not always bring more (one seed; others give another order): with equally many
-#   iterations each is moved less often. Figure 3 is hardly measured yet.
+# - In the small run more images did not always bring more (one seed); each is moved less often. Figure 3 is still open.
 # - A distance between sets says nothing without a ground distance, a space and a control.
 # - The attack needs a gradient, and knowledge is none: that it fails shows nothing. Test who was in the data.
 #

@@ -188,8 +188,9 @@ pd.DataFrame(rows).T.round(1)
 # ## Take away
 #
 # - The printed saving is worked out for MNIST, with one upload in place of ten. With all ten uploads counted,
-#   FedAvg's 200 rounds cost more than FedMK's ten if a client gets one set of images, and less if it gets all sets. FedAvg
-#   with a rate of its own needs far fewer rounds here; then nothing is saved. On colour images one upload costs as much as many models.
+#   FedAvg's 200 rounds cost more than FedMK's ten if a client gets one set of images, and less if it gets all sets.
+#   FedAvg with a rate of its own needs far fewer rounds here; then nothing is saved. On colour images one upload costs
+#   as much as many models.
 # - The upload grows with pixels and images, this model hardly: say for which network a saving is meant.
 #
 # ```{exercise} Break even

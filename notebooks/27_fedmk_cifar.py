@@ -239,7 +239,7 @@ beside.loc[both.index.str.startswith("real"), "printed"] = "-"
 beside
 
 # %% [markdown]
-# The rates of the rows *tuned* were chosen with the smaller network, and not again. FedGen's is too large for the wider.
+# The rates of the rows *tuned* were chosen with the smaller network alone. FedGen's is too large for the wider one.
 
 # %% tags=["hide-input"]
 others = both.drop(index="FedMK").dropna()

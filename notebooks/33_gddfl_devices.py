@@ -333,7 +333,8 @@ Markdown(
 )
 
 # %% [markdown]
-# How long the images are moved, from where, and how batches are drawn, counts too: [a page](55_gddfl_images) has all three.
+# How long the images are moved, from where, and how batches are drawn, counts too: [a page](55_gddfl_images) has all
+# three.
 #
 # ## Gallery
 #

@@ -316,8 +316,8 @@ pd.DataFrame(
 # ## Take away
 #
 # - In these few steps at one rate students at $\tau = 1$ do better than at $\tau \to \infty$, or as well (one seed).
-#   Later the gradient at $\tau = 1$ would fade, where student and ensemble are sure of the same class; in this short run
-#   that hardly ever happens.
+#   Later the gradient at $\tau = 1$ would fade, where student and ensemble are sure of the same class; in this short
+#   run that hardly ever happens.
 # - Class-wise weights are made for images that the teachers know. Whether generated images are such is what counts.
 # - The input ratio depends on the image only as far as the discriminators are undecided. Eq. 2 decides which way it
 #   points, and the printed way is not that of the mixture rule.

@@ -306,8 +306,8 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # %% [markdown]
 # ## Take away
 #
-# - What each difference is worth is not known yet: few are measured alone, on MNIST, with one seed. Together they matter
-#   there, as the rows of the whole script show.
+# - What each difference is worth is not known yet: few are measured alone, on MNIST, with one seed. Together they
+#   matter there, as the rows of the whole script show.
 # - One of the differences [turns a sign](38_fediod_released_losses): in the script for $\alpha = 1$ the generator is
 #   paid where the teachers agree, in print where they differ.
 # - The released code has no input ratio.

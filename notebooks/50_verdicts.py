@@ -145,8 +145,8 @@ Markdown(
 # %% [markdown]
 # ### FedVCK
 #
-# These verdicts use the rows that the paper has; of FedVCK's accuracies these are runs at a laptop's budget. Runs at the
-# paper's size exist only in readings of ours, which do not count here. They say more: [who leads at the paper's
+# These verdicts use the rows that the paper has; of FedVCK's accuracies these are runs at a laptop's budget. Runs at
+# the paper's size exist only in readings of ours, which do not count here. They say more: [who leads at the paper's
 # size](57_fedvck_size).
 
 # %%

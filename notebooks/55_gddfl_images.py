@@ -7,8 +7,8 @@
 #
 # In the [results](32_gddfl_results) ten condensed images of a class from each client do not beat as many random real
 # ones. Here is what that depends on: the number of moves, the width of the encoder with the size of its batches,
-# what the images start from, and how batches are drawn. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` have the same augmentation here; they
-# differ by the [shift](31_gddfl_shift) and by steps twice as long.
+# what the images start from, and how batches are drawn. GDD-FL {cite:p}`gddfl` and DM {cite:p}`dm` have the same
+# augmentation here; they differ by the [shift](31_gddfl_shift) and by steps twice as long.
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
@@ -132,13 +132,13 @@ for row in scores.index[scores.index.str.contains("^DM|^GDD-FL")]:
     ):
         if row != rival and rival in scores.index:
             gap = (scores.loc[row] - scores.loc[rival]).dropna()
-            gaps[row, name] = f"{gap.mean():+.1f}" if len(gap) else ""
+            gaps[row, name] = f"{gap.mean():+z.1f}" if len(gap) else ""
 beside = pd.Series(gaps, dtype=str).unstack().fillna("")
 beside.reindex(columns=["its plain row", "DM, not moved", "R.S.@40"])
 
 # %% [markdown]
-# Points of AUC above another row, means over seeds: the same method's first row, DM's real images that are not moved, and
-# as many random real images (with the same network of the server).
+# Points of AUC above another row, means over seeds: the same method's first row, DM's real images that are not moved,
+# and as many random real images (with the same network of the server).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers of all starts"}
 table("gddfl", "starts", best)

@@ -60,11 +60,11 @@ def answers(run, here):
 # %% [markdown]
 # ## The rules
 #
-# Let $\Delta_k = w^k - w_t$ be the update of client $k$ ([the first page](01_federated_learning) has the other sign, where
-# the change is taken for a gradient). In place of the mean with the weights $n_k / N$
-# {eq}`eq:fl-average` the server may take, of each number, the median over the clients, or the mean without the largest
-# and the smallest tenth, rounded up {cite:p}`byzantinerobust`. Or it cuts long updates to a length $M$ before it takes
-# the mean {cite:p}`normclipping`, here the median length:
+# Let $\Delta_k = w^k - w_t$ be the update of client $k$ ([the first page](01_federated_learning) has the other sign,
+# where the change is taken for a gradient). In place of the mean with the weights $n_k / N$ {eq}`eq:fl-average` the
+# server may take, of each number, the median over the clients, or the mean without the largest and the smallest tenth,
+# rounded up {cite:p}`byzantinerobust`. Or it cuts long updates to a length $M$ before it takes the mean
+# {cite:p}`normclipping`, here the median length:
 #
 # $$
 # \Delta_k \leftarrow \Delta_k \, \min\bigl(1, M / \lVert \Delta_k \rVert\bigr), \qquad
@@ -214,8 +214,8 @@ costs = pd.DataFrame(costs, pd.Index(list(RULES)[1:], name="aggregation"))
 costs.rename(columns="seed {}".format).assign(mean=costs.mean(axis=1)).round(1)
 
 # %% [markdown]
-# The first two count every client once, which costs most where clients differ; one seed may say otherwise. The setting is `aggregation` of FedAvg and of
-# all methods that average models; the default is the mean, as the papers have it.
+# The first two count every client once, which costs most where clients differ; one seed may say otherwise. The setting
+# is `aggregation` of FedAvg and of all methods that average models; the default is the mean, as the papers have it.
 #
 # ## Take away
 #

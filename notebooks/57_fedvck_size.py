@@ -149,11 +149,11 @@ pd.DataFrame(
 
 # %% [markdown]
 # At 0.05 FedDM's printed value fits neither start: from new noise in every round FedDM [stays far below
-# it](03_fedvck_starts), in single runs, and from real images it is far above. What the paper's FedDM started from is not said.
-# If its row is FedVCK without any of its parts, as [equal numbers suggest](12_fedvck_ablations), it started from noise
-# and, in the released code, went on with its own images. On STL10, below, that falls far short of FedDM's print, while
-# real images come near it. So real images put FedDM ahead here, but this does not show that the printed lead is one of
-# starts.
+# it](03_fedvck_starts), in single runs, and from real images it is far above. What the paper's FedDM started from is
+# not said. If its row is FedVCK without any of its parts, as [equal numbers suggest](12_fedvck_ablations), it started
+# from noise and, in the released code, went on with its own images. On STL10, below, that falls far short of FedDM's
+# print, while real images come near it. So real images put FedDM ahead here, but this does not show that the printed
+# lead is one of starts.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
 table("fedvck", "nearest", size)
@@ -328,8 +328,8 @@ Markdown(
 # %% [markdown]
 # A lead over FedAvg is one over some local training. In print, and in the row *FedAvg*, clients go ten times through
 # their images, here at the default rate; *ten batches a round* takes ten batches of 64, at the rate of 0.003 that was
-# chosen for them on validation data at a laptop's budget. FedVCK as printed minus FedAvg, in points, over the seeds that
-# both have, with a 90% interval:
+# chosen for them on validation data at a laptop's budget. FedVCK as printed minus FedAvg, in points, over the seeds
+# that both have, with a 90% interval:
 
 # %% tags=["hide-input"]
 led = {}

@@ -133,17 +133,17 @@ records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
 # ## Speed
 #
 # `times`: how many times as fast as what stands in `beside`, in pairs in one process (`python -m core bench`); *plain*
-# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, what stands in `beside` was faster. And the
-# share of what a large matrix product reaches on the same machine. A bench has the vectors of its processor and the
-# precision in its name: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
-# The share is of the ceiling in that precision; the last column has both ceilings, in GFLOP/s. A 3x3 convolution of
-# many channels takes a quarter of the multiplications of its definition, by which the share counts (in bfloat16 only
-# without AMX): it can exceed 100%. "A quarter of the epochs" is FedVCK with fewer epochs of the server at a larger
-# rate, "same batches" with batches of real images as that code has them, "exact means" with the mean of all real images
-# in their place; their accuracy beside that of the authors' code, over three seeds, says whether that is allowed. In
-# the short run exact means are some points below it, so they are not free there. A contestant named by a commit is this
-# package before a change. With local training, "eager" is PyTorch's own kernels in place of the package's, "compiled"
-# what `torch.compile` makes of them.
+# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, what stands in `beside`
+# was faster. And the share of what a large matrix product reaches on the same machine. A bench has the vectors of its
+# processor and the precision in its name: only some processors multiply in bfloat16, and those with AMX have units for
+# matrices besides. The share is of the ceiling in that precision; the last column has both ceilings, in GFLOP/s. A 3x3
+# convolution of many channels takes a quarter of the multiplications of its definition, by which the share counts (in
+# bfloat16 only without AMX): it can exceed 100%. "A quarter of the epochs" is FedVCK with fewer epochs of the server at
+# a larger rate, "same batches" with batches of real images as that code has them, "exact means" with the mean of all
+# real images in their place; their accuracy beside that of the authors' code, over three seeds, says whether that is
+# allowed. In the short run exact means are some points below it, so they are not free there. A contestant named by a
+# commit is this package before a change. With local training, "eager" is PyTorch's own kernels in place of the
+# package's, "compiled" what `torch.compile` makes of them.
 
 # %%
 rates = speed()

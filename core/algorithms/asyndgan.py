@@ -23,8 +23,8 @@ as many parts as the run has rounds; a step draws the same numbers in whichever 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -51,6 +51,8 @@ from core.models import DensePatchDiscriminator, LabelToImage
 from core.progress import counted
 from core.rng import Rng
 from core.training import adam, sgd, take_step
+
+Network = TypeVar("Network", bound=nn.Module)
 
 GAN_LOSSES = ("vanilla", "least_squares")
 
@@ -91,24 +93,31 @@ def _root(seed: int) -> Rng:
 
 # To build a network takes up to a fifth of a step: these stay for the steps to come, as long as their
 # task does. All that a judge holds is overwritten before it is used, and nothing changes what perceives.
-_BUILT: WeakKeyDictionary[Task, dict[Hashable, Any]] = WeakKeyDictionary()
+_BUILT: WeakKeyDictionary[Task, dict[Hashable, nn.Module]] = WeakKeyDictionary()
 
 
-def _judge(task: Task, width: int, layers: int) -> DensePatchDiscriminator:
-    """The discriminator that takes each client's weights in turn."""
+def _kept(task: Task, key: Hashable, build: Callable[[], Network]) -> Network:
+    """What was built for a task under a key, or is built now."""
     built = _BUILT.setdefault(task, {})
-    if (width, layers) not in built:
-        built[width, layers] = conditional.judge(task, Rng(0), width=width, layers=layers)
-    return cast("DensePatchDiscriminator", built[width, layers])
+    if key not in built:
+        built[key] = build()
+    return cast(Network, built[key])
+
+
+def _judge(task: Task, **form: int) -> DensePatchDiscriminator:
+    """The discriminator that takes each client's weights in turn."""
+    key = ("judge", *sorted(form.items()))
+    return _kept(task, key, lambda: conditional.judge(task, Rng(0), **form))
 
 
 def _perception(task: Task, seed: int) -> nn.Module:
     """What perceives, the same at every client."""
-    built = _BUILT.setdefault(task, {})
-    if seed not in built:
+
+    def build() -> nn.Module:
         model = task.new_model(_root(seed).at("perception"))
-        built[seed] = model.eval().requires_grad_(False)
-    return cast("nn.Module", built[seed])
+        return model.eval().requires_grad_(False)
+
+    return _kept(task, ("perception", seed), build)
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
