@@ -37,9 +37,9 @@ def _joined(arguments: list[str]) -> list[str]:
 
 
 def _failed(error: InputError, hint: str = "") -> int:
-    """Print one line of under 300 characters, and hand on the status of a mistake."""
+    """Print one line of under 300 characters, and hand on its status."""
     print(f"error: {one_line(error, 285 - len(hint))}{hint}", file=sys.stderr)
-    return 2
+    return error.status
 
 
 #: what is said where memory runs out
@@ -69,8 +69,8 @@ def _misused(error: Any) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. A mistake gives one clear line and status 2; what the machine lacks, such
-    as memory, one with status 1; an interruption status 130.
+    """Run the command line. A mistake gives one clear line and status 2; a run that diverges, and what
+    the machine lacks, such as memory, one with status 1; an interruption status 130.
     """
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± shows a question mark
         if hasattr(stream, "reconfigure"):

@@ -11,14 +11,18 @@ class InputError(ValueError):
     """Something given to the package is wrong. The message is one sentence that says what, where
     and what to do.
 
-    The command line prints it on one line, without a traceback, and exits with status 2.
+    The command line prints it on one line, without a traceback, and exits with its `status`.
     """
+
+    status = 2
 
 
 class Diverged(InputError):
     """Training has left numbers that are not finite: with other settings, or another seed, it need
-    not.
+    not. Nothing given is wrong by itself, so the status is that of a run that failed.
     """
+
+    status = 1
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:

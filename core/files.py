@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -26,6 +27,8 @@ class FileError(InputError):
     """A file cannot be written, or belongs to something else: the work is sound and can go on once
     there is space, or the file is out of the way.
     """
+
+    status = 1
 
 
 class Busy(FileError):
@@ -89,15 +92,17 @@ def _finite(text: str) -> float:
 
 
 def make_folder(path: Path, name: str) -> None:
-    """Make a folder where there is none. Raises InputError, calling it by `name`, where no file can be
-    written into it.
+    """Make a folder where there is none. Raises, calling it by `name`, InputError where there can be none
+    of that name or one may not write into it, FileError where the disk does not take it.
     """
     if path.is_file():
         raise InputError(f"{name} {path} is a file, not a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{name} {path} cannot be written: {error.strerror or error}") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+        kind = FileError if full else InputError
+        raise kind(f"{name} {path} cannot be written: {error.strerror or error}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise InputError(f"{name} {path} cannot be written: you may not write there")
 

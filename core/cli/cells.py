@@ -225,11 +225,22 @@ def pending(
     can = [item for item in items if not item.missing]
     known = [item.core_seconds for item in can if item.core_seconds]
     print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
+    if not items and only:
+        _say_where_run(only, profile)
     if known:
         print(
             f"{len(known)} of these are further seeds of runs on record and need about "
             f"{sum(known) / 3600:.1f} hours of one core"
         )
+
+
+def _say_where_run(paper: str, profile: str) -> None:
+    """Say at which profiles the tables of a paper are run that are not run at this one."""
+    from core.experiments import TableSpec
+
+    for spec in TableSpec.all(paper=paper.strip("/").casefold()):
+        if profile not in spec.run_at:
+            print(f"{spec.paper}/{spec.table} is run at the profile {' or '.join(spec.run_at)}")
 
 
 def _shown_at(cell: str) -> str:

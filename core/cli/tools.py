@@ -28,7 +28,8 @@ def notebook(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The executed copy; default: <name>.executed.ipynb here.")
+        Path | None,
+        typer.Option(help="The executed copy, or its folder; default: <name>.executed.ipynb here."),
     ] = None,
 ) -> None:
     """Execute a notebook with your own parameters; unknown names, types, data sets and profiles are
@@ -41,7 +42,8 @@ def notebook(
     from core.report.notebooks import find, run_notebook
 
     path = find(path)
-    target = out or Path(f"{path.stem}.executed.ipynb")
+    name = f"{path.stem}.executed.ipynb"
+    target = out / name if out and out.is_dir() else out or Path(name)
     run_notebook(path, pairs(parameter or [], "parameters"), target)
     print(f"executed: {target}")
 
@@ -209,6 +211,8 @@ def gpu_check(
       python -m core gpu-check --out gpu-check.json
       python -m core gpu-check --minutes 15
     """
+    from tqdm.auto import tqdm
+
     from core.experiments import gpu
     from core.federation import Runtime
     from core.files import write_json
@@ -218,7 +222,7 @@ def gpu_check(
     def keep(found: dict[str, Any]) -> None:
         write_json(out, found)
         kind, told = list(found["summary"].items())[-1]
-        print(f"after {found['seconds']:.0f} s: {_line(kind, told)}", file=sys.stderr)
+        tqdm.write(f"after {found['seconds']:.0f} s: {_line(kind, told)}", file=sys.stderr)
 
     found = gpu.check(Runtime.choose(device, precision), minutes, keep)
     print("\n".join(_line(kind, told) for kind, told in found["summary"].items()))

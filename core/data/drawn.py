@@ -14,6 +14,12 @@ from core.data.monuseg import ORGANS
 from core.data.mri import column_mask, zero_filled
 from core.rng import Rng
 
+#: of each kind of task a data set that is always here
+ALWAYS_HERE = {
+    "classification": "digits",
+    "reconstruction": "mri_drawn",
+    "segmentation": "nuclei_drawn",
+}
 #: pixels of a drawn image: a test image is two patches wide
 SIDE, PATCH = 64, 32
 #: images of a site to train on, and to test on

@@ -12,14 +12,16 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import torch
+from tqdm.auto import tqdm
 
 from core import algorithms, replay
-from core.errors import InputError
+from core.data.drawn import ALWAYS_HERE
 from core.experiments import profiles, queue
 from core.experiments.experiment import Experiment
 from core.experiments.record import REPOSITORY
@@ -32,16 +34,13 @@ ALGORITHMS, TESTED, BENCHES = 0.35, 0.55, 0.85
 #: what methods learn from that are not for classification
 PIXELS: dict[str, dict[str, Any]] = {
     learns: {
-        "dataset": dataset,
+        "dataset": ALWAYS_HERE[learns],
         "model": "unet",
         "model_options": {"width": 4},
         "partition": {"name": "natural"},
         "clients": clients,
     }
-    for learns, dataset, clients in (
-        ("segmentation", "nuclei_drawn", 4),
-        ("reconstruction", "mri_drawn", 3),
-    )
+    for learns, clients in (("segmentation", 4), ("reconstruction", 3))
 }
 #: tests that run on a GPU where there is one
 TESTS = REPOSITORY / "tests" / "test_same_on_a_gpu.py"
@@ -50,6 +49,8 @@ MEASURED = (
     *("condensation", "bilevel", "distillation", "local-training"),
     *("shadows", "clients", "run", "precision"),
 )
+#: a check's bar: its parts take so different times that the rest cannot be told
+BAR = "{desc}: part {n_fmt} of {total_fmt} |{bar}| {elapsed}"
 #: runs every algorithm in a process of its own, which says of each what it gave once it has ended
 EACH = """
 import sys
@@ -91,14 +92,23 @@ def check(
         found["summary"][kind], found["seconds"] = _summary(part), time.monotonic() - start
         keep(found)
 
-    add("algorithms", _algorithms(runtime, left(ALGORITHMS)) if left(ALGORITHMS) > 0 else {})
-    add("tests", _tests(left(TESTED)) if TESTS.exists() and left(TESTED) > 0 else {})
-    benches: dict[str, Any] = {}
-    add("benches", benches)
-    for what in MEASURED:
-        if left(BENCHES) > 0:
-            add("benches", benches := benches | {what: _bench(what, runtime, left(BENCHES))})
-    add("paper", {"run": _told(lambda: _paper(runtime, start + 60 * minutes))})
+    with tqdm(total=3 + len(MEASURED), bar_format=BAR, leave=False) as bar:
+
+        def timed(what: str, share: float, work: Callable[[float], dict[str, Any]]) -> dict:
+            """A part, where there is time to begin it."""
+            bar.set_description(what)
+            part = work(left(share)) if left(share) > 0 else {}
+            bar.update()
+            return part
+
+        add("algorithms", timed("algorithms", ALGORITHMS, partial(_algorithms, runtime)))
+        add("tests", timed("tests", TESTED, _tests))
+        add("benches", benches := dict[str, Any]())
+        for what in MEASURED:
+            if one := timed(what, BENCHES, partial(_bench, what, runtime)):
+                add("benches", benches := benches | {what: one})
+        bar.set_description("a run")
+        add("paper", {"run": _told(lambda: _paper(runtime, start + 60 * minutes))})
     return found
 
 
@@ -176,7 +186,11 @@ def _bench(what: str, runtime: Runtime, limit: float) -> dict[str, Any]:
 
 
 def _tests(limit: float) -> dict[str, Any]:
-    """How each test of `TESTS` ended, by its name; under that of the file, why none could be run."""
+    """How each test of `TESTS` ended, by its name; under that of the file, why none could be run.
+    Nothing where the tests are not there.
+    """
+    if not TESTS.exists():
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         wrong = _output(["-m", "pytest", "-q", f"--junitxml={report}", str(TESTS)], limit)[1]
@@ -230,11 +244,11 @@ def _waits(runtime: Runtime) -> Iterator[list[Any]]:
 
 def _paper(runtime: Runtime, deadline: float) -> dict[str, Any]:
     """The most urgent run at the paper's budget whose data are here: one round of it at least, more
-    until the deadline.
+    until the deadline. Where data are missing it is "skipped".
     """
     items = [item for item in queue.pending("paper") if not item.missing]
     if not items:
-        raise InputError("no run at the paper's budget can be begun here: data are missing")
+        return {"skipped": "no run at the paper's budget can be begun here: data are missing"}
     record = run(items[0].experiment, runtime=runtime, deadline=deadline)
     return {
         "cell": items[0].cells[0],

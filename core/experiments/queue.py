@@ -13,7 +13,7 @@ import attrs
 
 from core import algorithms, data
 from core.data.partition import written
-from core.errors import InputError, one_line
+from core.errors import InputError, one_line, unknown
 from core.experiments.cell import Cell
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
@@ -29,6 +29,7 @@ from core.experiments.record import (
 )
 from core.experiments.running import clean_up, make_clients, make_task, run
 from core.experiments.source import check_code, code_version
+from core.experiments.spec import TABLES
 from core.federation import Runtime
 from core.files import alone
 
@@ -95,7 +96,10 @@ def _wanted(
     """
     named = only is None
     part = (only or "").strip("/").casefold()
-    for spec in TableSpec.all():
+    papers = {path.parent.name for path in TABLES.glob("*/*.yaml")}
+    paper = part.partition("/")[0]
+    # where one paper is named, what is wrong with another's tables stops nothing
+    for spec in TableSpec.all(paper=paper if paper in papers else "*"):
         if "/" in part and not f"{part}/".startswith(f"{spec.paper}/{spec.table}/".casefold()):
             continue  # a table or a cell is named, and it is none of this table
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
@@ -137,9 +141,20 @@ def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
     """Why an experiment cannot begin where these data sets are; None if it can."""
     if experiment.dataset not in here:
-        return f"the data set {experiment.dataset} is not here"
+        return _absent(experiment.dataset)
     file = written(experiment.partition)
     return None if file is None or file.is_file() else f"the split file {file} is not here"
+
+
+def _absent(dataset: str) -> str:
+    """That a data set is not here, and of a name that this package does not know the nearest one."""
+    try:
+        own = data.is_own(dataset)
+    except InputError as error:
+        return str(error)
+    if not own:
+        return f"the data set {dataset} is not here"
+    return str(unknown("data set", dataset, {info.name for info in data.available()}))
 
 
 def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:

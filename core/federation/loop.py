@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from core.data.drawn import ALWAYS_HERE
 from core.errors import Diverged, InputError
 from core.federation import checkpoint as checkpoints
 from core.federation.algorithm import Algorithm, State
@@ -78,10 +79,12 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 def check_serves(algorithm: Algorithm, task: Task) -> None:
     """Raise InputError for a task that the algorithm does not serve."""
-    if task.learns not in algorithm.serves():
+    if task.learns not in (served := algorithm.serves()):
+        model = "" if "classification" in served else " with the model unet"
         raise InputError(
-            f"{type(algorithm).__name__} is a method for {' and '.join(algorithm.serves())}, but "
-            f"{task.dataset.name} is a data set for {task.learns}"
+            f"{type(algorithm).__name__} is a method for {' and '.join(served)}, but "
+            f"{task.dataset.name} is a data set for {task.learns}; it takes "
+            f"{' or '.join(ALWAYS_HERE[kind] for kind in served)}{model}, for example"
         )
 
 

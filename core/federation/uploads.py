@@ -19,7 +19,11 @@ from core.federation.schedule import UPDATE_NORM
 
 
 class UploadError(InputError):
-    """A client sent something that the server must not use."""
+    """A client sent something that the server must not use: a run that failed, as one that diverges
+    does.
+    """
+
+    status = 1
 
 
 def announce(client_id: int, samples: int, most: int) -> int:

@@ -121,7 +121,7 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
     values = check_parameters(source, parameters_given)
     output = Path(output)
     if output.suffix != ".ipynb":
-        raise InputError(f"the executed notebook ends in .ipynb, unlike {output}")
+        raise InputError(f"the executed notebook is a file that ends in .ipynb, not {output}")
     if output.resolve() in (source.resolve(), source.resolve().with_suffix(".ipynb")):
         raise InputError(
             f"{output} is the notebook itself; name another file for the executed copy"

@@ -12,21 +12,25 @@ from typing import Any
 import attrs
 
 from core import algorithms
+from core.data.drawn import ALWAYS_HERE
 from core.errors import one_line
 from core.experiments.explain import as_set
+from core.federation import Algorithm
 
+#: what an algorithm is for whose class says nothing
+CLASSIFIES = Algorithm.learns
 _FIELD = re.compile(r"    (\w+): .* = ")
 
 
 def overview() -> str:
-    """Every algorithm with the first sentence of its description, a line each; what is wrong with a
-    file that is being written hides no other.
+    """Every algorithm with the first sentence of its description, a line each, and what it is for where
+    that is not classification alone; what is wrong with a file that is being written hides no other.
     """
 
     def said(name: str) -> str:
         try:
-            algorithms.find(name)
-            return _title(name)
+            kinds = algorithms.find(name).serves()
+            return _title(name) + (f" ({', '.join(kinds)})" if kinds != CLASSIFIES else "")
         except Exception as error:
             return f"cannot be used yet: {one_line(error, 200)}"
 
@@ -38,10 +42,19 @@ def settings(name: str) -> str:
     """The settings of an algorithm, with their printed values, the released ones where they differ,
     and what they mean. Raises InputError for an unknown algorithm.
     """
-    cls: Any = algorithms.find(name).Settings
+    kind = algorithms.find(name)
+    cls: Any = kind.Settings
     printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
     said = meanings(cls)
-    lines = [f"{name}: {_title(name)}", "", "--set NAME=VALUE, printed value (released value):", ""]
+    sets = " or ".join(ALWAYS_HERE[one] for one in kind.serves())
+    served = f"for {' and '.join(kind.serves())}, such as the data set {sets}"
+    lines = [
+        f"{name}: {_title(name)}",
+        served,
+        "",
+        "--set NAME=VALUE, printed value (released value):",
+        "",
+    ]
     for key, value in printed.items():
         beside = f" ({as_set(other[key][1])})" if key in other else ""
         lines.append(f"  {key}={as_set(value)}{beside}")

@@ -32,13 +32,13 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def refused(capsys, arguments: list[str]) -> str:
-    """Run the command line, check the form of the refusal and return its one line."""
+def refused(capsys, arguments: list[str], ends: int = 2) -> str:
+    """Run the command line, check the form of the refusal and its status, and return its one line."""
     before = fingerprint()
     status = main(arguments)
     printed = capsys.readouterr().err.replace("\r", "\n").splitlines()
     lines = [line for line in printed if line.strip() and "%|" not in line]
-    assert status == 2
+    assert status == ends
     assert len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 300, lines
     assert "Traceback" not in lines[0]
     assert fingerprint() == before

@@ -193,9 +193,8 @@ def test_a_mistake_on_the_command_line(capsys, monkeypatch, tmp_path, name):
 
 
 def test_a_diverging_run_fails_by_name_and_says_so_in_its_record(capsys, tmp_path):
-    line = refused(
-        capsys, run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path))
-    )
+    given = run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path))
+    line = refused(capsys, given, ends=1)
     assert "not finite" in line
     (path,) = (tmp_path / "adhoc").glob("*.json")
     assert json.loads(path.read_text())["status"] == "failed"

@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_when_there_is_spa
     more = run_with("--seed", "1", "--rounds", "2", "--out", str(tmp_path))
     capsys.readouterr()
     with files_of_at_most(size):
-        line = refused(capsys, more)
+        line = refused(capsys, more, ends=1)
     assert "cannot be written" in line and "too large" in line and path.read_bytes() == before
     left = [one for one in (tmp_path / "adhoc").glob("*") if one != path]
     assert all(json.loads(one.read_text())["status"] == "running" for one in left)
@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
     _, checkpoint = places(experiment, "adhoc", tmp_path)
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(b"not a checkpoint")
-    assert checkpoint.name in refused(capsys, run_with("--out", str(tmp_path)))
+    assert checkpoint.name in refused(capsys, run_with("--out", str(tmp_path)), ends=1)
 
 
 def test_a_split_file_is_found_where_the_shell_is(capsys, monkeypatch, tmp_path):

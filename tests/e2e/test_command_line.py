@@ -184,6 +184,12 @@ def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_who_finds_nothing_pending_is_told_where_the_tables_are_run(capsys, monkeypatch):
+    monkeypatch.setattr("core.experiments.queue.pending", lambda profile, only: [])
+    assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
+    assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out
+
+
 def test_an_algorithm_that_no_table_has_is_told_from_one_that_is_not_there(capsys, monkeypatch):
     monkeypatch.setattr("core.algorithms.names", lambda: ["fednova"])
     assert main(["pending", "--only", "fednova"]) == 2
@@ -249,6 +255,8 @@ def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(notebooks, "run_notebook", lambda *given: None)
     assert main(["notebook", "28"]) == 0
     assert capsys.readouterr().out == "executed: 28_fedmk_rules.executed.ipynb\n"
+    assert main(["notebook", "28", "--out", str(tmp_path)]) == 0  # a folder
+    assert capsys.readouterr().out == f"executed: {tmp_path / '28_fedmk_rules.executed.ipynb'}\n"
     assert notebooks.find("3") == notebooks.find("03")
     with pytest.raises(InputError, match="no notebook named '280'"):
         notebooks.find("280")

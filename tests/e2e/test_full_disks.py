@@ -31,7 +31,7 @@ def leftovers(out: pathlib.Path) -> list[pathlib.Path]:
 
 def fails_in_one_line(capsys, arguments: list[str]) -> str:
     capsys.readouterr()
-    assert main(arguments) == 2
+    assert main(arguments) == 1
     printed = capsys.readouterr().err.replace("\r", "\n").splitlines()
     lines = [line for line in printed if line.strip() and "%|" not in line]
     assert len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 300, lines

@@ -66,13 +66,13 @@ def test_what_fails_is_told_and_counted_and_stops_nothing(two, monkeypatch):
     assert "assert 1 == 2" in found["tests"]["test_wrong"]["error"]
     assert found["tests"]["test_elsewhere"]["skipped"] == "no such GPU"
     assert found["tests"].keys() == {"test_right", "test_wrong", "test_elsewhere"}
-    assert "data are missing" in found["paper"]["error"]
+    assert "data are missing" in found["paper"]["skipped"]
     assert found["environment"]["device"] == "cpu"
     assert found["summary"] == {
         "algorithms": {"ok": 1, "failed": ["no_such_algorithm"], "skipped": [], "cut": []},
         "tests": {"ok": 1, "failed": ["test_wrong"], "skipped": ["test_elsewhere"], "cut": []},
         "benches": {"ok": 1, "failed": ["bilevel"], "skipped": [], "cut": ["run"]},
-        "paper": {"ok": 0, "failed": ["run"], "skipped": [], "cut": []},
+        "paper": {"ok": 0, "failed": [], "skipped": ["run"], "cut": []},
     }
     assert time.monotonic() - start < 55  # nobody waits for the bench that was cut
 

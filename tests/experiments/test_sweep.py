@@ -20,7 +20,7 @@ from core.experiments.source import code_version
 from core.experiments.sweep import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
 from core.experiments.sweep.local import LocalWorkers
 from core.federation import Runtime
-from core.files import alone
+from core.files import FileError, alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -221,6 +221,17 @@ def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
     assert "core changed" in perform(attrs.evolve(task, code="0" * 12))
     assert not list(tmp_path.iterdir())
     assert perform(task).code == code_version(task.item.experiment.algorithm)
+
+
+def test_a_sweep_ends_where_the_code_changed(tmp_path, monkeypatch):
+    """Once, and not with every run that is left."""
+    where = Book(1)
+    table = sweep([item(0), item(1)], where, tmp_path, "cpu", "float32")
+    assert next(table)[0].state == "failed"
+    monkeypatch.setattr("core.experiments.source.source", dict)
+    with pytest.raises(FileError, match="core changed"):
+        next(table)
+    assert where.begun == [0] and where.stopped
 
 
 def test_nothing_begins_after_the_time_is_up(tmp_path):

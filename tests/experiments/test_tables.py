@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import core.algorithms
 from core.errors import InputError
-from core.experiments import queue
+from core.experiments import grid, queue
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
 from core.experiments.lines import slug
@@ -185,6 +185,33 @@ def test_an_unknown_cell_is_met_with_near_names(text, hint):
 def test_an_unknown_profile():
     with pytest.raises(InputError, match="did you mean 'laptop'"):
         TableSpec.find_cell("fedvck/3/FedAvg/pathmnist-0.05", "labtop")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("dgits", "there is no data set named 'dgits'; did you mean 'digits'?"),
+        ("svhn", "the data set svhn is not here"),
+        ("mnist_7", "mnist comes at 28 pixels, not 7"),
+    ],
+)
+def test_a_data_set_that_nobody_has_is_told_from_one_that_is_not_here(name, said):
+    one = Experiment(algorithm="fedavg", dataset=name)
+    assert queue._missing(one, {"digits"}).startswith(said)
+
+
+def test_a_mistake_in_a_table_does_not_hide_what_another_paper_needs(tmp_path, monkeypatch):
+    for path in TABLES.rglob("*"):
+        if path.is_file() and path.parent.name in ("tables", "gddfl", "fedmk"):
+            copy = tmp_path / path.relative_to(TABLES)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    (tmp_path / "gddfl" / "1.yaml").write_text("paper: gddfl\n")
+    for module in (queue, grid):
+        monkeypatch.setattr(module, "TABLES", tmp_path)
+    assert queue.pending("paper", tmp_path, only="fedmk")
+    with pytest.raises(InputError, match=r"gddfl/1\.yaml"):
+        queue.pending("paper", tmp_path)
 
 
 def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch):

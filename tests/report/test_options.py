@@ -42,6 +42,12 @@ def test_every_algorithm_is_listed_with_its_name():
     assert all(len(line.split(None, 1)[1]) > 10 and ". " not in line for line in lines)
 
 
+def test_what_is_not_for_classification_alone_says_what_it_is_for():
+    said = dict(line.split(None, 1) for line in options.overview().splitlines())
+    assert said["asyndgan"].endswith(" (segmentation)") and "(" not in said["fedmd"]
+    assert "for segmentation, such as the data set nuclei_drawn" in options.settings("asyndgan")
+
+
 def test_a_file_that_is_being_written_hides_no_algorithm(monkeypatch):
     real = algorithms.find
 

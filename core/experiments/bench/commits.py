@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm.auto import trange
 
 from core.errors import InputError
 from core.experiments.bench.timing import compared
@@ -60,7 +61,10 @@ def measure(what: str, revision: str, runtime: Runtime) -> dict[str, Any]:
         with tarfile.open(fileobj=BytesIO(_git("archive", commit, "core"))) as archive:
             archive.extractall(folder, filter="data")
         trees = Path(folder), REPOSITORY
-        pairs = [[_seconds(tree, given) for tree in trees] for _ in range(PAIRS)]
+        pairs = [
+            [_seconds(tree, given) for tree in trees]
+            for _ in trange(PAIRS, unit="pair", leave=False)
+        ]
     then, now = zip(*pairs, strict=True)
     told = ", ".join(
         f"{name.lower().replace('_', ' ')} {size}" for name, size in SIZES[what].items()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+from tqdm.auto import trange
 
 from core.data import Dataset, Split
 from core.federation import LocalTraining, Runtime, Task
@@ -104,7 +105,7 @@ def in_turn(
     for each in work.values():
         each()  # warm-up
     times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(repeats):
+    for _ in trange(repeats, unit="turn", leave=False):
         for name, each in work.items():
             times[name].append(seconds(each, device))
     return times

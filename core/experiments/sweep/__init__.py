@@ -131,7 +131,8 @@ def sweep(
 
     Every run leaves the record that it would leave alone, but for times and the machine. A run
     whose worker is lost is the next to begin. However this ends, the workers end with it.
-    Raises InputError where there is no worker.
+    Raises InputError where there is no worker, and FileError, before a run begins, where the package
+    has changed since this process began.
     """
     table = [Progress(item) for item in items]
     waiting, running = deque(table), dict[Any, Progress]()
@@ -142,6 +143,7 @@ def sweep(
             if until is not None and time.time() > until:
                 waiting.clear()
             while waiting and len(running) < workers.capacity:
+                check_code()
                 one = waiting.popleft()
                 one.state = "running"
                 task = Task(one.item, out, device, precision, until)
