@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import warnings
 from typing import Any
 
 try:
@@ -19,6 +20,9 @@ except ModuleNotFoundError as missing:
         f"error: the package {missing.name} is not installed for {sys.executable}; "
         "run `make install` once, then `. .venv/bin/activate` in every shell"
     )
+
+
+_FULL = warnings.formatwarning
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -113,6 +117,13 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _plain(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    """A warning to whoever runs a command in one line, without the source; others as Python has them."""
+    if category is UserWarning:
+        return f"warning: {' '.join(str(message).split())}\n"
+    return _FULL(message, category, *where)
+
+
 def _die_of_ctrl_c() -> None:
     """A shell leaves its loop only where a command has died of Ctrl-C; a status does not tell it."""
     sys.stdout.flush()
@@ -122,6 +133,7 @@ def _die_of_ctrl_c() -> None:
 
 
 if __name__ == "__main__":
+    warnings.formatwarning = _plain  # type: ignore[assignment]
     # what schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
     # background, where Ctrl-C is ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)

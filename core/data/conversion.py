@@ -19,7 +19,7 @@ import numpy as np
 from core.checks import is_whole
 from core.data import brains, tissue
 from core.data.dense import Picture
-from core.data.folders import from_folders
+from core.data.folders import MOST, from_folders
 from core.data.loading import is_own
 from core.data.monuseg import load_pictures
 from core.data.npz import write_arrays
@@ -49,8 +49,10 @@ def convert(
     if own and not is_own(name):
         known = unknown("set that is converted", name, CONVERSIONS)
         raise InputError(f"{known}; your own images get a name that no set here has")
-    if size is not None and (not own or not is_whole(size, 1)):
-        raise InputError(f"size is a whole number of pixels, for images of your own: not {size!r}")
+    if size is not None and (not own or not is_whole(size, 1, MOST)):
+        raise InputError(
+            f"size is a whole number of pixels, at most {MOST:,}, for images of your own: not {size!r}"
+        )
     if not source.is_dir():
         raise InputError(f"there is no folder {source}")
     if own and not (source / "train").is_dir():

@@ -23,6 +23,8 @@ SPLITS = ("train", "val", "test")
 ENDINGS = (".jpeg", ".jpg", ".png")
 #: pixels of a side where the images differ in size, or are no squares
 USUAL = 64
+#: the most of them: an image of such a size takes 12 MB as a network reads it
+MOST = 1024
 
 
 def from_folders(folder: Path, size: int | None = None) -> dict[str, np.ndarray]:

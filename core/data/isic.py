@@ -47,10 +47,9 @@ OFFICIAL = (33_126, 584)
 #: images for training, validation and test in GDD-FL
 PARTS = (26_500, 3_312, 3_314)
 HOW = (
-    f"download ISIC_2020_Training_JPEG.zip and {TABLES[0]} from "
-    "https://challenge2020.isic-archive.com, put both "
-    f"into the folder {FOLDER} of the data folder, unpack the zip file there, then run: "
-    "python -m core data get isic2020"
+    "download ISIC_2020_Training_JPEG.zip and ..._GroundTruth.csv from "
+    "https://challenge2020.isic-archive.com, "
+    f"unpack them in the data folder's {FOLDER}, run: python -m core data get isic2020"
 )
 
 

@@ -154,7 +154,8 @@ def _absent(dataset: str) -> str:
         return str(error)
     if not own:
         return f"the data set {dataset} is not here"
-    return str(unknown("data set", dataset, {info.name for info in data.available()}))
+    known = {info.name for info in data.available()}
+    return str(unknown("data set", dataset, known)).partition(" known: ")[0].rstrip(";")
 
 
 def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:

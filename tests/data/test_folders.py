@@ -77,6 +77,7 @@ def test_what_is_missing_is_said(tmp_path):
     (broken / "train" / "cat" / "0.png").write_bytes(b"no image")
     refused(r"cat/0\.png cannot be read as an image", broken)
     refused("whole number of pixels", painted(tmp_path / "fine", grey), size=0)
+    refused("at most 1,024", painted(tmp_path / "fine", grey), size=5000)
     with pytest.raises(InputError, match="set that is converted"):
         data.convert("mnist", tmp_path / "fine", tmp_path)
 

@@ -151,7 +151,7 @@ def test_absent_images_come_with_instructions(tmp_path):
     for act in (lambda: load("isic2020_224", tmp_path), lambda: get("isic2020", tmp_path)):
         with pytest.raises(
             InputError,
-            match=r"download ISIC_2020_Training_JPEG\.zip and ISIC_2020_Training_GroundTru",
+            match=r"download ISIC_2020_Training_JPEG\.zip and \.\.\._GroundTruth\.csv",
         ):
             act()
     info = {one.name: one for one in available(tmp_path)}["isic2020"]

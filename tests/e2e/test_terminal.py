@@ -15,9 +15,25 @@ import pytest
 
 from core.__main__ import main
 from core.experiments import TableSpec, records
+from tests.data import layouts
 from tests.e2e.mistakes import QUICK, run_with
 
 pytestmark = pytest.mark.usefixtures("data_root")
+
+
+def test_a_warning_is_one_line_without_the_source(tmp_path):
+    """This file of a known set is ours, not MedMNIST's."""
+    layouts.npz(tmp_path / "pneumoniamnist.npz", 28, 1, labels=2)
+    given = run_with("--dataset", "pneumoniamnist", "--clients", "2", "--out", str(tmp_path))
+    said = subprocess.run(
+        [sys.executable, "-m", "core", *given],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"FEDCON_DATA": str(tmp_path)},
+    ).stderr
+    told = [line for line in said.replace("\r", "\n").splitlines() if "official" in line]
+    assert len(told) == 1 and told[0].startswith(f"warning: {tmp_path}") and "Warning:" not in said
 
 
 @pytest.mark.parametrize(

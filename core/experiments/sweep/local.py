@@ -82,7 +82,9 @@ def _begin(workers: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
+    from tqdm import tqdm
 
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a worker that is ended leaves
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     caller = multiprocessing.parent_process()
     assert caller is not None
