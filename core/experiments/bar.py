@@ -27,7 +27,6 @@ class Bar:
             total=rounds, desc=name, disable=not shown, unit="round", dynamic_ncols=True
         )
         self._last, self._told = dict[str, str](), time.monotonic()
-        self._followed = False
         self._every = EVERY if sys.stderr.isatty() else IN_A_LOG
 
     def __enter__(self) -> Self:
@@ -38,15 +37,13 @@ class Bar:
 
     def show(self, result: RoundResult) -> None:
         """A round has ended. One that a checkpoint had says nothing about the time left."""
-        # the one after those that are followed comes from the checkpoint, too
-        held, self._followed = result.followed or self._followed, result.followed
         name = headline(result.metrics)
         tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
         self._last = tested | {
             "up": f"{result.up / 2**20:.1f}MB",
             "down": f"{result.down / 2**20:.1f}MB",
         }
-        if held:  # the rate is that of the rounds to come
+        if result.held:  # the rate is that of the rounds to come
             self._bar.initial = self._bar.n = self._bar.last_print_n = result.round
             self._bar.start_t = self._bar.last_print_t = time.time()
             self._bar.set_postfix(self._last)

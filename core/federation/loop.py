@@ -39,7 +39,8 @@ class RoundResult:
     ledger: Ledger
     #: reasons by client, of the uploads that were refused
     refused: dict[str, str] = attrs.field(factory=dict)
-    #: whether the next result is at hand too: it comes from a checkpoint
+    #: whether it comes from a checkpoint, and whether the next result does, too
+    held: bool = False
     followed: bool = False
     #: the most bytes held at once so far, also before the run was resumed; see `Runtime.peak_memory`
     peak_memory: int = 0
@@ -117,7 +118,8 @@ def rounds(
     state, ledger, history, peak = saved.state, saved.ledger, saved.history, saved.peak_memory
     for row in list(history):  # each with what had crossed the network by then
         then, more = Ledger(ledger.rounds[: row["round"]]), row is not history[-1]
-        yield RoundResult(**row, state=state, ledger=then, followed=more, peak_memory=peak)
+        how = {"held": True, "followed": more, "peak_memory": peak}
+        yield RoundResult(**row, state=state, ledger=then, **how)
 
     for number in range(len(history) + 1, schedule.rounds + 1):
         here = rng.at("round", number)

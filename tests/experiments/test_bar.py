@@ -3,9 +3,10 @@
 import attrs
 import pytest
 
-from core.experiments import bar
+from core.experiments import bar, rounds
 from core.federation import Ledger, RoundResult
 from core.progress import Stage
+from tests.algorithms.on_digits import on_digits
 
 STAGES = [Stage("clients", 10, 3), Stage("parts", 1), Stage("training", 80, 20)]
 RESULT = RoundResult(1, {"accuracy": 0.5}, 2**20, 2**21, {}, None, Ledger())
@@ -34,7 +35,7 @@ def test_what_a_round_gave_stays_beside_them(at_once, capsys):
 
 def test_a_round_from_a_checkpoint_says_nothing_about_the_time_left(capsys):
     with bar.Bar("moon, seed 0", 4, True) as one:
-        one.show(attrs.evolve(RESULT, followed=True))
+        one.show(attrs.evolve(RESULT, held=True))
     said = capsys.readouterr().err
     assert "1/4" in said and "<?" in said.split("\r")[-1]
 
@@ -42,13 +43,25 @@ def test_a_round_from_a_checkpoint_says_nothing_about_the_time_left(capsys):
 def test_the_rate_of_a_resumed_run_is_that_of_the_rounds_to_come(capsys, monkeypatch):
     """Two rounds from a checkpoint are there at once; the third takes two seconds."""
     with bar.Bar("moon, seed 0", 4, True) as one:
-        for number, followed in ((1, True), (2, False)):
-            one.show(attrs.evolve(RESULT, round=number, followed=followed))
+        for number in (1, 2):
+            one.show(attrs.evolve(RESULT, round=number, held=True))
         assert "2/4" in str(one._bar) and "<?" in str(one._bar)
         start = bar.time.time()
         monkeypatch.setattr(one._bar, "_time", lambda: start + 2)
         one.show(attrs.evolve(RESULT, round=3))
         assert "3/4" in str(one._bar) and "2.0" in str(one._bar)
+
+
+def test_rounds_from_a_checkpoint_are_told_from_others(tmp_path):
+    """Also where it has one round only."""
+    one = on_digits("fedavg", {"local_steps": 1}, rounds=3, clients=2)
+    file, seen = tmp_path / "c", []
+    for result in rounds(one, checkpoint=file):
+        seen.append(result.held)
+        if result.round == 1:
+            break
+    seen += [result.held for result in rounds(one, checkpoint=file)]
+    assert seen == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("terminal", "every"), [(True, 1.0), (False, 30.0)])

@@ -24,7 +24,7 @@ from core.report.findings import (
     stated,
 )
 from core.report.frames import table_runs
-from core.report.results import gains_by_rule
+from core.report.results import gains_by_rule, verdicts_by_rule
 
 ENTRIES = read_yaml(FINDINGS)
 
@@ -147,6 +147,31 @@ def test_a_verdict_is_the_one_beside_the_number_that_print_has_elsewhere():
     none = "fedvck/ladder/FedAvg/cifar10-0.05 beside fedvck/ladder/FedAvg/cifar10-0.05"
     with pytest.raises(InputError, match="asks for print's number of fedvck/ladder"):
         stated("x", entry | {"cells": {"said": none}}, records())
+
+
+def test_what_fedmks_bottom_line_says_of_its_rivals_without_a_number():
+    """Class by class and by the rule of FedGen's code all are below print; of Table 3 no number fits
+    where images are mixed once, and FedGen's is far off class by class.
+    """
+    runs, end = table_runs("fedmk", "protocol", ["paper"]), ", clients test, not shuffled"
+    own = runs[~(runs["row"] + ", its code").isin(runs["row"])]
+    own = own.assign(row=own["row"].str.removesuffix(", its code"))
+    printed = {
+        (cell.column + order, cell.row): cell.published
+        for number in (1, 3, 4)
+        for cell in TableSpec.find("fedmk", number).cells("paper")
+        for order in (end, f"{end}, mixed")
+        if cell.published
+    }
+    own["column"] = own["column"].str.replace(", 1,500 images a class", "", regex=False)
+    found = verdicts_by_rule(own, printed)
+    by_class = found[found["column"].str.endswith("not shuffled")]
+    before = by_class[by_class["rule"] == "five best, tested before training"]
+    assert len(before) > 40 and before["difference"].max() < 0
+    gen = by_class.query("row == 'FedGen' and column.str.startswith('mnist-pathological')")
+    assert len(gen) == 5 and gen["difference"].max() < -15
+    mixed = found[found["column"] == f"mnist-pathological{end}, mixed"]
+    assert len(mixed) == 25 and not set(mixed["verdict"]) & {"equivalent", "consistent"}
 
 
 def test_the_same_difference_in_all_seeds_has_no_interval():
