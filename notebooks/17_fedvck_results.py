@@ -83,7 +83,7 @@ Markdown(
 lead = lead.rename(columns={"ahead": "ahead of each", "behind": "behind some"})
 visible = lead[lead["measured"].notna()].droplevel("table").round(1)
 ends = visible[["low", "high"]].map("{:.1f}".format).agg(" to ".join, axis=1)
-visible["90% interval"] = ends.where(visible["low"].notna(), "")
+visible["90% interval"] = ends.where(visible["seeds"] > 1, "one seed")
 visible["by intervals"] = [
     "ahead of each" if ahead else "behind some" if behind else "neither"
     for ahead, behind in zip(
@@ -115,7 +115,7 @@ told = [
 Markdown(" ".join(told))
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the leads of all columns"}
-lead.round(2)
+lead.replace([float("-inf"), float("inf")], float("nan")).round(2)
 
 # %% [markdown]
 # A measured lead counts for little as long as rivals are missing, or as it rests on one seed. In Table 14 "w.o." is

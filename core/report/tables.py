@@ -26,37 +26,56 @@ ACROSS = 4
 class PaperTable(Styler):
     """A styled grid, with how to read it above and the long form folded below.
 
-    A page shows a wide grid in parts below each other, and folds one without any number of ours.
+    A page shows a wide grid in parts below each other, and folds what has no number of ours: columns,
+    or all of it.
     """
 
     note = details = summary = place = ""
+    #: names of the columns without a number of ours
+    waiting: frozenset[str] = frozenset()
 
     def _repr_html_(self) -> str | None:
-        grids = "".join(
-            f'<div style="overflow-x:auto">{part.to_html()}</div>' for part in self.parts()
-        )
-        body = f"{self.note}{grids}{self.details}"
+        body = f"{self.note}{self._grids(rest=False)}{self._later()}{self.details}"
         if self.summary:
             body = _folded(self.summary, body)
         return f"<style>{style.DETAILS_CSS}</style>{body}"
 
-    def parts(self) -> list[Styler]:
-        """The grid in parts of at most `ACROSS` columns; the measures of a column stay together."""
+    def _grids(self, rest: bool) -> str:
+        return "".join(
+            f'<div style="overflow-x:auto">{part.to_html()}</div>' for part in self.parts(rest)
+        )
+
+    def _later(self) -> str:
+        """The columns that wait, folded."""
+        if not self.waiting:
+            return ""
+        names = [name for name in dict.fromkeys(map(_first, self.columns)) if name in self.waiting]
+        said = f"Columns without a number of ours: {escape(', '.join(names))}"
+        return _folded(said, self._grids(rest=True))
+
+    def parts(self, rest: bool = False) -> list[Styler]:
+        """The grid in parts of at most `ACROSS` columns, without those that wait, or the `rest`, these
+        alone; the measures of a column stay together.
+        """
         keys = list(self.columns)
-        names = list(dict.fromkeys(key[0] if isinstance(key, tuple) else key for key in keys))
-        each = max(1, ACROSS * len(names) // max(1, len(keys)))
-        if len(keys) <= ACROSS or len(names) <= each:
+        mine = [key for key in keys if (_first(key) in self.waiting) == rest]
+        names = list(dict.fromkeys(map(_first, mine)))
+        if len(mine) == len(keys) <= ACROSS:
             return [self]
-        found = []
+        each, found = max(1, ACROSS * len(names) // max(1, len(mine))), []
         for number, start in enumerate(range(0, len(names), each)):
             here = set(names[start : start + each])
-            others = [
-                key for key in keys if (key[0] if isinstance(key, tuple) else key) not in here
-            ]
+            others = [key for key in keys if _first(key) not in here]
             part = copy.deepcopy(self).hide(others, axis="columns")
-            part.set_uuid(f"{self.place}-{number}")
-            found.append(part if number == 0 else part.set_caption("The same, further columns"))
+            part.set_uuid(f"{self.place}-{'rest-' * rest}{number}")
+            first = number == 0 and not rest
+            found.append(part if first else part.set_caption("The same, further columns"))
         return found
+
+
+def _first(key: Any) -> str:
+    """The column of a heading, which may have the measure, too."""
+    return key[0] if isinstance(key, tuple) else key
 
 
 def table(
@@ -103,6 +122,9 @@ def table(
     styler.place, styler.details, styler.note = place, _details(frame), _note(frame, spec)
     if frame["measured"].isna().all():
         styler.summary = f"{escape(title)}. Nothing is measured yet ({verdict_counts(frame)})."
+    else:
+        had = frame["measured"].notna().groupby(frame["column"]).any()
+        styler.waiting = frozenset(had.index[~had])
     borders = grid(frame["verdict"].map(_border))
     return _dressed(styler, title).apply(lambda _: borders, axis=None)  # type: ignore[return-value]
 

@@ -389,11 +389,23 @@ def test_a_table_without_any_measured_cell_folds_into_one_line():
 
 def test_a_wide_grid_is_shown_in_parts_that_hold_every_column_once():
     wide = table("fedvck", 9)
-    parts = wide.parts()
+    parts = wide.parts() + wide.parts(rest=True)
     shown = [len(wide.columns) - len(part.hidden_columns) for part in parts]
     assert sum(shown) == len(wide.columns) > ACROSS and max(shown) <= ACROSS
     narrow = table("fedmk", 6)
     assert len(narrow.columns) <= ACROSS and narrow.parts() == [narrow]
+
+
+def test_columns_without_a_number_of_ours_are_folded():
+    spec = TableSpec.find("fedvck", "3")
+    cell = next(one for one in spec.cells("laptop") if one.column == "octmnist-0.02")
+    some = table("fedvck", 3, "laptop", measured=measure(cell, [0.5]))
+    assert some.waiting == {column.name for column in spec.columns} - {"octmnist-0.02"}
+    (seen,) = some.parts()
+    assert len(some.columns) - len(seen.hidden_columns) == 1
+    shown, _, folded = some._repr_html_().partition("Columns without a number of ours: ")
+    assert folded.startswith("pathmnist-0.05, ") and shown.count("<table") == 1
+    assert folded.count("The same, further columns") == len(some.parts(rest=True)) == 3
 
 
 def test_measures_have_names_in_words():
