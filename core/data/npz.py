@@ -9,6 +9,7 @@ alone.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
 import zlib
@@ -22,7 +23,7 @@ import numpy as np
 from core.data.arrays import as_images, as_labels, assemble
 from core.data.dataset import Dataset, Split
 from core.errors import InputError, brief, one_line
-from core.files import BAD_HEADER, write_whole
+from core.files import BAD_HEADER, alone, write_whole
 
 #: what bytes that are no npz file make NumPy raise
 _BROKEN = (
@@ -187,13 +188,19 @@ def save_npz(path: Path, data: Dataset) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an npz file, whole or not at all. Raises FileError where it cannot be written."""
+    """Write an npz file, whole or not at all. Raises FileError where it cannot be written, Busy where
+    another process writes it.
+    """
 
     def save(part: Path) -> None:
         with part.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
-    write_whole(path, save)
+    lock = path.with_name(f".{path.name}.lock")
+    with alone(lock, f"the file {path}"):
+        write_whole(path, save)
+        with contextlib.suppress(OSError):
+            lock.unlink()
 
 
 def load_npz(

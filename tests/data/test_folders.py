@@ -8,6 +8,7 @@ from core import data
 from core.__main__ import main
 from core.data.folders import USUAL
 from core.errors import InputError
+from core.files import Busy, alone
 
 image = pytest.importorskip("PIL.Image")
 
@@ -29,6 +30,14 @@ def loaded(folder, tmp_path, size=None):
     path = data.convert("my_set", folder, tmp_path, size=size)
     assert path == tmp_path / "my_set.npz"
     return data.load("my_set", tmp_path)
+
+
+def test_two_processes_do_not_write_one_file(tmp_path):
+    folder = painted(tmp_path / "fine", np.zeros((8, 8), np.uint8))
+    with alone(tmp_path / ".my_set.npz.lock", "it"), pytest.raises(Busy, match=r"my_set\.npz"):
+        data.convert("my_set", folder, tmp_path)
+    assert data.convert("my_set", folder, tmp_path).name == "my_set.npz"
+    assert not list(tmp_path.glob("*.lock")) + list(tmp_path.glob("*.part"))
 
 
 def test_grey_squares_keep_their_size_and_values(tmp_path):
