@@ -118,8 +118,9 @@ def rounds(
     state, ledger, history, peak = saved.state, saved.ledger, saved.history, saved.peak_memory
     for row in list(history):  # each with what had crossed the network by then
         then, more = Ledger(ledger.rounds[: row["round"]]), row is not history[-1]
-        how = {"held": True, "followed": more, "peak_memory": peak}
-        yield RoundResult(**row, state=state, ledger=then, **how)
+        yield RoundResult(
+            **row, state=state, ledger=then, held=True, followed=more, peak_memory=peak
+        )
 
     for number in range(len(history) + 1, schedule.rounds + 1):
         here = rng.at("round", number)
