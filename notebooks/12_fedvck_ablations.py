@@ -366,7 +366,7 @@ Markdown(
 # ## Take away
 #
 # - The ablations of the paper are four settings of one algorithm; where measured nearest to print, the latent
-#   constraints add most, the selection and the contrastive loss less than a point each, as in print.
+#   constraints add most on CIFAR-10, the selection and the contrastive loss less than a point each, as in print there.
 # - An exact mean takes the noise of batches out of the gradient, but SGD still needs a bound or a small rate. Adam, at
 #   the best of four rates, brings the loss further down than SGD at its released step, which was not tuned.
 #

@@ -22,10 +22,10 @@
 # more, in a few lines that are compared with `core`. [The next page](35_fediod_student) does so for the answers and the
 # student. Which of the paper's numbers hold stands among the [results](46_fediod_results).
 #
-# The paper takes a step of the student for each step of the generator, and tens of thousands of them. In a run of
-# seconds the student cannot keep up, so it gets `student_steps`, as in the authors' code. All weights of losses are as
-# printed. The game's rate is twice the printed one, the student's ten times, batches are half as large and the networks
-# narrower.
+# The paper takes a step of the student for each step of the generator, for 300 epochs: by our reading tens of thousands
+# of them. In a run of seconds the student cannot keep up, so it gets `student_steps`, as in the authors' code. All
+# weights of losses are as printed. The game's rate is twice the printed one, the student's ten times, batches are half
+# as large and the networks narrower.
 
 # %% tags=["parameters"]
 dataset = "digits"

@@ -292,7 +292,7 @@ Markdown(
 # %% [markdown]
 # ## What to take away
 #
-# * With the small budgets here FedIOD does not come near FedAvg; in print it leads nearly everywhere.
+# * With the small budgets here FedIOD does not come near FedAvg; in print it leads in most cells.
 # * A pixel is a prediction: FedIOD's losses and weights need no change for masks, and algorithms that average networks
 #   need none at all.
 # * The generator is told masks, so shapes and places need not be learned from noise. It is a disclosure that averaging

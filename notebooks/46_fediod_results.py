@@ -92,9 +92,10 @@ in_print = frame.loc[frame["printed"].notna(), "column"]
 ranks[ranks.index.isin(in_print) | (ranks["measured"] != "pending")]
 
 # %% [markdown]
-# The text calls FedIOD "superior or competitive". The ranks say what that means in print; they leave out the rows of
-# the released script. A place that is decided by less than what seeds do is no place. The column of CIFAR-100 at
-# $\alpha = 0.1$ is cut off in the text at hand.
+# The text calls FedIOD "superior or competitive", and says that it outperforms both kinds of rivals, which its own table
+# [contradicts](../book/errata). The ranks say what that means in print; they leave out the rows of the released script.
+# A place that is decided by less than what seeds do is no place. The column of CIFAR-100 at $\alpha = 0.1$ is cut off in
+# the text at hand.
 #
 # ### By the authors' script
 #

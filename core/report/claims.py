@@ -267,7 +267,8 @@ def claims_frame(
 def main_claims() -> pd.DataFrame:
     """A row for each paper: what it rests on, how many of these claims hold, and how many do not;
     those that were measured with less than the paper's budget, or on other data, apart, and those
-    that a test of the program shows, or the paper's own numbers. The book's own questions are left out.
+    that a test of the program shows, or the paper's own numbers, and those that a page examines
+    without a verdict. The book's own questions are left out.
     """
     known, rows = records(), []
     for paper, name in PAPERS.items():
@@ -285,6 +286,7 @@ def main_claims() -> pd.DataFrame:
                 "hold with less": int((holds & less).sum()),
                 "do not with less": int((fails & less).sum()),
                 "without measuring": int(unmeasured.sum()),
+                "on a page": int((said == "examined on its page").sum()),
                 "unclear or open": int(said.isin(["unclear", "not measured", "open"]).sum()),
             }
         )
