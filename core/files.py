@@ -138,15 +138,26 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    secret: bool = False,
 ) -> None:
-    """Write a safetensors file as `write_whole` does. The library's own writer makes a file of a
-    random name first, which a kill would leave there for ever.
+    """Write a safetensors file as `write_whole` does; one that is `secret` only its owner may read.
+    The library's own writer makes a file of a random name first, which a kill would leave there for
+    ever.
     """
     from safetensors.torch import save
 
     content = save(dict(tensors), dict(metadata))
-    write_whole(path, lambda part: part.write_bytes(content))
+
+    def write(part: Path) -> None:
+        if secret:
+            part.unlink(missing_ok=True)
+            part.touch(mode=0o600)
+        part.write_bytes(content)
+
+    write_whole(path, write)
 
 
 def read_tensors(

@@ -231,9 +231,9 @@ sentences(table.sort_values(["setting", "kB up a turn"]), "traffic")
 # | protection | against whom | helps with | does not help with |
 # |---|---|---|---|
 # | TLS | somebody on the network | reading or changing messages on their way | the server: it reads everything |
-# | keys of the nodes | a stranger who wants to take part | uploads under a false name | a hospital that has a key and lies |
-# | checks of uploads | a broken or hostile hospital | wrong forms, NaN, sizes, counts, replays | values that are plausible and wrong |
-# | secure aggregation | the server | it sees the sum of the uploads only | uploads that are no summands |
+# | keys of the nodes | a stranger who wants to take part | uploads under a false name | a hospital that has a key and lies; whoever may register keys and start runs |
+# | checks of uploads | a broken or hostile hospital | wrong forms, NaN, sizes, counts, late answers, copies of another's upload | values that are plausible and wrong, also its own old ones |
+# | secure aggregation | the server | it sees the sum of the uploads only | uploads that are no summands; checks of uploads, for a masked one looks like noise; a server with all hospitals but one on its side |
 # | central differential privacy | readers of the model | bounds what the model says of one client | the server, which sees the uploads before the noise |
 # | local differential privacy | the server too | each upload by itself | accuracy: the noise is not averaged first |
 #
@@ -282,8 +282,16 @@ pd.DataFrame(
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. The
 # server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a
 # secret of its own, and a client of private FedKD (its votes carry noise: [the price of privacy](37_fediod_budgets))
-# refuses a server that asks for less noise than its budget says. Against a server that tries all seeds this is not
-# enough: PyTorch's generator is not made for secrets, and on a CPU it keeps only 32 bits of a seed.
+# refuses a question that asks for less noise than the settings of the run say. That is a check, not a guarantee:
+#
+# * The server states the settings, too, and each run has a budget of its own. A hospital that wants a limit has to agree
+#   on the runs that it takes part in, and to count what they spend.
+# * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
+#   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
+#   signed programs only (`--trusted-entities`).
+# * PyTorch's generator is not made for secrets, and on a CPU it keeps only 32 bits of a seed. A server may try them all;
+#   and among the 75,000 draws of a client on [that page](37_fediod_budgets) two are as likely the same as not, which the
+#   stated $\delta$ does not allow for.
 #
 # ## Take away
 #

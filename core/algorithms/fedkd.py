@@ -141,12 +141,16 @@ class FedKD(Algorithm):
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and how many public images will be answered with which
         noise. Raises InputError where the teachers would train in more rounds than there are: none
-        would answer.
+        would answer; and where only a sum would be protected that nobody forms.
         """
         if self.settings.local_rounds > self.schedule.rounds:
             raise InputError(
                 f"local_rounds must be at most {self.schedule.rounds}, the rounds of the run, not "
                 f"{self.settings.local_rounds}: the teachers answer at the end of the last one"
+            )
+        if self.elsewhere and self.settings.private and self.settings.protects == "sum":
+            raise InputError(
+                "protects must be upload across a network: its server sees every upload, not their sum"
             )
         queries, noise = self._budget(task)
         meta = {

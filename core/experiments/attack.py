@@ -19,7 +19,6 @@ program attacks every method that uploads once in a round.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -31,7 +30,8 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.federation import Algorithm, Client, Ledger, Message, Runtime, State, Task, rounds, select
+from core.experiments.overhearing import overheard
+from core.federation import Algorithm, Client, Runtime, State, Task, rounds, select
 from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
@@ -359,21 +359,7 @@ def confidences(
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
-    algorithm, heard = copy.copy(algorithm), []
-    update = algorithm.server_update
-
-    def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        heard.append((state, uploads, rng))
-        return update(state, uploads, rng)
-
-    algorithm.server_update = listen  # type: ignore[method-assign]
-    after = algorithm.round(state, list(members.values()), Ledger.aside(), rng)
-    if len(heard) != 1:
-        raise InputError(
-            f"the attack needs one upload of each client in a round, which {type(algorithm).__name__} "
-            "does not have"
-        )
-    ((state, uploads, server),) = heard
+    after, (state, uploads, server) = overheard(algorithm, state, list(members.values()), rng)
     if refused := sorted(asked.keys() - uploads.keys()):
         raise InputError(
             f"the attack needs the uploads of all clients, and that of client {refused[0]} was refused"
@@ -389,6 +375,6 @@ def confidences(
 
     found: Confidences = {}
     for id_, one in asked.items():
-        alone = update(state, {id_: uploads[id_]}, server)
+        alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
         found[id_] = sure(algorithm.model(alone), [one])
     return found | {None: sure(algorithm.model(after), list(asked.values()))}

@@ -152,7 +152,7 @@ def clip_and_noise(
     Args:
         per_sample_gradients: (N, ...) floating point, one row per synthetic or public sample.
         generator: on the tensor's device; with a noise multiplier of 0 nothing is drawn.
-        checked: the caller has called `check_finite`, for several clients at once.
+        checked: the caller knows that all values are finite.
 
     Returns the noised rows, in the shape and dtype that came in. Raises InputError for a bad bound
     or multiplier, and for values that are not finite: a clipped row that is not a number would be

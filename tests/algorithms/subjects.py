@@ -72,7 +72,10 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1),
     ],
     "fedgen": [{}, {"order": "by_class", "counted": "batches"}],
-    "fedkd": [{"fresh_noise": True}, *needs("opacus", private=True, local_rounds=2)],
+    "fedkd": [
+        {"fresh_noise": True},
+        *needs("opacus", private=True, protects="upload", local_rounds=2),
+    ],
     "fedmd": [{}, {"tested": "clients"}],
     "fedmk": [{}, *needs("ot", compare_size=1)],
     "fedvck": [

@@ -111,6 +111,16 @@ def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task)
         assert not torch.allclose(noise[0], noise[1])  # each client draws its own
 
 
+def test_images_at_which_a_teacher_overflows_are_answered_as_others(task):
+    """An error would tell, without noise, where that is; what is not finite counts as zero."""
+    _, server, side = sides(task, 2, logit_norm=0.01)
+    images = server.images(0).detach()
+    images[0] = 1e38
+    found = side.answer(images, 0)[0].logits
+    assert not torch.isfinite(side.logits(images)[:, 0]).all()
+    assert torch.isfinite(found).all() and float(found[:, 0].abs().min()) > 0
+
+
 def test_noise_differs_from_step_to_step_and_repeats_with_the_seed(task):
     _, server, side = sides(task, 2)
     images = server.images(0).detach()

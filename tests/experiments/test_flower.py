@@ -367,6 +367,9 @@ def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
 
     nodes.spoil = forget
     assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
+    kept = list(tmp_path.iterdir())
+    # it holds the node's secret
+    assert kept and {one.stat().st_mode & 0o777 for one in kept} == {0o600}
     for context in nodes.contexts.values():
         del context.node_config["memory"]
     nodes = Nodes(stated, spoil=forget)
@@ -521,7 +524,11 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     """It knows seed and path of every draw; a node's secret is its own, and stays while it runs, so
     that a question asked twice gets one noise.
     """
-    stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40}, rounds=1)
+    stated = experiment(
+        "fedkd",
+        settings={"private": True, "protects": "upload", "local_steps": 2, "pool": 40},
+        rounds=1,
+    )
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
     state = algorithm.initialise(task, Rng(0).at("initialise"))
     question, path = algorithm.broadcast(state, 0), ["round", 1]
@@ -543,7 +550,11 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
 
 def test_a_private_node_answers_the_same_address_with_another_content_as_another_question():
     """Or a server would get the votes on as many images as it likes, with one noise."""
-    stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40}, rounds=1)
+    stated = experiment(
+        "fedkd",
+        settings={"private": True, "protects": "upload", "local_steps": 2, "pool": 40},
+        rounds=1,
+    )
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
     honest, nodes = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Nodes(stated)
     for change, fine in (({}, True), ({}, True), ({"seed": 7}, False)):
@@ -557,8 +568,17 @@ def test_a_private_node_answers_the_same_address_with_another_content_as_another
             client.app(envelope, nodes.contexts[100])
 
 
+def test_a_sum_that_nobody_forms_protects_nobody():
+    """Across a network the server sees each upload of FedKD, which has a part of the noise."""
+    nodes = Nodes(experiment("fedkd", settings={"private": True, "pool": 40}, rounds=1))
+    with pytest.raises(InputError, match="protects must be upload across a network"):
+        server.federate(nodes, nodes.server)
+
+
 def test_a_private_client_refuses_a_server_that_asks_for_less_noise():
-    stated = experiment("fedkd", settings={"private": True, "local_steps": 2, "pool": 40})
+    stated = experiment(
+        "fedkd", settings={"private": True, "protects": "upload", "local_steps": 2, "pool": 40}
+    )
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
     client_, state = make_clients(stated, task)[0], algorithm.initialise(task, Rng(0))
     honest = algorithm.broadcast(state, 0)

@@ -43,10 +43,11 @@ image, see `server.Server.shaping`.
 Privacy (Table 5) was never released. Here a private client sends no outputs of its discriminator,
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect
 to images, goes through the Gaussian mechanism, and both are accounted together. This protects each
-upload by itself. A client across a network keeps to its budget whatever the server says: its noise
-depends on a number of steps that it hears once, and it answers each question of each of these once,
-in order. The paper names PATE for the logits, whose noise protects the sum of the clients'
-votes; but Eq. 3 and 4 need each client's answer. How many samples a client has of each class is
+upload by itself. A client across a network keeps to the budget of the run's settings, which the
+server states: its noise depends on a number of steps that it hears once, and it answers each
+question of each of these once, in order. The paper names PATE for the logits, whose noise protects
+the sum of the clients' votes; but a vote is a class, and Eq. 3, 4 and 9 need probabilities and
+logits. How many samples a client has of each class is
 sent as it is. Where the clients are at hand, `ensemble_accuracy` and the inception scores are measured on
 their networks as they are: numbers of the experimenter, for which the budget does not stand.
 """

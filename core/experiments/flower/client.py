@@ -131,7 +131,7 @@ def _remember(
     if path := _kept(context, client):
         # a copy of each: before and after may share tensors
         plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
-        write_tensors(path, plain, {"asked": question})
+        write_tensors(path, plain, {"asked": question}, secret=True)
 
 
 @app.query("introduce")

@@ -123,7 +123,7 @@ def deployed(here: Deployment) -> Record:
     sizes = ", ".join(str(len(client)) for client in clients)
     print(f"{task.dataset.name}: {sizes} images in three folders; test images at the server")
     here.superlink()
-    print(f"SuperLink at {here.port}, with TLS; only nodes whose key it knows may come")
+    print(f"SuperLink at {here.port}, with TLS; nodes come with a registered key")
     for number in range(HOSPITALS):
         here.register(number)
         here.node(number)
