@@ -65,8 +65,8 @@ task.dataset.classes
 # $$ (eq:fl-goal)
 #
 # Here $\mathcal{T}_k$ are the images of client $k$ with their labels, $f_w$ is the network with weights $w$, and $\ell$
-# the cross-entropy. $F$ is the loss on all data together; what is different is that nobody can compute it. Below, $C$
-# is the number of classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/notation)).
+# the cross-entropy. $F$ is the loss on all data together, which nobody can compute alone. Below, $C$ is the number of
+# classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/notation)).
 #
 # ## Clients that differ
 #
@@ -166,8 +166,8 @@ source(federation.rounds)
 # \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.
 # $$ (eq:fl-drift)
 #
-# It is 0 when all go the same way, and near 1 when each goes its own way and the average hardly moves: for equal
-# distances at right angles to each other it is $\sqrt{1 - 1/K}$.
+# It is 0 when all take the same step. Where all go equally far it is at most 1, and near 1 when each goes its own way
+# and the average hardly moves: at right angles to each other it is $\sqrt{1 - 1/K}$.
 
 
 # %%
@@ -326,7 +326,7 @@ show(
 #
 # ## Take away
 #
-# - Federated learning minimises {eq}`eq:fl-goal` without seeing it.
+# - Federated learning minimises {eq}`eq:fl-goal` though no one ever holds all of its data.
 # - A small $\alpha$ in {eq}`eq:fl-dirichlet` makes clients differ; {eq}`eq:fl-tv` says by how much.
 # - Clients that differ drift apart, and the average of good models need not be good.
 # - FedProx holds clients back, FedAvgM smooths the server; both send as much as FedAvg. SCAFFOLD corrects each step
@@ -379,8 +379,8 @@ show(
 #
 # *Easy, 10 minutes.*
 #
-# A ConvNet has about $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? In its Table 9
-# FedVCK prints 12.13 to 12.21 MB for four of its data sets. What must one MB be? (To be checked: `bytes_per_mb`.)
+# A ConvNet has about $3.2 \cdot 10^5$ parameters, 10 clients take part. How many MB go up per round? By the 12.13 to 12.21
+# MB that FedVCK prints for four data sets (Table 9), what must one MB be? (To be checked: `bytes_per_mb`.)
 # ```
 #
 # ```{solution} ex-fl-bytes

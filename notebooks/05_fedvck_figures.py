@@ -319,3 +319,6 @@ spread = adjacent_mmd(
 assert (spread["mmd"] > 0).all(), "two noises give two sets of images"
 held = torch.cat([one.labels for one in lesson.members()]).unique()
 assert len(spread) == len(held), "a row for each class that clients have"
+assert spread["mmd"].mean() < distances["mmd"].mean(), (
+    "two noises of one round differ less than two rounds"
+)

@@ -292,8 +292,8 @@ Markdown(
 #
 # *Medium, 15 minutes.*
 #
-# Condense with the Gaussian kernel. It needs single features in place of their mean, so take
-# `estimator="feature_bank"` and a batch of 64. Does a network learn more?
+# Condense with the Gaussian kernel, `kernel="gaussian"`. It needs single features in place of their mean, so take
+# `estimator="feature_bank"` and `real_batch=64`. Does a network learn more?
 # ```
 #
 # ````{solution} ex-dc-kernel

@@ -286,7 +286,7 @@ show(
 # - A client asks the global model what it does not know {eq}`eq:vck-importance` and condenses that.
 # - It blends the answers of two models in a row before it takes the error {eq}`eq:vck-error`. That is meant to make the
 #   whims of one count less.
-# - The probabilities stay close to uniform: those of two images of a class differ by a factor below $1 + e^b$.
+# - The probabilities stay close to uniform, however wrong the model is; an exercise asks how far from it they can be.
 #
 # ## Exercises
 #

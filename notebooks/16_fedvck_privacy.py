@@ -383,7 +383,7 @@ attack_frame(every.drop_duplicates("id")).round(3)[
 #
 # *Medium, 20 minutes.*
 #
-# A client that uploads random images of its own protects nobody. What does the attack say? (Take `random_selection`.)
+# What does the attack say of random images of one's own (`random_selection`, `images_per_class=5, server_epochs=20`)?
 # ```
 #
 # ````{solution} ex-pri-random

@@ -325,8 +325,8 @@ bytes_by_kind(
 #
 # *Medium, 20 minutes.*
 #
-# Let the server take four times as many steps, with the clients' settings as they are. Then set `horizon=1`, the literal
-# Eq. 3, and let the server take its 25 steps, and one.
+# Let the server take four times as many steps (`server_steps`; here 25), with the clients' settings as they are. Then set
+# `horizon=1`, the literal Eq. 3, and let the server take its 25 steps, and one.
 # ```
 #
 # ````{solution} ex-mk-horizon

@@ -266,7 +266,8 @@ pd.DataFrame(found).T.round(0)
 #
 # *Medium, 15 minutes.*
 #
-# Which mean and which deviation has $\hat x$ in both readings of {eq}`eq:gdd-shift`? Check it with `shift.shifted`.
+# Show which mean and which deviation $\hat x$ has in both readings of {eq}`eq:gdd-shift`, and check it with
+# `shift.shifted`.
 # ```
 #
 # ````{solution} ex-shift-moments

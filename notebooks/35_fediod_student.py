@@ -84,8 +84,8 @@ on_real = lesson.judged(judges)  # E D_k(x'_k), (K,)
 # $$ (eq:iod-ratio)
 #
 # The first factor is a ratio of class counts. For the second one the discriminator is asked: $D_k(x)$ shall be large
-# where generated images, which stand for all data, are denser than those of client $k$ (Eq. 8; by Eq. 2 as printed it
-# is large [already where $P_g > \pi_k P_k$](38_fediod_released_losses)). Then the answers are mixed, class by class
+# where generated images, which stand for all data, are denser than those of client $k$ (Eq. 8; what Eq. 2 as printed
+# makes of it, an exercise on [the page before](41_fediod) finds). Then the answers are mixed, class by class
 # (Eq. 9; $\odot$ multiplies element by element). Client $k$ has $n_{k,c}$ images of class $c$ (the text says number,
 # the symbol of Eq. 8 share: [FedIOD: weights](39_fediod_weights)); $x'_k$ is one of its images, and $z_k = T_k(x)$ its
 # teacher's logits:

@@ -168,8 +168,9 @@ Markdown(f"Largest difference of the logits: {apart:.1e}.")
 #
 # *Easy, 10 minutes.*
 #
-# Halve `questions` again and again, with the steps unchanged. When does the student of the clients' images get worse
-# than that of the photographs?
+# Train the student on the first half of the clients' images, `asked`, then on a quarter, and so on, with the steps
+# unchanged. (Not by the parameter `questions`, which cuts the photographs as well.) When does it get worse than the
+# student of all photographs?
 # ```
 #
 # ````{solution} ex-kd-questions

@@ -124,8 +124,11 @@ Markdown(
 # Kullback-Leibler divergence (Eq. 6):
 #
 # $$
-# \mathrm{KL}(q \,\Vert\, \hat q) = H(q, \hat q) - H(q), \qquad H(q, \hat q) = -\sum_c q^c \log \hat q^c .
+# \mathrm{KL}(q \,\Vert\, \hat q) = H(q, \hat q) - H(q), \qquad H(q, \hat q) = -\sum_c q^c \log \hat q^c, \qquad
+# H(q) = H(q, q) .
 # $$ (eq:kd-loss)
+#
+# $H(q)$ is the *entropy*: how undecided the teacher is.
 
 # %%
 shape = (64, len(classes))
@@ -323,11 +326,12 @@ student_q = [0.7, 0.3]
 
 # %% tags=["check", "remove-cell"] name="ex-kd-printed"
 q, q_hat = torch.tensor(teacher_q), torch.tensor(student_q)
+assert q.shape == q_hat.shape, "both are chances of the same classes"
 for chances in (q, q_hat):
     assert chances.min() >= 0 and abs(chances.sum() - 1) < 1e-6, (
         "probabilities are at least 0 and add up to 1"
     )
-cross = -(q * q_hat.clamp_min(1e-12).log()).sum()
+cross = -torch.special.xlogy(q, q_hat).sum()
 assert cross - distillation.entropy(q_hat) < 0, (
     "not negative: let the teacher be surer than the student"
 )
@@ -336,13 +340,17 @@ assert cross - distillation.entropy(q_hat) < 0, (
 # ```{exercise} The factor $\tau^2$
 # :label: ex-kd-factor
 #
-# *Medium, 15 minutes.*
+# *Medium, 20 minutes.*
 #
-# Why is the divergence multiplied by $\tau^2$? Check {eq}`eq:kd-gradient` with the gradient of `kl_divergence`.
+# Derive the first form of {eq}`eq:kd-gradient` on paper, then check both forms with the gradient of `kl_divergence`. Why
+# is the divergence multiplied by $\tau^2$?
 # ```
 #
 # ````{solution} ex-kd-factor
 # :class: dropdown
+#
+# $\partial \log \hat q^j / \partial \hat z^c = (\delta_{jc} - \hat q^c) / \tau$, where $\delta_{jc}$ is one if $j = c$, else
+# zero. So the gradient of the divergence is $-\sum_j q^j (\delta_{jc} - \hat q^c) / \tau = (\hat q^c - q^c) / \tau$.
 #
 # ```python
 # gap = z_hat - z

@@ -306,8 +306,8 @@ pd.DataFrame(
 #
 # *Medium, 15 minutes.*
 #
-# One of three hospitals goes away after it has sent its masked upload, another before. In which case can the server
-# still read the sum?
+# One of three hospitals goes away, (a) after it has sent its masked upload, (b) before. In which case can the server still
+# read the sum?
 # ```
 #
 # ```{solution} ex-machines-lost

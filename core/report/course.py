@@ -12,7 +12,8 @@ PLAN = notebooks.ROOT / "book" / "teaching.md"
 _OPENING = """# Notebooks of the course
 
 Open a notebook by its link. Where a cell has `...`, fill in your answer; the next cell checks it.
-Read in the order of this page: the numbers of the notebooks are names, no order."""
+What stands under *read before* is read after the first meeting of its week and before the lab. The
+numbers of the notebooks are names, no order."""
 _LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\w+)\)")
 
 

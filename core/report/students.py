@@ -41,6 +41,7 @@ def student(source: str | Path) -> Any:
             cells[-1].source = unanswered(solution, answers)
             cell.source = guarded(cell.source, cells[-1].source)
             cell.metadata["tags"] = ["check", "raises-exception"]
+            cell.metadata["jupyter"] = {"source_hidden": True}  # it often states the answer
         if cell.source.strip():
             cells.append(cell)
     notebook.cells = cells

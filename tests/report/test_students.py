@@ -226,7 +226,7 @@ def test_the_index_leads_through_the_weeks_and_the_book_in_order(tmp_path):
     links = [re.findall(r"\]\((\w+)\.ipynb\)", text) for text in weeks]
     assert [text[:9] for text in weeks] == [f"## Week {k}" for k in (1, 2, 3, 4)]
     assert links[0][:2] == ["00_quickstart", "02_reference_methods"]
-    assert links[1][3:5] == ["10_dataset_condensation", "11_fedvck"]
+    assert links[1][3:6] == ["10_dataset_condensation", "07_condensed_images", "11_fedvck"]
     assert links[1][-2:] == ["08_fedvck_server", "14_fedvck_communication"]
     after = cells[cells.index(weeks[-1]) + 1 :]
     assert re.findall(r"\]\((\w+)\.ipynb\)", "\n".join(after)) == notebooks.chapters()
