@@ -284,8 +284,9 @@ pd.DataFrame(
 # secret of its own, and a client of private FedKD (its votes carry noise: [the price of privacy](37_fediod_budgets))
 # refuses a question that asks for less noise than the settings of the run say. That is a check, not a guarantee:
 #
-# * The server states the settings, too, and each run has a budget of its own. A hospital that wants a limit has to agree
-#   on the runs that it takes part in, and to count what they spend.
+# * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
+#   with `epsilon=8` in its `--node-config`: it then keeps an account in its memory folder, and answers no run without
+#   noise or beyond what is left.
 # * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
 #   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
 #   signed programs only (`--trusted-entities`).

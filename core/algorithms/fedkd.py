@@ -138,6 +138,12 @@ class FedKD(Algorithm):
         """Whether the settings ask for noise."""
         return self.settings.private
 
+    @property
+    def epsilon(self) -> float | None:
+        """The budget of a private run, where it is that of each upload."""
+        each = self.settings.private and self.settings.protects == "upload"
+        return (self.settings.epsilon or self.settings.full_epsilon) if each else None
+
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and how many public images will be answered with which
         noise. Raises InputError where the teachers would train in more rounds than there are: none

@@ -71,6 +71,13 @@ class Algorithm:
         """
         return False
 
+    @property
+    def epsilon(self) -> float | None:
+        """What all uploads of one client in a run spend towards a server that reads each of them; None
+        where nothing bounds it.
+        """
+        return None
+
     def among(self, clients: Sequence[Client]) -> Self:
         """This algorithm in a run of those of the clients that have data: a copy, for it may be run
         again with others.

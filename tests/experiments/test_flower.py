@@ -376,6 +376,48 @@ def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
     assert server.federate(nodes, nodes.server).metrics is not None
 
 
+def limited(folder, epsilon, run=1, **settings):
+    """Nodes with a budget of their own, in a run of private FedKD."""
+    given = {
+        "private": True,
+        "protects": "upload",
+        "full_epsilon": 4.0,
+        "local_steps": 2,
+        "pool": 40,
+    }
+    nodes = Nodes(experiment("fedkd", settings=given | settings, rounds=1))
+    for node, context in nodes.contexts.items():
+        context.node_config |= {"memory": str(folder / str(node)), "epsilon": epsilon}
+        context.run_id = run
+    return nodes
+
+
+def test_a_hospital_takes_part_while_its_own_budget_lasts(tmp_path, caplog):
+    """Two runs of epsilon 4 are within 9, whatever the server says; a third is not."""
+    for number in (1, 2):
+        nodes = limited(tmp_path, 9.0, number)
+        assert server.federate(nodes, nodes.server).status == "complete"
+        assert server.federate(limited(tmp_path, 9.0, number), nodes.server)  # entered once
+    nodes = limited(tmp_path, 9.0, 3)
+    with pytest.raises(InputError, match="sent no upload"):
+        server.federate(nodes, nodes.server)
+    assert "epsilon 9 at most; with this run it would be 12" in caplog.text
+    assert json.loads((tmp_path / "100" / "spent-0.json").read_text()) == {"1": 4.0, "2": 4.0}
+
+
+def test_a_hospital_with_a_budget_answers_nothing_without_a_bound(tmp_path, caplog):
+    nodes = limited(tmp_path, 9.0, private=False)
+    with pytest.raises(InputError, match="sent no upload"):
+        server.federate(nodes, nodes.server)
+    assert "asks for answers without a bound" in caplog.text
+    nodes = limited(tmp_path, 9.0)
+    for context in nodes.contexts.values():
+        del context.node_config["memory"]
+    with pytest.raises(InputError, match="sent no upload"):
+        server.federate(nodes, nodes.server)
+    assert "needs a memory folder" in caplog.text
+
+
 def test_a_server_cannot_call_whatever_it_likes():
     nodes = Nodes(experiment())
     content = wire.records(Message({}))

@@ -1,9 +1,9 @@
 """The ClientApp: one node, one client.
 
 A node says in its configuration which client it is (`partition-id`), where its data lie (`data`, a
-folder; without it the node takes its part of a data set that it has whole, for simulations) and
-where it keeps its memory over a restart (`memory`, a folder; without it the memory lives as long
-as Flower's Context).
+folder; without it the node takes its part of a data set that it has whole, for simulations), where
+it keeps its memory over a restart (`memory`, a folder; without it the memory lives as long as
+Flower's Context) and what it gives away at most over all its runs (`epsilon`, see `budget`).
 
 The server knows the seed of the run, and so all that is drawn from it. A private client draws from
 a secret of its node instead: or the server could draw the same noise and take it off again. The
@@ -28,6 +28,7 @@ from core.checks import is_whole
 from core.errors import InputError, unknown
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
+from core.experiments.flower.budget import charge
 from core.experiments.running import make_clients, make_task, task_on
 from core.federation import Client, Runtime, Task, owner
 from core.federation.tensors import fingerprint, put, take
@@ -147,7 +148,8 @@ def introduce(message: Message, context: Context) -> Message:
 def answer(message: Message, context: Context) -> Message:
     """What the algorithm's clients answer to a question of the server, for this one client.
 
-    Raises InputError for a question that the algorithm does not have.
+    Raises InputError for a question that the algorithm does not have, and for a run that the node's own
+    budget does not allow.
     """
     experiment, client = own(context)
     asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]
@@ -155,6 +157,8 @@ def answer(message: Message, context: Context) -> Message:
     algorithm = experiment.new_algorithm()
     if question not in algorithm.questions:
         raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
+    folder = context.node_config.get(MEMORY)
+    charge(context, client.id, algorithm, None if folder is None else str(folder))
     received = wire.message(message.content, client.task.runtime.device)
     identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
     before, secret = _recall(context, client, identity)

@@ -1,0 +1,50 @@
+"""A hospital's own limit on what it gives away.
+
+The settings of a run, its budget among them, come from the server. A node that states `epsilon` in
+its configuration takes part in a run only while the budgets of all its runs, added up, stay within
+it: epsilons and deltas of several releases add up (Dwork and Roth, 2014, Theorem 3.16). So does the
+delta, of which nothing is said here. The number of samples, which a node tells before a run, is not
+part of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.app import Context
+
+from core.checks import check_number
+from core.errors import InputError
+from core.federation import Algorithm
+from core.files import alone, read_json, write_json
+
+LIMIT = "epsilon"
+#: characters that an account may have
+LONGEST = 2**20
+
+
+def charge(context: Context, number: int, algorithm: Algorithm, folder: str | None) -> None:
+    """Enter a run into the account of client `number`, once, before it answers; the account lies in the
+    node's `memory` folder. Without a limit nothing is entered.
+
+    Raises InputError for a run without noise or beyond what is left, and where there is no folder.
+    """
+    limit = context.node_config.get(LIMIT)
+    if limit is None:
+        return
+    check_number("epsilon of the --node-config", limit, 0, above=True)
+    if folder is None:
+        raise InputError("a node with an epsilon in its --node-config needs a memory folder there")
+    if algorithm.epsilon is None:
+        raise InputError(
+            f"this node gives away epsilon {limit:g} at most, and the run asks for answers without a bound"
+        )
+    path, run = Path(folder) / f"spent-{number}.json", str(context.run_id)
+    with alone(path.with_suffix(".lock"), f"the account {path}"):
+        spent = read_json(path, LONGEST, "account") if path.exists() else {}
+        spent[run] = max(algorithm.epsilon, spent.get(run, 0.0))
+        if (total := sum(spent.values())) > limit:
+            raise InputError(
+                f"this node gives away epsilon {limit:g} at most; with this run it would be {total:g}"
+            )
+        write_json(path, spent)
