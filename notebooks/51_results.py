@@ -22,11 +22,14 @@ shown = "best"
 from IPython.display import display
 
 from core.experiments import TableSpec
+from core.experiments.spec import TABLES
 from core.report import table
 from core.report.claims import papers
 
 best = None if shown == "best" else shown
-chosen = [*papers(), "reference"] if paper == "all" else [paper]
+folders = sorted(path.name for path in TABLES.iterdir() if path.is_dir())
+others = [name for name in folders if name not in papers()]
+chosen = [*papers(), *others] if paper == "all" else [paper]
 
 # %%
 for name in chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,6 +93,7 @@ def pairs(given: list[str], what: str = "settings") -> dict[str, Any]:
     return pairs
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?")
 #: values as Python writes them
 PYTHONS = {"None": None, "True": True, "False": False}
 
@@ -105,7 +107,8 @@ def value_of(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return text
+        # .05, 1. and +0.5 are numbers to everybody but JSON
+        return float(text) if _NUMBER.fullmatch(text) else text
     except (ValueError, RecursionError):  # Python's bounds on digits and on nesting
         raise InputError(f"the value of {brief(key)} is too long: {brief(text)}") from None
 

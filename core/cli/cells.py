@@ -6,14 +6,14 @@ import itertools
 import math
 import statistics
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from core.cli.app import Device, Precision, Profile, app, known_profile, one_seed
-from core.errors import InputError
+from core.errors import InputError, unknown
 from core.files import make_folder
 
 Shown = Annotated[
@@ -105,8 +105,9 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
         _say_where_none_counts(also, spec)
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
     waiting = found[(found.verdict == "pending") | begun]
-    if len(waiting):
-        print(_first_of(waiting, spec, known))
+    _say_what_is_not_written([spec])
+    if len(waiting) and (said := _first_of(waiting, spec, known)):
+        print(said)
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
 
@@ -175,8 +176,10 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
         for cell in spec.cells(profile)
         if cell.implemented and not cell.cut
     ]
-    if not counted:
-        return f"pending: runs at {profiles[0]} stop before the rounds of the columns"
+    here_rows = {(cell.row, cell.column, cell.profile) for cell in counted}
+    if not any((row.row, row.column, row.profile) in here_rows for row in waiting.itertuples()):
+        written = any(cell.implemented for cell in spec.cells(profiles[0]))
+        return f"pending: runs at {profiles[0]} stop before the rounds of the columns" * written
     needed = {
         (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
         for cell in counted
@@ -191,7 +194,10 @@ def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
                     else " (no data for it here: python -m core data says how to get them)"
                 )
                 return f"pending: run the first with {row.command}{away}"
-    return "pending: the very same runs are on record with another profile"
+    told = [reason for reason in waiting.reason if reason.startswith("its records")]
+    return (
+        f"pending: {told[0] if told else 'the very same runs are on record with another profile'}"
+    )
 
 
 @app.command()
@@ -212,7 +218,8 @@ def pending(
       python -m core pending --profile paper --limit 50
       python -m core pending --only fedvck/ladder --profile converged
     """
-    from core.experiments import queue
+    from core.experiments import TableSpec, queue
+    from core.experiments.spec import TABLES
 
     items = queue.pending(profile, only=only)
     for item in items[:limit]:
@@ -225,6 +232,9 @@ def pending(
     can = [item for item in items if not item.missing]
     known = [item.core_seconds for item in can if item.core_seconds]
     print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
+    paper = (only or "").strip("/").partition("/")[0].casefold()
+    known_papers = {path.name for path in TABLES.iterdir()}
+    _say_what_is_not_written(TableSpec.all(paper=paper if paper in known_papers else "*"), only)
     if not items and only:
         _say_where_run(only, profile)
     if known:
@@ -234,13 +244,33 @@ def pending(
         )
 
 
-def _say_where_run(paper: str, profile: str) -> None:
-    """Say at which profiles the tables of a paper are run that are not run at this one."""
+def _say_where_run(only: str, profile: str) -> None:
+    """Say at which profiles the tables of a paper, or those with an algorithm, are run that are not
+    run at this one.
+    """
     from core.experiments import TableSpec
 
-    for spec in TableSpec.all(paper=paper.strip("/").casefold()):
-        if profile not in spec.run_at:
+    name = only.strip("/").casefold()
+    for spec in TableSpec.all():
+        named = name in {spec.paper, *(row.fields["algorithm"] for row in spec.rows)}
+        if named and profile not in spec.run_at:
             print(f"{spec.paper}/{spec.table} is run at the profile {' or '.join(spec.run_at)}")
+
+
+def _say_what_is_not_written(specs: Iterable[Any], only: str | None = None) -> None:
+    """Name the algorithms of tables that are not here, which may be misspelt; `only` is a paper or a
+    table, of which alone it is said.
+    """
+    from core import algorithms
+
+    names = algorithms.names()
+    for spec in specs:
+        address = f"{spec.paper}/{spec.table}"
+        if only is None or f"{address}/".startswith(f"{only.strip('/').casefold()}/"):
+            for name in dict.fromkeys(row.fields["algorithm"] for row in spec.rows):
+                if name not in names:
+                    said = str(unknown("algorithm", name, names)).partition(" known: ")[0]
+                    print(f"{address}: its cells wait, as {said.rstrip(';')}")
 
 
 def _shown_at(cell: str) -> str:

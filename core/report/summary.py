@@ -18,6 +18,8 @@ from core.report.verdict import MB, differences
 
 #: what tells runs apart in every such table; all else stands there where it differs between runs
 ALWAYS = ("algorithm", "dataset", "split", "profile")
+#: what says which images are whose, and which are tested, besides: runs that differ in it are no pairs
+DATA = ("clients", "data", "split's file", "train_fraction", "evaluate_on")
 #: columns of what came out
 MEASURED = ("seeds", "metric", "mean", "std", "MB", "core seconds")
 #: options that `split_in_words` tells already
@@ -39,7 +41,7 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
 
     Args:
         against: a setting, "fedavg" or "lr=0.1" or several with commas, with which the others of the
-            same data, split and profile are compared, seed by seed: `lead` is their mean paired
+            same data, clients, split and profile are compared, seed by seed: `lead` is their mean paired
             difference in percentage points, `low` and `high` are the ends of its 90% interval, `pairs`
             counts the seeds that both have.
 
@@ -73,11 +75,17 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
 
 def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
     """What `summary_frame` says of rows, whose values are given by seed, beside the named ones."""
-    places = [tuple(row) for row in summary[list(ALWAYS[1:])].itertuples(index=False)]
+    same = [name for name in summary if name in (*ALWAYS[1:], *DATA) or name.startswith("split.")]
+    places = [tuple(row) for row in summary[same].map(_text).itertuples(index=False)]
     rivals: dict[tuple[str, ...], int] = {}
     for at in summary.index[_named(summary, against)]:
         if rivals.setdefault(places[at], at) != at:
-            raise InputError(f"--against {against} fits several rows; say more, such as NAME=VALUE")
+            both = summary.loc[[rivals[places[at]], at]]
+            tell = [
+                one for one in both if one not in MEASURED and both[one].map(_text).nunique() > 1
+            ]
+            would = listed(_values(both, tell))
+            raise InputError(f"--against {against} fits several rows; say which: {would}")
     rows = []
     for at, place in enumerate(places):
         rival = rivals.get(place, at)

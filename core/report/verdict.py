@@ -262,7 +262,8 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         for row, cell in column.items():
             rivals = [(row, rival) for rival in cell.rivals]
             pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
-            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs)
+            known = any(run.id in records for run in cell.experiments)
+            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known)
     return [found[id(cell)] for cell in cells]
 
 
@@ -278,11 +279,13 @@ def measured_values(
     return {row: values(cell, records) for row, cell in column.items()}
 
 
-def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int]) -> Judgement:
+def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: bool) -> Judgement:
+    """The verdict on a cell with these values; `known`: whether any of its runs is on record."""
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
-        return Judgement("pending", cell.cut or "")
+        lacks = f"its records have no {cell.metric!r}" if known else ""
+        return Judgement("pending", cell.cut or lacks)
     mean, std = mean_and_std(found)
     printed = cell.published.value if cell.published else None
     difference = None if printed is None else mean - printed

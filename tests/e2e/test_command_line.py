@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from core import algorithms
 from core.__main__ import main
 from core.cli.pending import _run_pending
 from core.errors import InputError
@@ -182,6 +183,16 @@ def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
 def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch):
+    """Its cells would wait without a word; it may be misspelt."""
+    here = [name for name in algorithms.names() if name != "random_selection"]
+    monkeypatch.setattr("core.algorithms.names", lambda: here)
+    said = "gddfl/1: its cells wait, as there is no algorithm named 'random_selection'\n"
+    assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out
+    assert main(["pending", "--only", "gddfl/1"]) == 0 and said in capsys.readouterr().out
+    assert main(["pending", "--only", "fedmk"]) == 0 and said not in capsys.readouterr().out
 
 
 def test_who_finds_nothing_pending_is_told_where_the_tables_are_run(capsys, monkeypatch):

@@ -88,7 +88,17 @@ def test_a_released_value_stands_beside_the_printed_one():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("None", None), ("null", None), ("True", True), ("false", False), ("none", "none")],
+    [
+        *[("None", None), ("null", None), ("True", True), ("false", False), ("none", "none")],
+        *[
+            (".05", 0.05),
+            ("1.", 1.0),
+            ("+5e-2", 0.05),
+            ("1e3", 1000.0),
+            ("7", 7),
+            ("1.2.3", "1.2.3"),
+        ],
+    ],
 )
 def test_values_may_be_written_as_help_texts_write_them(text, value):
     from core.cli.app import value_of

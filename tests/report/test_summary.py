@@ -122,7 +122,7 @@ def test_runs_are_compared_seed_by_seed_with_the_named_setting():
 @pytest.mark.parametrize(
     ("against", "said"),
     [
-        ("fedavg", "several rows"),
+        ("fedavg", "several rows; say which: lr=0.1, lr=0.3$"),
         ("lr=7", "fits none of these runs; these fit: lr=0.1, lr=0.3$"),
         ("fedavg,lr=7", "these fit: algorithm=fedavg,lr=0.1, algorithm=fedavg,lr=0.3$"),
         ("fednova", "these fit: algorithm=fedavg$"),
@@ -133,6 +133,25 @@ def test_runs_are_compared_seed_by_seed_with_the_named_setting():
 def test_a_setting_to_compare_with_must_be_one(against, said):
     with pytest.raises(InputError, match=said):
         summed_up(record(0.5, {"lr": 0.1}), record(0.5, {"lr": 0.3}), against=against)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"clients": 3},
+        {"train_fraction": 0.5},
+        {"partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 5}},
+    ],
+)
+def test_runs_on_other_data_are_no_pairs(other):
+    mine = {"clients": 10, "partition": {"name": "dirichlet", "alpha": 0.5}}
+    found = [
+        record(0.5 + 0.1 * seed, {}, seed=seed, algorithm=name, **mine | more)
+        for seed in (0, 1)
+        for name, more in (("fedavg", {}), ("fedprox", other), ("moon", {}))
+    ]
+    rows = summed_up(*found, against="fedavg").set_index("algorithm")
+    assert rows["pairs"].to_dict() == {"fedavg": 0, "fedprox": 0, "moon": 2}
 
 
 def test_what_differs_between_algorithms_is_shown_but_for_their_settings():

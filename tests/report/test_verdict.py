@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InputError
-from core.experiments import PROFILES, Experiment, Record, TableSpec
+from core.experiments import PROFILES, Experiment, Record, TableSpec, records
 from core.report.verdict import (
     MB,
     VERDICTS,
@@ -334,6 +334,15 @@ def test_values_come_from_records(spec):
     assert values(cells["A", "accuracy"], {run.id: one}) == {run.seed: 62.5}
     assert values(cells["A", "accuracy"], {}) == {}
     assert values(cells["A", "mia_auc_max"], {run.id: one}) == {}
+
+
+def test_a_metric_that_no_record_has_is_told():
+    """It may be misspelt; it would be pending for ever."""
+    cell = TableSpec.find("reference", 1).cells("laptop")[0]
+    assert cell.experiments[0].id in records()
+    place = attrs.evolve(cell.place, metric="acc")
+    (found,) = judge([attrs.evolve(cell, place=place)], records())
+    assert (found.verdict, found.reason) == ("pending", "its records have no 'acc'")
 
 
 def test_the_reference_table_is_measured_but_not_compared():
