@@ -75,15 +75,15 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
 
 def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
     """What `summary_frame` says of rows, whose values are given by seed, beside the named ones."""
-    same = [name for name in summary if name in (*ALWAYS[1:], *DATA) or name.startswith("split.")]
+    names = [str(name) for name in summary]
+    same = [name for name in names if name in (*ALWAYS[1:], *DATA) or name.startswith("split.")]
     places = [tuple(row) for row in summary[same].map(_text).itertuples(index=False)]
     rivals: dict[tuple[str, ...], int] = {}
     for at in summary.index[_named(summary, against)]:
         if rivals.setdefault(places[at], at) != at:
             both = summary.loc[[rivals[places[at]], at]]
-            tell = [
-                one for one in both if one not in MEASURED and both[one].map(_text).nunique() > 1
-            ]
+            told = [name for name in names if name not in MEASURED]
+            tell = [name for name in told if both[name].map(_text).nunique() > 1]
             would = listed(_values(both, tell))
             raise InputError(f"--against {against} fits several rows; say which: {would}")
     rows = []
