@@ -286,7 +286,7 @@ pd.DataFrame(
 #
 # * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
 #   with `epsilon=8` in its `--node-config`: it then keeps an account in its memory folder, and answers no run without
-#   noise or beyond what is left.
+#   noise, beyond what is left, or with a larger $\delta$ than its own (`delta`).
 # * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
 #   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
 #   signed programs only (`--trusted-entities`).

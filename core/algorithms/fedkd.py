@@ -139,10 +139,11 @@ class FedKD(Algorithm):
         return self.settings.private
 
     @property
-    def epsilon(self) -> float | None:
+    def spends(self) -> tuple[float, float] | None:
         """The budget of a private run, where it is that of each upload."""
-        each = self.settings.private and self.settings.protects == "upload"
-        return (self.settings.epsilon or self.settings.full_epsilon) if each else None
+        one = self.settings
+        each = one.private and one.protects == "upload"
+        return (one.epsilon or one.full_epsilon, one.delta) if each else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and how many public images will be answered with which

@@ -72,9 +72,9 @@ class Algorithm:
         return False
 
     @property
-    def epsilon(self) -> float | None:
-        """What all uploads of one client in a run spend towards a server that reads each of them; None
-        where nothing bounds it.
+    def spends(self) -> tuple[float, float] | None:
+        """Epsilon and delta of all uploads of one client in a run, towards a server that reads each of
+        them; None where nothing bounds them.
         """
         return None
 

@@ -410,6 +410,10 @@ def test_a_hospital_with_a_budget_answers_nothing_without_a_bound(tmp_path, capl
     with pytest.raises(InputError, match="sent no upload"):
         server.federate(nodes, nodes.server)
     assert "asks for answers without a bound" in caplog.text
+    nodes = limited(tmp_path, 9.0, delta=0.1)  # hardly any noise, whatever epsilon says
+    with pytest.raises(InputError, match="sent no upload"):
+        server.federate(nodes, nodes.server)
+    assert "takes a delta of 1e-05 at most, and the run has 0.1" in caplog.text
     nodes = limited(tmp_path, 9.0)
     for context in nodes.contexts.values():
         del context.node_config["memory"]

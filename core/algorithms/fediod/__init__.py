@@ -110,10 +110,10 @@ class FedIOD(Conversation):
         return self.settings.private
 
     @property
-    def epsilon(self) -> float | None:
+    def spends(self) -> tuple[float, float] | None:
         """The budget of a private run; counts of classes are outside it."""
         one = self.settings
-        return (one.epsilon or one.full_epsilon) if one.private else None
+        return (one.epsilon or one.full_epsilon, one.delta) if one.private else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and a fresh generator. Raises InputError where clients cannot be

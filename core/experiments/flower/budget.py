@@ -1,10 +1,10 @@
 """A hospital's own limit on what it gives away.
 
 The settings of a run, its budget among them, come from the server. A node that states `epsilon` in
-its configuration takes part in a run only while the budgets of all its runs, added up, stay within
-it: epsilons and deltas of several releases add up (Dwork and Roth, 2014, Theorem 3.16). So does the
-delta, of which nothing is said here. The number of samples, which a node tells before a run, is not
-part of it.
+its configuration takes part in a run only while the epsilons of all its runs, added up, stay within
+it, and while the delta of each is at most its own `delta` (1e-5 where it states none). Epsilons and
+deltas of several releases add up (Dwork and Roth, 2014, Theorem 3.16). The number of samples, which
+a node tells before a run, is not part of it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from core.errors import InputError
 from core.federation import Algorithm
 from core.files import alone, read_json, write_json
 
-LIMIT = "epsilon"
-#: characters that an account may have
+#: the largest delta of a run where a node states none
+DELTA = 1e-5
+#: bytes that an account may have
 LONGEST = 2**20
 
 
@@ -29,20 +30,25 @@ def charge(context: Context, number: int, algorithm: Algorithm, folder: str | No
 
     Raises InputError for a run without noise or beyond what is left, and where there is no folder.
     """
-    limit = context.node_config.get(LIMIT)
+    limit = context.node_config.get("epsilon")
     if limit is None:
         return
-    check_number("epsilon of the --node-config", limit, 0, above=True)
+    most = context.node_config.get("delta", DELTA)
+    for name, value in (("epsilon", limit), ("delta", most)):
+        check_number(f"{name} of the --node-config", value, 0, above=True)
     if folder is None:
         raise InputError("a node with an epsilon in its --node-config needs a memory folder there")
-    if algorithm.epsilon is None:
+    if algorithm.spends is None:
         raise InputError(
             f"this node gives away epsilon {limit:g} at most, and the run asks for answers without a bound"
         )
+    epsilon, delta = algorithm.spends
+    if delta > most:
+        raise InputError(f"this node takes a delta of {most:g} at most, and the run has {delta:g}")
     path, run = Path(folder) / f"spent-{number}.json", str(context.run_id)
     with alone(path.with_suffix(".lock"), f"the account {path}"):
         spent = read_json(path, LONGEST, "account") if path.exists() else {}
-        spent[run] = max(algorithm.epsilon, spent.get(run, 0.0))
+        spent[run] = max(epsilon, spent.get(run, 0.0))
         if (total := sum(spent.values())) > limit:
             raise InputError(
                 f"this node gives away epsilon {limit:g} at most; with this run it would be {total:g}"
