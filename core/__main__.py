@@ -69,7 +69,10 @@ def _misused(error: Any) -> int:
     context = getattr(error, "ctx", None)
     verb = context.info_name if context is not None and context.parent else None
     see = " ".join(filter(None, ["python -m core", verb, "--help"]))
-    return _failed(InputError(error.format_message()), f" (see {see})")
+    said = error.format_message()
+    if verb == "run" and said.startswith("No such option"):
+        said += "; a setting goes as --set NAME=VALUE"
+    return _failed(InputError(said), f" (see {see})")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -96,7 +96,9 @@ def data_(
         print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
         return
     if name is not None:
-        print(f"ready: {data.convert(name, folder, size=size) if folder else data.get(name)}")
+        before = folder is not None and (data_root() / f"{name}.npz").exists()
+        made = data.convert(name, folder, size=size) if folder else data.get(name)
+        print(f"ready: {made}{' (in the place of the one before)' * before}")
         return
     root = data_root()
     lacks = "" if root.is_dir() else ", which is not there"

@@ -101,7 +101,9 @@ def test_the_command_makes_a_set_that_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
     rng = np.random.default_rng(0)
     folder = painted(tmp_path / "in", rng.integers(0, 200, (10, 12), dtype=np.uint8), each=12)
-    assert main(["data", "convert", "my_set", str(folder), "--size", "8"]) == 0
+    for said in ("my_set.npz\n", "my_set.npz (in the place of the one before)\n"):
+        assert main(["data", "convert", "my_set", str(folder), "--size", "8"]) == 0
+        assert capsys.readouterr().out.endswith(said)
     run = ["run", "--algorithm", "fedavg", "--dataset", "my_set", "--profile", "quick"]
     more = ["--rounds", "1", "--clients", "2", "--partition", "iid", "--out", str(tmp_path / "out")]
     assert main([*run, *more]) == 0

@@ -256,6 +256,13 @@ def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
     assert "communicates once" not in capsys.readouterr().err
 
 
+def test_a_setting_that_is_given_as_an_option_is_told_where_it_goes(capsys):
+    assert main([*RUN, "0", "--lr", "0.1"]) == 2
+    assert "a setting goes as --set NAME=VALUE (see python -m core run --help)" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_gpu_is_named_as_it_is_called_here(capsys, tmp_path):
     assert main([*RUN[:-1], "gpu", "--out", str(tmp_path)]) == 2
     assert "--device cuda" in capsys.readouterr().err
