@@ -6,14 +6,14 @@ import itertools
 import math
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Precision, Profile, app, known_profile, one_seed
-from core.errors import InputError, unknown
+from core.cli.app import Device, Precision, app, known_profile, one_seed
+from core.errors import InputError
 from core.files import make_folder
 
 Shown = Annotated[
@@ -77,6 +77,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
       python -m core table reference/1 --profile laptop
       python -m core table fedvck/11 --records mine
     """
+    from core.cli.waiting import say_what_is_not_written
     from core.experiments import TableSpec, records
     from core.experiments.importing import beside_the_book
     from core.report import table_frame
@@ -105,7 +106,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
         _say_where_none_counts(also, spec)
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
     waiting = found[(found.verdict == "pending") | begun]
-    _say_what_is_not_written([spec])
+    say_what_is_not_written([spec])
     if len(waiting) and (said := _first_of(waiting, spec, known)):
         print(said)
         if not set(waiting.profile) <= set(spec.run_at):
@@ -218,6 +219,7 @@ def pending(
       python -m core pending --profile paper --limit 50
       python -m core pending --only fedvck/ladder --profile converged
     """
+    from core.cli.waiting import say_what_is_not_written, say_where_run
     from core.experiments import TableSpec, queue
     from core.experiments.spec import TABLES
 
@@ -234,43 +236,14 @@ def pending(
     print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
     paper = (only or "").strip("/").partition("/")[0].casefold()
     known_papers = {path.name for path in TABLES.iterdir()}
-    _say_what_is_not_written(TableSpec.all(paper=paper if paper in known_papers else "*"), only)
+    say_what_is_not_written(TableSpec.all(paper=paper if paper in known_papers else "*"), only)
     if not items and only:
-        _say_where_run(only, profile)
+        say_where_run(only, profile)
     if known:
         print(
             f"{len(known)} of these are further seeds of runs on record and need about "
             f"{sum(known) / 3600:.1f} hours of one core"
         )
-
-
-def _say_where_run(only: str, profile: str) -> None:
-    """Say at which profiles the tables of a paper, or those with an algorithm, are run that are not
-    run at this one.
-    """
-    from core.experiments import TableSpec
-
-    name = only.strip("/").casefold()
-    for spec in TableSpec.all():
-        named = name in {spec.paper, *(row.fields["algorithm"] for row in spec.rows)}
-        if named and profile not in spec.run_at:
-            print(f"{spec.paper}/{spec.table} is run at the profile {' or '.join(spec.run_at)}")
-
-
-def _say_what_is_not_written(specs: Iterable[Any], only: str | None = None) -> None:
-    """Name the algorithms of tables that are not here, which may be misspelt; `only` is a paper or a
-    table, of which alone it is said.
-    """
-    from core import algorithms
-
-    names = algorithms.names()
-    for spec in specs:
-        address = f"{spec.paper}/{spec.table}"
-        if only is None or f"{address}/".startswith(f"{only.strip('/').casefold()}/"):
-            for name in dict.fromkeys(row.fields["algorithm"] for row in spec.rows):
-                if name not in names:
-                    said = str(unknown("algorithm", name, names)).partition(" known: ")[0]
-                    print(f"{address}: its cells wait, as {said.rstrip(';')}")
 
 
 def _shown_at(cell: str) -> str:
