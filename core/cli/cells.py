@@ -6,13 +6,12 @@ import itertools
 import math
 import statistics
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.cli.app import Device, Precision, app, known_profile, one_seed
+from core.cli.app import Device, Precision, Profile, app, known_profile, one_seed
 from core.errors import InputError
 from core.files import make_folder
 
@@ -77,7 +76,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
       python -m core table reference/1 --profile laptop
       python -m core table fedvck/11 --records mine
     """
-    from core.cli.waiting import say_what_is_not_written
+    from core.cli.waiting import first_of, say_what_is_not_written
     from core.experiments import TableSpec, records
     from core.experiments.importing import beside_the_book
     from core.report import table_frame
@@ -107,7 +106,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
     waiting = found[(found.verdict == "pending") | begun]
     say_what_is_not_written([spec])
-    if len(waiting) and (said := _first_of(waiting, spec, known)):
+    if len(waiting) and (said := first_of(waiting, spec, known)):
         print(said)
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
@@ -162,43 +161,6 @@ def table_in_columns(found: Any) -> str:
         values = zip(shown[name], spread, shown.unit, strict=True)
         shown[name] = [formatted(value, std, unit) or "-" for value, std, unit in values]
     return shown[SHOWN].to_string(index=False)
-
-
-def _first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
-    """How to run the first pending cell of a table, one whose data are here if there is any."""
-    from core.data import present_names
-    from core.experiments import queue
-
-    elsewhere, here = queue.recorded_elsewhere(known), present_names()
-    profiles = waiting.profile.unique()
-    counted = [
-        cell
-        for profile in profiles
-        for cell in spec.cells(profile)
-        if cell.implemented and not cell.cut
-    ]
-    here_rows = {(cell.row, cell.column, cell.profile) for cell in counted}
-    if not any((row.row, row.column, row.profile) in here_rows for row in waiting.itertuples()):
-        written = any(cell.implemented for cell in spec.cells(profiles[0]))
-        return f"pending: runs at {profiles[0]} stop before the rounds of the columns" * written
-    needed = {
-        (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
-        for cell in counted
-        if not all(map(elsewhere, cell.experiments))
-    }
-    for ready in (True, False):
-        for row in waiting.itertuples():
-            if needed.get((row.row, row.column, row.profile)) == ready:
-                away = (
-                    ""
-                    if ready
-                    else " (no data for it here: python -m core data says how to get them)"
-                )
-                return f"pending: run the first with {row.command}{away}"
-    told = [reason for reason in waiting.reason if reason.startswith("its records")]
-    return (
-        f"pending: {told[0] if told else 'the very same runs are on record with another profile'}"
-    )
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from core.errors import unknown
@@ -35,3 +35,40 @@ def say_what_is_not_written(specs: Iterable[Any], only: str | None = None) -> No
                 if name not in names:
                     said = str(unknown("algorithm", name, names)).partition(" known: ")[0]
                     print(f"{address}: its cells wait, as {said.rstrip(';')}")
+
+
+def first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:
+    """How to run the first pending cell of a table, one whose data are here if there is any."""
+    from core.data import present_names
+    from core.experiments import queue
+
+    elsewhere, here = queue.recorded_elsewhere(known), present_names()
+    profiles = waiting.profile.unique()
+    counted = [
+        cell
+        for profile in profiles
+        for cell in spec.cells(profile)
+        if cell.implemented and not cell.cut
+    ]
+    here_rows = {(cell.row, cell.column, cell.profile) for cell in counted}
+    if not any((row.row, row.column, row.profile) in here_rows for row in waiting.itertuples()):
+        written = any(cell.implemented for cell in spec.cells(profiles[0]))
+        return f"pending: runs at {profiles[0]} stop before the rounds of the columns" * written
+    needed = {
+        (cell.row, cell.column, cell.profile): cell.experiments[0].dataset in here
+        for cell in counted
+        if not all(map(elsewhere, cell.experiments))
+    }
+    for ready in (True, False):
+        for row in waiting.itertuples():
+            if needed.get((row.row, row.column, row.profile)) == ready:
+                away = (
+                    ""
+                    if ready
+                    else " (no data for it here: python -m core data says how to get them)"
+                )
+                return f"pending: run the first with {row.command}{away}"
+    told = [reason for reason in waiting.reason if reason.startswith("its records")]
+    return (
+        f"pending: {told[0] if told else 'the very same runs are on record with another profile'}"
+    )

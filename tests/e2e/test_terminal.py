@@ -121,7 +121,7 @@ def test_a_table_says_what_was_run_and_how_to_run_the_rest():
 
 def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch):
     from core import experiments
-    from core.cli import cells as cli
+    from core.cli import waiting as cli
     from core.report import table_frame
 
     spec = experiments.TableSpec.find("fedmk", 6)
@@ -131,23 +131,23 @@ def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch)
     for cell in spec.cells("paper"):  # nothing is scaled down there
         for run in cell.experiments:
             done[run.id] = attrs.evolve(some, experiment=run)
-    said = cli._first_of(waiting, spec, done)
+    said = cli.first_of(waiting, spec, done)
     assert said == "pending: the very same runs are on record with another profile"
     first = spec.cells("converged")[0]
     for run in first.experiments:
         del done[attrs.evolve(run, profile="paper").id]
-    assert f"--cell {first.address} " in cli._first_of(waiting, spec, done)
+    assert f"--cell {first.address} " in cli.first_of(waiting, spec, done)
 
 
 def test_a_table_asks_for_no_run_that_would_stop_too_early():
     """At two rounds nothing fills a column of a hundred."""
     from core import experiments
-    from core.cli import cells as cli
+    from core.cli import waiting as cli
     from core.report import table_frame
 
     spec, waiting = experiments.TableSpec.find("fedvck", 2), table_frame("fedvck", "2", "quick", {})
     assert all(cell.cut for cell in spec.cells("quick"))
-    assert cli._first_of(waiting, spec, {}).startswith("pending: runs at quick stop before")
+    assert cli.first_of(waiting, spec, {}).startswith("pending: runs at quick stop before")
 
 
 def test_a_cell_that_lacks_a_seed_has_a_command_too(monkeypatch, capsys):
