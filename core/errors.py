@@ -32,12 +32,18 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
     """
     # numbers first, by size
     names = sorted(known, key=lambda each: (0, int(each)) if each.isdecimal() else (1, each))
-    small = {each.casefold(): each for each in names}
-    near = difflib.get_close_matches(brief(name).casefold(), small, n=1, cutoff=0.5)
-    hint = f"did you mean {small[near[0]]!r}? " if near else ""
+    said = no_such(kind, name, names)
     return InputError(
-        f"there is no {kind} named {brief(name)}; {hint}known: {listed(names) or 'none'}"
+        f"{said}{' ' if said.endswith('?') else '; '}known: {listed(names) or 'none'}"
     )
+
+
+def no_such(kind: str, name: object, known: Iterable[str]) -> str:
+    """That a name is not one of `known`, with the nearest one as a hint."""
+    small = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(brief(name).casefold(), small, n=1, cutoff=0.5)
+    hint = f"; did you mean {small[near[0]]!r}?" if near else ""
+    return f"there is no {kind} named {brief(name)}{hint}"
 
 
 def one_line(error: BaseException, most: int = 240) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from core.errors import unknown
+from core.errors import no_such
 
 
 def say_where_run(only: str, profile: str) -> None:
@@ -33,8 +33,7 @@ def say_what_is_not_written(specs: Iterable[Any], only: str | None = None) -> No
         if only is None or f"{address}/".startswith(f"{only.strip('/').casefold()}/"):
             for name in dict.fromkeys(row.fields["algorithm"] for row in spec.rows):
                 if name not in names:
-                    said = str(unknown("algorithm", name, names)).partition(" known: ")[0]
-                    print(f"{address}: its cells wait, as {said.rstrip(';')}")
+                    print(f"{address}: its cells wait, as {no_such('algorithm', name, names)}")
 
 
 def first_of(waiting: Any, spec: Any, known: Mapping[str, Any]) -> str:

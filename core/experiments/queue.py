@@ -13,7 +13,7 @@ import attrs
 
 from core import algorithms, data
 from core.data.partition import written
-from core.errors import InputError, one_line, unknown
+from core.errors import InputError, no_such, one_line
 from core.experiments.cell import Cell
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
@@ -154,8 +154,7 @@ def _absent(dataset: str) -> str:
         return str(error)
     if not own:
         return f"the data set {dataset} is not here"
-    known = {info.name for info in data.available()}
-    return str(unknown("data set", dataset, known)).partition(" known: ")[0].rstrip(";")
+    return no_such("data set", dataset, sorted(info.name for info in data.available()))
 
 
 def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from core import algorithms
 from core.__main__ import main
 from core.cli.pending import _run_pending
 from core.errors import InputError
-from core.experiments import TableSpec, queue, records
+from core.experiments import TableSpec, grid, queue, records, spec
 from core.experiments.record import REPOSITORY
 from core.federation import Runtime
 from core.files import alone
@@ -185,14 +184,20 @@ def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
-def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch):
+def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, tmp_path):
     """Its cells would wait without a word; it may be misspelt."""
-    here = [name for name in algorithms.names() if name != "random_selection"]
-    monkeypatch.setattr("core.algorithms.names", lambda: here)
-    said = "gddfl/1: its cells wait, as there is no algorithm named 'random_selection'\n"
+    for path in (spec.TABLES / "profiles.yaml", *(spec.TABLES / "gddfl").iterdir()):
+        copy = tmp_path / path.relative_to(spec.TABLES)
+        copy.parent.mkdir(exist_ok=True)
+        text = path.read_text(encoding="utf-8")
+        copy.write_text(text.replace("algorithm: random_selection", "algorithm: random_choice"))
+    for module in (spec, grid, queue):
+        monkeypatch.setattr(module, "TABLES", tmp_path)
+    said = "gddfl/1: its cells wait, as there is no algorithm named 'random_choice'; did you mean "
     assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out
     assert main(["pending", "--only", "gddfl/1"]) == 0 and said in capsys.readouterr().out
-    assert main(["pending", "--only", "fedmk"]) == 0 and said not in capsys.readouterr().out
+    assert main(["pending", "--only", "gddfl/ladder"]) == 0
+    assert said not in capsys.readouterr().out
 
 
 def test_who_finds_nothing_pending_is_told_where_the_tables_are_run(capsys, monkeypatch):

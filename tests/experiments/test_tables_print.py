@@ -41,6 +41,23 @@ def test_the_papers_print_955_numbers():
     assert sum(PAPERS.values()) == 955
 
 
+def test_what_the_errata_count_of_fedvck():
+    """No number after 100 rounds is below the one after ten; ten are equal, six of these 62.50."""
+    found: dict[str, dict[tuple[str, ...], str]] = {}
+    for row in printed_rows("fedvck"):
+        place = row["method"], row["dataset"], row["beta"], row["setting"]
+        found.setdefault(row["table"], {})[place] = row["value"]
+    pairs = [
+        (float(late), float(early))
+        for overall, limited in (("2", "3"), ("7", "11"))
+        for place, late in found[overall].items()
+        if "OOM" not in (late, early := found[limited][place])
+    ]
+    assert len(pairs) == 154 and all(late >= early for late, early in pairs)
+    alike = [late for late, early in pairs if late == early]
+    assert len(alike) == 10 and alike.count(62.5) == 6
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_printed_number_has_one_cell_per_method(paper, cells):
     wanted: collections.Counter = collections.Counter()
