@@ -362,3 +362,7 @@ def import_(
 
     done = importing.import_records(folder)
     print(f"{done.new} records imported, {done.known} known before, {done.unfinished} not finished")
+    if done.apart:
+        print(
+            f"{done.apart} of the imported fill no cell of a table: no table states their settings"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from core.checks import is_number
 from core.cli.app import (
     Device,
     Out,
@@ -21,9 +19,9 @@ from core.cli.app import (
     fail_where,
     known_profile,
     one_seed,
-    pairs,
 )
 from core.cli.pending import run_queue
+from core.cli.stated import SINGLE, option, stated_runs
 from core.errors import InputError
 from core.files import make_folder
 
@@ -95,22 +93,13 @@ Only = Annotated[
     ),
 ]
 
-#: the options of one experiment, and those of the queue
-SINGLE = (
-    *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
-    *("set_", "model_set", "variant"),
-)
+#: the options of the queue
 QUEUE = ("minutes", "on", "gpus_per_run", "shard", "only")
-
-
-def _option(name: str) -> str:
-    """How an option of this name is written."""
-    return "--" + name.strip("_").replace("_", "-")
 
 
 def _alone(mode: str, given: dict[str, Any]) -> None:
     """Raise InputError for an option that would have no effect beside `mode`."""
-    if named := [_option(name) for name, value in given.items() if value not in (None, [], ())]:
+    if named := [option(name) for name, value in given.items() if value not in (None, [], ())]:
         raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
 
 
@@ -136,44 +125,6 @@ def _say_where_it_rests(experiment: Any) -> None:
             f"{experiment.rounds} rounds; --rounds 1 is enough",
             file=sys.stderr,
         )
-
-
-def _split_file(text: str) -> str:
-    """The path of a split file: in the working folder, else in the data folder. Raises InputError
-    where it is in neither; a file of the authors', below `splits`, is missed later, with the advice.
-    """
-    from core.data.roots import data_root
-
-    here = Path(text)
-    if here.is_file():
-        return str(here.absolute())
-    if not (here.parent == Path("splits") or (data_root() / here).exists()):
-        where = f", in the working folder {Path.cwd()} or in the data folder {data_root()}"
-        raise InputError(f"there is no split file {text}{where * (not here.is_absolute())}")
-    return text
-
-
-def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
-    """The partition that the options name."""
-    if partition is None and alpha is None:
-        return None
-    if partition is not None and partition.endswith(".json") and alpha is None:
-        return {"name": "file", "file": _split_file(partition)}
-    name, *rest = (partition or "dirichlet").split(",")
-    options = pairs(rest)
-    if alpha is not None:
-        if name != "dirichlet":
-            raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
-        if "alpha" in options:
-            raise InputError("alpha is stated twice: in --alpha and in --partition")
-        if not math.isfinite(alpha):
-            raise InputError(f"--alpha must be a number above 0, not {alpha}")
-        options["alpha"] = alpha
-    if name == "dirichlet" and "alpha" not in options:
-        raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
-    if is_number(options.get("alpha")):  # 1 and 1.0 are one experiment
-        options["alpha"] = float(options["alpha"])
-    return {"name": name, **options}
 
 
 def _summary(record: Any, path: Path) -> str:
@@ -249,6 +200,7 @@ def run(
     Examples:
       python -m core run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 --set local_steps=10
       python -m core run --algorithm fedprox --dataset digits --alpha 0.1 --set mu=0.1 --seed 0 --seed 1
+      python -m core run --algorithm fedvck --dataset digits --variant released --set server_steps=100
       python -m core run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
       python -m core run --pending --profile paper --minutes 9 --out runs
       python -m core run --pending --only fedvck/11 --profile laptop
@@ -262,10 +214,10 @@ def run(
         _alone("--pending", {"cell": cell, **single, "seed": seed})
         run_queue(profile, out, how, **queued)
         return
-    if named := [_option(name) for name, value in queued.items() if value is not None]:
+    if named := [option(name) for name, value in queued.items() if value is not None]:
         raise InputError(f"{named[0]} belongs to --pending")
     if cell is None:
-        _measure(_stated(profile, single, seed), out, how)
+        _measure(stated_runs(profile, single, seed), out, how)
     else:
         _alone("--cell", single)
         _measure_cell(cell, profile, seed, out, how)
@@ -279,43 +231,6 @@ def _measure_cell(
 
     found = TableSpec.find_cell(cell, profile)
     _measure(found.chosen(seeds, free=out is not None), out, how, found)
-
-
-def _stated(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
-    """The experiments that the options state, one for each seed."""
-    from core.algorithms import find
-    from core.experiments.profiles import apply
-
-    if not single["algorithm"]:
-        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
-    find(single["algorithm"])
-    if not single["dataset"] and profile != "quick":
-        raise InputError(
-            "--dataset is missing: a name that `python -m core data` shows; with --profile quick "
-            "it may be left out"
-        )
-    stated = {
-        **single,
-        "partition": _partition(single["partition"], single["alpha"]),
-        "settings": pairs(single["set_"] or []),
-        "model_options": pairs(single["model_set"] or []),
-    }
-    for name in ("alpha", "set_", "model_set"):
-        del stated[name]
-    given = {key: value for key, value in stated.items() if value not in (None, {})}
-    _say_same(single["algorithm"], single["variant"])
-    return [apply(profile, given | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
-
-
-def _say_same(algorithm: str, variant: str | None) -> None:
-    """Say where the authors' code has no values of its own."""
-    from core.algorithms import switches
-
-    if variant == "released" and not switches(algorithm):
-        print(
-            f"{algorithm} has no released values on record that differ: this runs the printed ones",
-            file=sys.stderr,
-        )
 
 
 def _by_other_code(paper: str) -> Callable[[Any], bool]:

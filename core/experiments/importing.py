@@ -17,9 +17,10 @@ from core.experiments.record import ADHOC, RESULTS, Record, records
 
 @attrs.frozen
 class Imported:
-    """What an import did, in numbers of records."""
+    """What an import did, in numbers of records. `apart` are those of the new that no table asks for."""
 
     new: int
+    apart: int
     known: int
     unfinished: int
 
@@ -37,19 +38,23 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     here = records(root)
     _of_the_same_data(found, here)
     complete = [(path, record) for path, record in found if record.status == "complete"]
-    apart = [record.experiment for path, record in complete if path.parent.name == ADHOC]
-    papers, fresh = _papers(apart), dict[str, tuple[Path, Record]]()
-    for path, record in complete:
+    strange = [(path, record) for path, record in complete if record.experiment.id not in here]
+    papers = _papers([record.experiment for _, record in strange])
+    fresh = dict[str, tuple[Path, Record]]()
+    for path, record in strange:
         paper = path.parent.name
         paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
         home = (root or RESULTS) / paper / path.name
-        if record.experiment.id in here:
-            continue
         if not (home.exists() and Record.load(home).status == "complete"):
             fresh[record.experiment.id] = home, record
     for home, record in fresh.values():
         record.save(home)
-    return Imported(len(fresh), len(complete) - len(fresh), len(found) - len(complete))
+    return Imported(
+        new=len(fresh),
+        apart=len(fresh.keys() - papers.keys()),
+        known=len(complete) - len(fresh),
+        unfinished=len(found) - len(complete),
+    )
 
 
 def beside_the_book(folder: Path) -> dict[str, Record]:

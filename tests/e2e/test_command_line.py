@@ -176,6 +176,7 @@ def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
         ([*RUN, "--partition", "/no/missing.json"], "there is no split file /no/missing.json\n"),
         ([*RUN, "--partition", "splits/missing.json"], "repository Youth-49/FedVCK_2024"),
         ([*RUN, "--set", "zzz=1"], "`python -m core algorithms fedavg` explains each"),
+        ([*RUN, "--set", "rounds=3"], "rounds is none of fedavg's settings: give it as --rounds 3"),
         (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
     ],
 )

@@ -120,12 +120,16 @@ def test_import_copies_what_is_complete_and_keeps_what_is_there(tmp_path):
     unfinished = Record.load(there / "adhoc" / f"{small(seed=1).id}.json")
     unfinished.status = "running"
     unfinished.save(there / "adhoc" / f"{small(seed=1).id}.json")
-    assert importing.import_records(there, here) == importing.Imported(new=1, known=0, unfinished=1)
+    assert importing.import_records(there, here) == importing.Imported(
+        1, apart=1, known=0, unfinished=1
+    )
     kept = here / "adhoc" / f"{small().id}.json"
     before = kept.read_bytes()
     changed = attrs.evolve(Record.load(kept), notes=["measured elsewhere"])
     changed.save(there / "adhoc" / kept.name)
-    assert importing.import_records(there, here) == importing.Imported(new=0, known=1, unfinished=1)
+    assert importing.import_records(there, here) == importing.Imported(
+        0, apart=0, known=1, unfinished=1
+    )
     assert kept.read_bytes() == before
     # other files are not called damaged, and nobody is told to delete them
     (there / "adhoc" / "manifest.json").write_text('{"a": 1}')
@@ -185,13 +189,13 @@ def test_a_run_is_the_books_where_a_table_asks_for_it(tmp_path, monkeypatch):
     cell = SimpleNamespace(experiments=(asked,), paper="reference")
     table = SimpleNamespace(cells=lambda profile: [cell])
     monkeypatch.setattr(importing.TableSpec, "all", lambda: [table])
-    assert importing.import_records(own) == importing.Imported(new=2, known=0, unfinished=0)
+    assert importing.import_records(own) == importing.Imported(2, apart=1, known=0, unfinished=0)
     assert records().keys() == {asked.id} and (book / "adhoc" / f"{small().id}.json").exists()
-    assert importing.import_records(own) == importing.Imported(new=0, known=2, unfinished=0)
+    assert importing.import_records(own) == importing.Imported(0, apart=0, known=2, unfinished=0)
     # a run that was begun here and ended elsewhere
     here = book / "reference" / f"{asked.id}.json"
     attrs.evolve(Record.load(here), status="running").save(here)
-    assert importing.import_records(own) == importing.Imported(new=1, known=1, unfinished=0)
+    assert importing.import_records(own) == importing.Imported(1, apart=0, known=1, unfinished=0)
     assert Record.load(here).status == "complete"
     assert queue.measure(small(), "reference", runtime=Runtime())[2]
 

@@ -246,7 +246,7 @@ def test_a_true_record_is_never_replaced(true, results, tmp_path):
     everywhere(better, "accuracy", 1.0)
     put(tmp_path / "from", json.dumps(better), paper="zzz")
     assert importing.import_records(tmp_path / "from") == importing.Imported(
-        new=0, known=1, unfinished=0
+        new=0, apart=0, known=1, unfinished=0
     )
     put(tmp_path / "from", json.dumps(better), "best.json")
     with pytest.raises(InputError, match=f"must be called {NAME}"):
@@ -260,7 +260,7 @@ def test_a_true_record_is_never_replaced(true, results, tmp_path):
 def test_what_a_run_wrote_is_imported(true, results, tmp_path):
     put(tmp_path / "from", json.dumps(true))
     assert importing.import_records(tmp_path / "from") == importing.Imported(
-        new=1, known=0, unfinished=0
+        new=1, apart=1, known=0, unfinished=0
     )
     assert json.loads((results / "fedvck" / NAME).read_text()) == true
 

@@ -281,6 +281,14 @@ def test_mistakes_in_a_specification_are_named(folder, old, new, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["5e-2", "+5E-2", "0.5e-1", "5.e-2", "0.05", ".05"])
+def test_a_number_is_one_however_it_is_written(folder, text):
+    """YAML 1.1 reads the first two as texts."""
+    spec = TableSpec.load(write(folder, YAML.replace("lr: 0.3", f"lr: {text}", 1)))
+    rates = {run.settings["lr"] for cell in spec.cells("paper") for run in cell.experiments}
+    assert 0.05 in rates and all(isinstance(rate, float) for rate in rates)
+
+
 def test_a_file_that_is_not_a_table(folder):
     with pytest.raises(InputError, match="no specification"):
         TableSpec.load(folder / "p" / "2.yaml")
