@@ -77,8 +77,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
       python -m core table fedvck/11 --records mine
     """
     from core.cli.waiting import first_of, say_what_is_not_written
-    from core.experiments import TableSpec, records
-    from core.experiments.importing import beside_the_book
+    from core.experiments import TableSpec
     from core.report import table_frame
     from core.report.verdict import MEANINGS
 
@@ -91,7 +90,7 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
             raise InputError("--profile and --records need a table, such as fedvck/11")
         _list_tables(paper)
         return
-    known = records() if also is None else beside_the_book(also)
+    known = _known(also)
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile, known)
     print(spec.title)
     print(table_in_columns(found))
@@ -110,6 +109,14 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
         print(said)
         if not set(waiting.profile) <= set(spec.run_at):
             print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
+
+
+def _known(also: Path | None) -> Any:
+    """The book's complete records by experiment id, and those of a folder where one is given."""
+    from core.experiments import records
+    from core.experiments.importing import beside_the_book
+
+    return records() if also is None else beside_the_book(also)
 
 
 def _say_where_none_counts(folder: Path, spec: Any) -> None:
@@ -171,6 +178,7 @@ def pending(
         str | None,
         typer.Option(help="A paper, a table (fedvck/11), a cell or an algorithm, that alone."),
     ] = None,
+    also: MoreRecords = None,
 ) -> None:
     """List the runs that the tables still need, most urgent first, with the time that the same run
     took on one core with another seed. Cells that are complete with a larger budget come last. A
@@ -180,12 +188,16 @@ def pending(
     Examples:
       python -m core pending --profile paper --limit 50
       python -m core pending --only fedvck/ladder --profile converged
+      python -m core pending --only fedvck/11 --records mine
     """
     from core.cli.waiting import say_what_is_not_written, say_where_run
     from core.experiments import TableSpec, queue
     from core.experiments.spec import TABLES
 
-    items = queue.pending(profile, only=only)
+    known_here = {} if also is None else _known(also)
+    items = [
+        one for one in queue.pending(profile, only=only) if one.experiment.id not in known_here
+    ]
     for item in items[:limit]:
         more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
         print(
@@ -208,13 +220,13 @@ def pending(
         )
 
 
-def _shown_at(cell: str) -> str:
-    """The profile at which its table shows a cell."""
-    from core.experiments import TableSpec, records
+def _shown_at(cell: str, known: Any) -> str:
+    """The profile at which its table shows a cell, with these records."""
+    from core.experiments import TableSpec
     from core.report.frames import best_cells
 
     found = TableSpec.find_cell(cell, "laptop")
-    shown = best_cells(found.spec, records())
+    shown = best_cells(found.spec, known)
     return next(one.profile for one in shown if one.address == found.address)
 
 
@@ -222,6 +234,7 @@ def _shown_at(cell: str) -> str:
 def explain(
     cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
     profile: Shown = None,
+    also: MoreRecords = None,
 ) -> None:
     """Print every value behind a cell, the place that set it, and what it replaced there; then what
     is measured: value and record of each seed, mean, printed value, verdict and its reason.
@@ -232,15 +245,17 @@ def explain(
       < stand-in < profiles.yaml < the table's own profiles < the settings of the row again
 
     \b
-    Example:
+    Examples:
       python -m core explain fedvck/11/FedVCK/cifar10-0.05
+      python -m core explain fedvck/11/FedVCK/cifar10-0.05 --records mine
     """
-    from core.experiments import TableSpec, records
+    from core.experiments import TableSpec
     from core.experiments.explain import explanation
     from core.report.evidence import evidence
 
-    found, known = TableSpec.find_cell(cell, profile or _shown_at(cell)), records()
-    parts = [explanation(found), *(evidence(one, known) for one in _asked(cell, found))]
+    known = _known(also)
+    found = TableSpec.find_cell(cell, profile or _shown_at(cell, known))
+    parts = [explanation(found), *(evidence(one, known, also) for one in _asked(cell, found))]
     print("\n\n".join(parts))
 
 
@@ -279,11 +294,11 @@ def check(
     from core.federation import Runtime
     from core.report.cellcheck import comparison
 
-    found = TableSpec.find_cell(cell, profile or _shown_at(cell))
+    known = records()
+    found = TableSpec.find_cell(cell, profile or _shown_at(cell, known))
     runtime = Runtime.choose(device, precision)
     runs, yours = found.chosen(seed, free=True), []
     make_folder(out, "--out")
-    known = records()
     book = [known[one.id] for one in found.experiments if one.id in known]
     took = [one.core_seconds for one in book if not math.isnan(one.core_seconds)]
     if took:

@@ -7,33 +7,35 @@ from pathlib import Path
 
 from core.experiments import Record
 from core.experiments.cell import Cell
-from core.experiments.experiment import Experiment
 from core.experiments.explain import aligned
 from core.experiments.record import REPOSITORY, book_files
 from core.report.tables import formatted, with_spread
 from core.report.verdict import Judgement, judge, measured
 
 
-def evidence(cell: Cell, known: Mapping[str, Record]) -> str:
+def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) -> str:
     """What is measured for a cell, in the paper's unit: a line per seed with the value and the record
     below the repository, then mean and deviation, what is printed, the verdict and its reason.
 
-    `known` are complete records of the book by experiment id.
+    `known` are complete records by experiment id, those of the book and those below the folder `also`.
     """
     found = judge(cell.spec.cells(cell.profile), known)[cell.place.number]
-    lines = [(f"seed {one.seed}", *_held(cell, known.get(one.id), one)) for one in cell.experiments]
+    lines = [
+        (f"seed {one.seed}", *_held(cell, known.get(one.id), also)) for one in cell.experiments
+    ]
     return "\n".join([f"{cell.metric} ({cell.unit})", *aligned(lines), _verdict(cell, found)])
 
 
-def _held(cell: Cell, record: Record | None, run: Experiment) -> tuple[str, str]:
+def _held(cell: Cell, record: Record | None, also: Path | None) -> tuple[str, str]:
     """The value of a run, and where its record is."""
     if record is None:
         return "not run", ""
     value = None if cell.cut else measured(record, cell)
     why = "not counted" if cell.cut else "not in the record"
-    return formatted(value, None, cell.unit) or why, ", ".join(
-        map(_below, book_files(f"{run.id}.json"))
-    )
+    name = f"{record.experiment.id}.json"
+    # what the book has counts
+    paths = book_files(name) or (sorted(also.rglob(name)) if also else [])
+    return formatted(value, None, cell.unit) or why, ", ".join(map(_below, paths))
 
 
 def _below(path: Path) -> str:
