@@ -23,7 +23,13 @@ from core.report import (
     versions,
 )
 from core.report.intervals import OUTCOMES, Comparison
-from core.report.speed import precision_in_words, precisions, speed
+from core.report.speed import (
+    held,
+    held_in_words,
+    precision_in_words,
+    precisions,
+    speed,
+)
 from core.report.style import sentences
 from core.report.texts import Markdown
 from core.report.verdict import margin
@@ -164,6 +170,20 @@ precisions().round(1).replace(-0.0, 0.0)
 
 # %%
 Markdown(precision_in_words())
+
+# %% [markdown]
+# ## Records of older versions
+#
+# Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
+# run on record that took least, once more by a later program (`python -m core bench records`). Last digits differ from
+# machine to machine, and where few test images decide, or a class is rare, they grow to points: compare with the
+# deviation over seeds.
+
+# %%
+Markdown(held_in_words())
+
+# %% tags=["hide-output"]
+held().round(2).replace(-0.0, 0.0)
 
 # %% [markdown]
 # ## Data sets

@@ -153,8 +153,9 @@ def bench(
         str,
         typer.Argument(
             help="condensation, local-training, bilevel, distillation, shadows, clients, run "
-            "(whole runs: some minutes; with the authors' code much longer) or precision (whether "
-            "bfloat16 changes accuracies: half an hour)."
+            "(whole runs: some minutes; with the authors' code much longer), precision (whether "
+            "bfloat16 changes accuracies: half an hour) or records (whether today's program gives what "
+            "is on record: an hour; goes on where it was cut)."
         ),
     ] = "condensation",
     against: Annotated[
@@ -184,6 +185,7 @@ def bench(
       python -m core bench condensation --against-commit HEAD~20
       python -m core bench clients
       python -m core bench precision
+      python -m core bench records
     """
     from core.experiments import bench as benches
     from core.federation import Runtime

@@ -76,7 +76,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
                 cells, both = (*before.cells, cell.address), before.answered and answered
                 found[one.id] = attrs.evolve(before, cells=cells, answered=both)
                 continue
-            missing, cost = _missing(one, here), took.get(_seedless(one))
+            missing, cost = _missing(one, here), took.get(seedless(one))
             found[one.id] = Pending(
                 one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
             )
@@ -162,7 +162,7 @@ def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], boo
     return lambda one: any(attrs.evolve(one, profile=name).id in done for name in PROFILES)
 
 
-def _seedless(experiment: Experiment) -> str:
+def seedless(experiment: Experiment) -> str:
     """What runs have in common that differ in their seed only."""
     return attrs.evolve(experiment, seed=0).id
 
@@ -172,7 +172,7 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
     took: dict[str, list[float]] = {}
     for record in measured:
         if not math.isnan(record.core_seconds):
-            took.setdefault(_seedless(record.experiment), []).append(record.core_seconds)
+            took.setdefault(seedless(record.experiment), []).append(record.core_seconds)
     return {name: statistics.median(costs) for name, costs in took.items()}
 
 
@@ -240,7 +240,7 @@ def measure(
 
 
 def measure_anew(
-    experiment: Experiment, paper: str, out: Path, runtime: Runtime
+    experiment: Experiment, paper: str, out: Path, runtime: Runtime, progress: bool = True
 ) -> tuple[Record, Path, bool]:
     """Run an experiment in a scratch folder, whatever the book has of it; returns what `measure` does.
 
@@ -252,7 +252,7 @@ def measure_anew(
     def stale(record: Record) -> bool:
         return (record.code, reckoning(record.environment)) != wanted
 
-    return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)
+    return measure(experiment, paper, out=out, runtime=runtime, progress=progress, stale=stale)
 
 
 def _complete(

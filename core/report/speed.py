@@ -14,8 +14,8 @@ from core.report.intervals import interval
 from core.report.learning_curves import method_name
 from core.report.verdict import MARGINS, mean_and_std
 
-#: how the names of records begin that compare accuracies, not speed: see `precisions`
-PRECISION = "precision-"
+#: how the names of records begin that compare accuracies, not speed: see `precisions` and `held`
+PRECISION, RECORDS = "precision-", "records-"
 
 
 def precisions(folder: Path = BENCH) -> pd.DataFrame:
@@ -63,6 +63,52 @@ def precision_in_words(folder: Path = BENCH) -> str:
     )
 
 
+def held(folder: Path = BENCH) -> pd.DataFrame:
+    """Whether records of older versions hold, by `core bench records`: a row per kind of run (and kind of
+    machine, where there are several), the largest `difference` first, with the value of its `record`
+    and that of the same run `again` in percent, the deviation `std` over the seeds on record, and
+    whether both sent the `same bytes`. Empty where there is no such record.
+    """
+    rows, paths = {}, sorted(folder.glob(f"{RECORDS}*.json"))
+    for path in paths:
+        for name, one in json.loads(path.read_text(encoding="utf-8"))["contestants"].items():
+            (old,), (new,) = one["accuracy"]["theirs"], one["accuracy"]["ours"]
+            method, _, rest = name.partition(",")
+            where = f" ({path.stem.removeprefix(RECORDS)})" if len(paths) > 1 else ""
+            name = f"{method_name(method)},{rest}{where}"
+            rows[name] = (old, new, new - old, one["std"], one["same_bytes"])
+    columns = ["record", "again", "difference", "std", "same bytes"]
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"std": float})
+    return frame.sort_values("difference", key=abs, ascending=False, kind="stable")
+
+
+def held_in_words(folder: Path = BENCH) -> str:
+    """What `held` says, by the margin of verdicts and by what seeds do, in some sentences."""
+    frame, margin = held(folder), MARGINS["percent"]
+    if frame.empty:
+        return "Not measured yet."
+    far = frame["difference"].abs()
+    gap, low, high = interval(list(frame["difference"]))
+    beyond = frame[far.gt(margin)]
+    named = [
+        f"{name} ({one.difference:+.1f}"
+        + ("" if np.isnan(one["std"]) else f"; its seeds deviate by {one['std']:.1f}")
+        + ")"
+        for name, one in beyond.iterrows()
+    ]
+    bytes_in_words = (
+        "All sent the bytes on record."
+        if frame["same bytes"].all()
+        else f"Other bytes than on record: {', '.join(frame.index[~frame['same bytes']])}."
+    )
+    return (
+        f"Of {len(frame)} runs {far.le(0.05).sum()} have what is on record to a decimal, and "
+        f"{far.le(margin).sum()} to within {margin:g} points; the mean difference is {gap:+.2f} points "
+        f"(90% interval {low:.2f} to {high:.2f}). Farther apart, in points: {', '.join(named) or 'none'}. "
+        f"{bytes_in_words}"
+    )
+
+
 def speed(folder: Path = BENCH) -> pd.DataFrame:
     """One row per contestant of every bench record of speed: `bench`, `contestant`, `rate` and its `unit`,
     how many `times` as fast it is as what it stands `beside` (median, lowest and highest of the pairs),
@@ -73,7 +119,7 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
     rows = []
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if path.stem.startswith(PRECISION):
+        if path.stem.startswith((PRECISION, RECORDS)):
             continue
         for name, one in found["contestants"].items():
             ratio, share = one.get("ratio"), one.get("ceiling_share")

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from core.experiments.bench import BENCH
-from core.report.speed import precision_in_words, precisions, speed
+from core.report.speed import held, held_in_words, precision_in_words, precisions, speed
 
 
 def test_a_row_for_each_contestant(tmp_path):
@@ -48,7 +48,8 @@ def test_a_row_for_each_contestant(tmp_path):
 
 def test_the_book_has_all_that_was_measured():
     measured = {path.stem for path in BENCH.glob("*.json")}
-    assert set(speed()["bench"]) == {name for name in measured if not name.startswith("precision")}
+    of_speed = {name for name in measured if not name.startswith(("precision-", "records-"))}
+    assert set(speed()["bench"]) == of_speed
 
 
 def test_precisions_by_paired_differences(tmp_path):
@@ -95,3 +96,31 @@ def test_precisions_in_words(tmp_path):
     assert "Of 4 methods the interval of 2 lies" in text and "With 1 other the seeds" in text
     assert "more than 2 points, with 0 outside: MOON. " in text
     assert "less, with 0 outside: DM; of so many intervals 0 would" in text
+
+
+def again(old: float, new: float, std: float | None, same: bool = True) -> dict[str, object]:
+    accuracy = {"theirs": [old], "ours": [new]}
+    return {"rate": 1.0, "accuracy": accuracy, "std": std, "same_bytes": same}
+
+
+def test_records_of_older_versions_in_words(tmp_path):
+    """The mean of 0.04, -1 and 4 is 1.01; the largest is first, and no row of speed."""
+    assert held_in_words(tmp_path) == "Not measured yet." and held(tmp_path).empty
+    found = {
+        "fedavg, mnist, paper": again(80.0, 80.04, 2.0),
+        "dm, released, cifar10, laptop": again(30.0, 29.0, None),
+        "fedmk, mnist, paper": again(90.0, 94.0, 3.0),
+    }
+    path = tmp_path / "records-avx512-bfloat16.json"
+    path.write_text(json.dumps({"contestants": found}))
+    frame = held(tmp_path)
+    assert frame.index.tolist()[:2] == ["FedMK, mnist, paper", "DM, released, cifar10, laptop"]
+    assert frame["difference"].tolist() == pytest.approx([4, -1, 0.04])
+    text = held_in_words(tmp_path)
+    assert "Of 3 runs 1 have what is on record to a decimal, and 2 to within 2 points" in text
+    assert "mean difference is +1.01" in text and text.endswith("All sent the bytes on record.")
+    assert "Farther apart, in points: FedMK, mnist, paper (+4.0; its seeds deviate by 3.0)." in text
+    found["dm, released, cifar10, laptop"]["same_bytes"] = False
+    path.write_text(json.dumps({"contestants": found}))
+    assert held_in_words(tmp_path).endswith("than on record: DM, released, cifar10, laptop.")
+    assert speed(tmp_path).empty

@@ -1,5 +1,5 @@
 """Speed, measured in pairs in one run: ours beside a plain loop, and both beside the machine's
-ceiling.
+ceiling. And accuracies, where they could hang on the precision or on the version of the program.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from core.errors import InputError, unknown
 from core.experiments.bench import (
+    again,
     bilevel,
     clients,
     commits,
@@ -35,6 +36,7 @@ BENCHES: dict[str, Callable[[Runtime], dict[str, Any]]] = {
     "distillation": distillation.measure,
     "local-training": local_training.measure,
     "precision": precision.measure,
+    "records": again.measure,
     "run": runs.measure,
     "shadows": shadows.measure,
 }
