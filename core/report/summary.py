@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pandas as pd
 
+from core import algorithms
 from core.errors import InputError, listed, unknown
-from core.experiments import Record
+from core.experiments import Experiment, Record
+from core.experiments.profiles import apply
 from core.experiments.record import reckoning
 from core.metrics import headline
 from core.report.intervals import interval
@@ -37,7 +40,7 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
     `data`. The `code` that ran and how it reckoned (precision, device, kernels) are told like fields,
     so that no mean is over several of them. A setting differs where two runs of one algorithm have
     different values of it, whether they were stated or are defaults, and so with the code; anything
-    else where any two runs do.
+    else where any two runs do. What follows from variant, profile and model in all runs is left out.
 
     Args:
         against: a setting, "fedavg" or "lr=0.1" or several with commas, with which the others of the
@@ -55,8 +58,12 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
     rows[numbers] = rows[numbers].astype(float)
     apart = {"seed", "metric", "value", "MB", "core seconds", *ALWAYS}
     own = {"code"}.union(*(record.settings for record in measured))
+    choices = set[str]().union(*(_choices(one.experiment, one.settings) for one in measured))
+    follow = choices.difference(*map(_stated, measured))
     differ = (
-        n for n in rows if n not in apart and _differs(rows, n, "algorithm" if n in own else "")
+        n
+        for n in rows
+        if n not in apart | follow and _differs(rows, n, "algorithm" if n in own else "")
     )
     shown = [*ALWAYS, *differ]
     of = rows.drop_duplicates([*shown, "seed"]).groupby(shown, dropna=False)
@@ -148,9 +155,21 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     """What a row of `summary_frame` is made of; lists, mappings and None as texts, which can be
     compared and told from what an algorithm does not have.
     """
-    experiment = record.experiment
     metric = headline(record.metrics) or next(iter(record.metrics))
-    yield "split", split_in_words(experiment.partition)
+    yield "split", split_in_words(record.experiment.partition)
+    yield from _choices(record.experiment, record.settings).items()
+    yield "data", record.fingerprint[:12]
+    yield "split's file", record.split[:12]
+    yield "code", record.code
+    yield from reckoning(record.environment).items()
+    yield "metric", metric
+    yield "value", 100 * record.metrics[metric]
+    yield "MB", record.sent() / MB
+    yield "core seconds", record.core_seconds
+
+
+def _choices(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields, options and settings of a run by their names in a `summary_frame`."""
     fields = experiment.to_dict()
     del fields["settings"]
     options = {
@@ -159,17 +178,26 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
         for name, value in fields.pop(field).items()
         if (of, name) not in IN_WORDS
     }
-    for name, value in (fields | options | record.settings).items():
-        yield name, str(value) if isinstance(value, (dict, list, tuple, type(None))) else value
-    yield "data", record.fingerprint[:12]
-    yield "split's file", record.split[:12]
-    yield "code", record.code
-    for name, value in reckoning(record.environment).items():
-        yield name, value
-    yield "metric", metric
-    yield "value", 100 * record.metrics[metric]
-    yield "MB", record.sent() / MB
-    yield "core seconds", record.core_seconds
+    return {
+        name: str(value) if isinstance(value, (dict, list, tuple, type(None))) else value
+        for name, value in (fields | options | settings).items()
+    }
+
+
+def _stated(record: Record) -> set[str]:
+    """In what a run is other than its algorithm, variant, profile and model give it to whoever states no
+    more, and those names themselves.
+    """
+    run = record.experiment
+    given = ("algorithm", "variant", "dataset", "model")
+    mine = _choices(run, record.settings)
+    try:
+        bare = apply(run.profile, {name: getattr(run, name) for name in given})
+        used = algorithms.create(run.algorithm, bare.settings, run.variant).settings  # type: ignore[attr-defined]
+    except InputError:  # an algorithm that is not here (any more)
+        return set(mine)
+    plain = _choices(bare, attrs.asdict(used))
+    return {name for name, value in mine.items() if plain.get(name) != value}.union(given)
 
 
 def _differs(rows: pd.DataFrame, name: Any, within: str = "") -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import attrs
 import pytest
 
+from core import algorithms
 from core.__main__ import main
 from core.errors import InputError
 from core.experiments import Experiment, Record
-from core.report.summary import in_columns, split_in_words, summary_frame
+from core.experiments.profiles import apply
+from core.report.summary import ALWAYS, MEASURED, in_columns, split_in_words, summary_frame
 
 
 def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
@@ -75,6 +78,22 @@ def test_what_is_alike_in_all_runs_of_an_algorithm_is_not_shown():
     )
     assert not {"lr", "mu", "rounds", "clients"} & set(frame)
     assert frame.split.tolist() == ["alpha 0.1", "alpha 1", "iid"]
+
+
+def test_what_follows_from_variant_and_profile_is_not_shown():
+    """Both have values of their own for some twenty settings; what is stated besides is told."""
+
+    def run(profile, variant, **settings):
+        stated = {"algorithm": "fedvck", "dataset": "digits", "variant": variant, "rounds": 3}
+        asked = apply(profile, stated | {"settings": settings})
+        used = algorithms.create("fedvck", asked.settings, variant).settings
+        return attrs.evolve(of_experiment(asked, 0.5), settings=attrs.asdict(used))
+
+    frame = summed_up(run("laptop", "printed"), run("laptop", "released"), run("quick", "printed"))
+    assert list(frame)[:5] == [*ALWAYS, "variant"] and list(frame)[5] == "seeds"
+    frame = summed_up(run("laptop", "printed"), run("laptop", "released", server_steps=100))
+    assert set(frame) - {*ALWAYS, *MEASURED} == {"variant", "server_steps"}
+    assert frame["server_steps"].tolist() == [30, 100]
 
 
 def test_options_of_the_model_and_of_the_split_are_told_by_whose_they_are():
