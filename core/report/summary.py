@@ -180,7 +180,7 @@ def _choices(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, A
     }
     return {
         name: str(value) if isinstance(value, (dict, list, tuple, type(None))) else value
-        for name, value in (fields | options | settings).items()
+        for name, value in {**fields, **options, **settings}.items()
     }
 
 
