@@ -42,7 +42,7 @@ MoreRecords = Annotated[
 ]
 #: columns of a table in the terminal
 SHOWN = [
-    "row", "column", "metric", "printed", "measured", "std", "seeds", "profile", "difference", "verdict",
+    "row", "column", "metric", "printed", "measured", "seeds", "profile", "difference", "verdict",
 ]  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _list_tables(paper: str) -> None:
 
 def table_in_columns(found: Any) -> str:
     """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for
-    none, a sign at what a stand-in measured.
+    none, a sign at what a stand-in measured. A metric or profile that all cells have is said above.
     """
     from core.report.tables import formatted
 
@@ -163,11 +163,15 @@ def table_in_columns(found: Any) -> str:
         column=found.column.where(found.stand_in == "", found.column + " †"),
         difference=found.difference.where(found.verdict != "not compared"),
     )
-    for name in ("printed", "measured", "std", "difference"):
-        spread = shown.printed_std if name == "printed" else [None] * len(shown)
+    nothing = [None] * len(shown)
+    spreads = {"printed": shown.printed_std, "measured": shown["std"], "difference": nothing}
+    for name, spread in spreads.items():
         values = zip(shown[name], spread, shown.unit, strict=True)
         shown[name] = [formatted(value, std, unit) or "-" for value, std, unit in values]
-    return shown[SHOWN].to_string(index=False)
+    alike = [name for name in ("metric", "profile") if shown[name].nunique() == 1]
+    said = ", ".join(f"{name} {shown[name].iloc[0]}" for name in alike)
+    columns = [name for name in SHOWN if name not in alike]
+    return f"{said}\n{shown[columns].to_string(index=False)}".lstrip("\n")
 
 
 @app.command()
