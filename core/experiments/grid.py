@@ -90,7 +90,11 @@ class TableSpec:
 
     @classmethod
     def all(cls, root: Path | None = None, paper: str = "*") -> list[TableSpec]:
-        """Every specification, or those of one paper, most urgent first."""
+        """Every specification, or those of one paper, most urgent first. Raises InputError for one
+        that is wrong, or is called `.yml`: it would be read by nothing.
+        """
+        for path in (root or TABLES).glob(f"{paper}/*.yml"):
+            raise InputError(f"{short(path)} is not read: call it {path.stem}.yaml")
         paths = sorted((root or TABLES).glob(f"{paper}/*.yaml"))
         return sorted(
             (_cached(path, path.stat().st_mtime_ns) for path in paths),

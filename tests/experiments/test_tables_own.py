@@ -301,6 +301,12 @@ def test_a_file_that_is_not_a_table(folder):
         TableSpec.load(path)
 
 
+def test_a_table_by_a_name_that_nothing_reads(folder):
+    write(folder).with_name("2.yml").write_text(YAML)
+    with pytest.raises(InputError, match=r"p/2\.yml is not read: call it 2\.yaml"):
+        TableSpec.all(folder)
+
+
 def test_a_published_file_that_is_broken(folder):
     path = folder / "p" / "published.csv"
     path.write_text(CSV.replace("50.00", "fifty"))
