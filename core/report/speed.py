@@ -65,19 +65,20 @@ def precision_in_words(folder: Path = BENCH) -> str:
 
 def held(folder: Path = BENCH) -> pd.DataFrame:
     """Whether records of older versions hold, by `core bench records`: a row per kind of run (and kind of
-    machine, where there are several), the largest `difference` first, with the value of its `record`
-    and that of the same run `again` in percent, the deviation `std` over the seeds on record, and
+    machine, where there are several), the largest `difference` first, with the mean over `seeds` of its
+    `record` and of the same runs `again` in percent, the deviation `std` over the seeds on record, and
     whether both sent the `same bytes`. Empty where there is no such record.
     """
     rows, paths = {}, sorted(folder.glob(f"{RECORDS}*.json"))
     for path in paths:
         for name, one in json.loads(path.read_text(encoding="utf-8"))["contestants"].items():
-            (old,), (new,) = one["accuracy"]["theirs"], one["accuracy"]["ours"]
+            old, new = (statistics.fmean(one["accuracy"][side]) for side in ("theirs", "ours"))
+            seeds = len(one["accuracy"]["ours"])
             method, _, rest = name.partition(",")
             where = f" ({path.stem.removeprefix(RECORDS)})" if len(paths) > 1 else ""
             name = f"{method_name(method)},{rest}{where}"
-            rows[name] = (old, new, new - old, one["std"], one["same_bytes"])
-    columns = ["record", "again", "difference", "std", "same bytes"]
+            rows[name] = (seeds, old, new, new - old, one["std"], one["same_bytes"])
+    columns = ["seeds", "record", "again", "difference", "std", "same bytes"]
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns).astype({"std": float})
     return frame.sort_values("difference", key=abs, ascending=False, kind="stable")
 
@@ -91,8 +92,8 @@ def held_in_words(folder: Path = BENCH) -> str:
     gap, low, high = interval(list(frame["difference"]))
     beyond = frame[far.gt(margin)]
     named = [
-        f"{name} ({one.difference:+.1f}"
-        + ("" if np.isnan(one["std"]) else f"; its seeds deviate by {one['std']:.1f}")
+        f"{name} ({one.difference:+.1f} over {one.seeds} seed{'s' * (one.seeds > 1)}"
+        + ("" if np.isnan(one["std"]) else f"; deviation {one['std']:.1f}")
         + ")"
         for name, one in beyond.iterrows()
     ]
@@ -102,7 +103,7 @@ def held_in_words(folder: Path = BENCH) -> str:
         else f"Other bytes than on record: {', '.join(frame.index[~frame['same bytes']])}."
     )
     return (
-        f"Of {len(frame)} runs {far.le(0.05).sum()} have what is on record to a decimal, and "
+        f"Of {len(frame)} kinds of runs {far.le(0.05).sum()} have what is on record to a decimal, and "
         f"{far.le(margin).sum()} to within {margin:g} points; the mean difference is {gap:+.2f} points "
         f"(90% interval {low:.2f} to {high:.2f}). Farther apart, in points: {', '.join(named) or 'none'}. "
         f"{bytes_in_words}"

@@ -98,8 +98,10 @@ def test_precisions_in_words(tmp_path):
     assert "less, with 0 outside: DM; of so many intervals 0 would" in text
 
 
-def again(old: float, new: float, std: float | None, same: bool = True) -> dict[str, object]:
-    accuracy = {"theirs": [old], "ours": [new]}
+def again(
+    old: list[float], new: list[float], std: float | None, same: bool = True
+) -> dict[str, object]:
+    accuracy = {"theirs": old, "ours": new}
     return {"rate": 1.0, "accuracy": accuracy, "std": std, "same_bytes": same}
 
 
@@ -107,9 +109,9 @@ def test_records_of_older_versions_in_words(tmp_path):
     """The mean of 0.04, -1 and 4 is 1.01; the largest is first, and no row of speed."""
     assert held_in_words(tmp_path) == "Not measured yet." and held(tmp_path).empty
     found = {
-        "fedavg, mnist, paper": again(80.0, 80.04, 2.0),
-        "dm, released, cifar10, laptop": again(30.0, 29.0, None),
-        "fedmk, mnist, paper": again(90.0, 94.0, 3.0),
+        "fedavg, mnist, paper": again([80.0], [80.04], 2.0),
+        "dm, released, cifar10, laptop": again([30.0], [29.0], None),
+        "fedmk, mnist, paper": again([90.0, 80.0], [94.0, 84.0], 3.0),
     }
     path = tmp_path / "records-avx512-bfloat16.json"
     path.write_text(json.dumps({"contestants": found}))
@@ -117,9 +119,13 @@ def test_records_of_older_versions_in_words(tmp_path):
     assert frame.index.tolist()[:2] == ["FedMK, mnist, paper", "DM, released, cifar10, laptop"]
     assert frame["difference"].tolist() == pytest.approx([4, -1, 0.04])
     text = held_in_words(tmp_path)
-    assert "Of 3 runs 1 have what is on record to a decimal, and 2 to within 2 points" in text
+    assert (
+        "Of 3 kinds of runs 1 have what is on record to a decimal, and 2 to within 2 points" in text
+    )
     assert "mean difference is +1.01" in text and text.endswith("All sent the bytes on record.")
-    assert "Farther apart, in points: FedMK, mnist, paper (+4.0; its seeds deviate by 3.0)." in text
+    assert (
+        "Farther apart, in points: FedMK, mnist, paper (+4.0 over 2 seeds; deviation 3.0)." in text
+    )
     found["dm, released, cifar10, laptop"]["same_bytes"] = False
     path.write_text(json.dumps({"contestants": found}))
     assert held_in_words(tmp_path).endswith("than on record: DM, released, cifar10, laptop.")
