@@ -175,9 +175,10 @@ Markdown(precision_in_words())
 # ## Records of older versions
 #
 # Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
-# run on record that took least, once more by a later program (`python -m core bench records`), and where it lies more
-# than two points from its record three seeds. Last digits differ with the kernels and from machine to machine; in a run
-# that is barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds.
+# run on record that took least, where that is under two minutes of a core, once more by a later program
+# (`python -m core bench records`); and three seeds where it lies more than two points from its record. Last digits
+# differ with the kernels and from machine to machine; in a run that is barely stable, or whose classes are uneven, they
+# grow to points. Compare with the deviation over seeds.
 
 # %%
 Markdown(held_in_words())
