@@ -47,8 +47,8 @@ def chosen(known: Mapping[str, Record], precision: str) -> dict[str, Record]:
 
 def measure(runtime: Runtime) -> dict[str, Any]:
     """For each of the `chosen` what it had in percent ("theirs") and has now ("ours"), by the measure
-    that heads its tables, the deviation of its other seeds on record, and whether it sent the same
-    bytes. Raises InputError where nothing on record was computed in this precision.
+    that heads its tables, the deviation over the seeds on record where there are three, and whether it
+    sent the same bytes. Raises InputError where nothing on record was computed in this precision.
     """
     known = records()
     runs = chosen(known, runtime.precision)
