@@ -310,9 +310,11 @@ Markdown(
 # ## Take away
 #
 # - How much is the start? At the paper's network it is worth several points to FedVCK and some twenty to thirty to
-#   FedDM. How much is the method? At equal start FedVCK leads there, from noise by some twenty points (single runs of
-#   FedDM, which starts anew in every round), from real images by a few. After two rounds at the small size FedDM with
-#   running statistics leads from real images. So a lead of seven points says little unless both starts are known.
+#   FedDM. But from real images FedVCK also starts anew in every round, and from noise it goes on with its own images;
+#   the row that would part the two is not run. How much is the method? From noise FedVCK leads there by some twenty
+#   points (single runs of FedDM, which starts anew in every round). From real images the seeds do not say which of the
+#   two leads. After two rounds at the small size FedDM with running statistics leads from real images. So a lead of
+#   seven points says little unless both starts are known.
 # - After two rounds at a small size the start of the images and the normalisation of the network are together worth more
 #   to FedDM than the printed lead; the start alone is worth less to FedVCK. A table that does not state them for every
 #   row compares these too.

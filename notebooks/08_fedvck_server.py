@@ -274,19 +274,20 @@ show(curves(runs, title=lesson.title))
 # nothing about how good it is. The order can be another one at the paper's own size:
 
 # %% tags=["hide-input"]
-wide = table_frame("fedvck", "ladder", "converged").set_index("row")["measured"]
-at_size = {
-    "FedVCK": wide["FedVCK as released, Adam"],
-    "FedDM": wide["FedDM from real images, Adam"],
-    "FedAvg": wide["FedAvg"],
-}
-order = sorted(at_size, key=at_size.__getitem__, reverse=True)
+wide = table_frame("fedvck", "ladder", "converged").set_index("row")
+at_size = wide.loc[
+    ["FedVCK as released, Adam", "FedDM from real images, Adam", "FedAvg"]
+].set_axis(["FedVCK", "FedDM", "FedAvg"])
 Markdown(
     "With the paper's network and share of images on CIFAR-10, ten rounds, "
-    "records say (means over seeds): "
-    + ", ".join(f"{name} {at_size[name]:.1f}%" for name in order)
+    "records say (means over seeds ± standard deviation): "
+    + ", ".join(
+        f"{one.Index} {one.measured:.1f} ± {one.std:.1f}% ({one.seeds} seeds)"
+        for one in at_size.sort_values("measured", ascending=False).itertuples()
+    )
     + ". FedVCK is read as its released code, FedDM as a public program, which "
-    "starts from real images; Adam moves the images of both."
+    "starts from real images; Adam moves the images of both, as often as the "
+    "profile `converged` has it. FedAvg has all its local epochs."
 )
 
 # %% [markdown]

@@ -79,7 +79,7 @@ pd.DataFrame(summary).T
 # ## Accuracy against MB
 #
 # All methods in one picture, both directions counted, on a logarithmic axis, for every column of Tables 3 and 11 where
-# at least three methods are measured:
+# at least three methods are measured. Lines are means; how far seeds spread, [the tables](17_fedvck_results) say:
 
 # %% tags=["hide-input"]
 measured = pd.concat(

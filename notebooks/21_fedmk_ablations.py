@@ -342,8 +342,8 @@ Markdown(
 #
 # - Taking away the rounds costs most, in print and here. Sharing adds two to three points here on both sets, with ten
 #   inner steps; the other two parts cannot be told from nothing, in print or here with these steps.
-# - More active clients help FedMK on MNIST, and FedGen is ahead at each number that is measured. More rounds help
-#   FedGen more: on CIFAR-10 it passes FedMK after 20 (one seed).
+# - On MNIST FedMK's mean rises with more active clients, by less than the seeds can tell, and FedGen's mean is above
+#   it at each number that is measured. More rounds help FedGen more: on CIFAR-10 it passes FedMK after 20 (one seed).
 # - The server learns from the knowledge of one round. What it still knows of a class depends on which clients took part
 #   last: look at recall by class, not at accuracy alone.
 #

@@ -288,10 +288,11 @@ Markdown(
 )
 
 # %% [markdown]
-# The curves where they are measured, and the grid behind the figure:
+# The curves where they are measured at the paper's budget, and the grid behind the figure:
 
 # %% tags=["hide-input"]
-for figure in column_curves(measured):
+long = measured.query("profile == 'paper'")
+for figure in column_curves(long):
     show(figure)
 
 
@@ -306,7 +307,6 @@ def ended_and_best(record):
     }
 
 
-long = measured.query("profile == 'paper'")
 ends = pd.DataFrame([ended_and_best(one) for one in long["record"]])
 ends.index = pd.MultiIndex.from_frame(long[["column", "row"]])
 ends.sort_index(kind="stable", level=0).round(1)

@@ -356,8 +356,8 @@ Markdown(
 #
 # - A student can fail because its questions are poor, and its loss need not tell: it can be small on images that nobody
 #   meets. It can fail because its teachers are poor, too.
-# - On average the step to the printed, unbounded $L_\text{mimic}$ loses most, not in every seed. Whether it drowns the
-#   adversarial loss was not tested.
+# - On average the step to the printed, unbounded $L_\text{mimic}$ loses most, but no step is sure by its interval.
+#   Whether it drowns the adversarial loss was not tested.
 # - The data of several tables cannot be had here. Stand-ins are measured in their place, with a dagger; the T2 columns
 #   of Table 9 stay pending.
 #

@@ -43,9 +43,9 @@ in_print = {
 # CIFAR-10 at a Dirichlet concentration of 0.05 and of 0.02: nearly all images of a client are of a few classes.
 # Methods that send models train for ten local epochs, as in print, at their default settings. FedVCK has [the reading
 # that comes to print](04_fedvck_budgets): the switches of its code, images moved by Adam, twice the work of the
-# profile. FedDM has as many moves and batches, and [starts from real images](03_fedvck_starts) under the running
-# statistics of the received model, by a public program that is not its authors'; its server has a constant rate of
-# 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran them):
+# profile. FedDM has as many moves and batches, and [starts from real images](03_fedvck_starts), as in a public program
+# that is not its authors'. Unlike there, batch normalisation takes the running statistics of the received model. Its
+# server has a constant rate of 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran them):
 
 # %% tags=["hide-input"]
 runs = table_runs("fedvck", "nearest", [size])

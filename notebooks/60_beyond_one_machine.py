@@ -33,7 +33,7 @@ from core.report.texts import Markdown
 from core.rng import Rng
 
 known = list(records().values())
-len(known)
+Markdown(f"Records of this book: {len(known):,}.")
 
 # %% [markdown]
 # ## A thousand runs: a cluster

@@ -40,7 +40,8 @@ Markdown(headline())
 # %% [markdown]
 # ## Coverage
 #
-# A cell is a method in a column of a table. [How a verdict is reached](../book/intro) is written on the first page.
+# A cell is a method in a column of a table, at the profile at which most of the column is measured; the sentences above
+# count FedVCK's Table 11 at `converged`, too. [How a verdict is reached](../book/intro) is written on the first page.
 
 # %%
 progress()
@@ -176,7 +177,8 @@ Markdown(precision_in_words())
 #
 # Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
 # run on record that took least, where that is under two minutes of a core, once more by a later program
-# (`python -m core bench records`); and three seeds where it lies more than two points from its record. Last digits
+# (`python -m core bench records`); where it lies more than two points from
+# its record, up to three seeds of those on record (a try of a tuning has one). Last digits
 # differ with the kernels and from machine to machine; in a run that is barely stable, or whose classes are uneven, they
 # grow to points. Compare with the deviation over seeds.
 

@@ -97,6 +97,11 @@ def _results(rows: pd.DataFrame) -> str:
             f"{_of(above, len(others))} above print; {len(own):,} are of the paper's own, "
             f"{_of(below, len(own))} below"
         )
+    if scaled := (rows["verdict"].isin(OUTCOMES) & (rows["profile"] == "converged")).sum():
+        text += (
+            f". {scaled:,} of all are measured at the profile converged, where condensation and its server "
+            "take fewer steps than the authors': those verdicts are about that work"
+        )
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from core.experiments import Record
 
+#: with more lines than so many their bands would hide each other
+CROWDED = 8
 AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
 
 
@@ -105,7 +108,8 @@ def curves(
     by: str | Callable[[Record], str] = "algorithm",
     title: str = "",
 ) -> Figure:
-    """Learning curves: the mean over seeds as a line, one standard deviation around it as a band.
+    """Learning curves: the mean over seeds as a line, one standard deviation around it as a band where
+    lines are few enough to tell bands apart.
 
     Args:
         runs, metric, by: as in `curve_frame`.
@@ -138,7 +142,8 @@ def curves(
         axes.set(xlabel=AXES[x], ylabel=_ylabel(metric))
         style.titled(axes, title)
         if frame.groupby("label")["seed"].nunique().gt(1).any():
-            style.note(figure, "Band: ± one standard deviation over seeds.")
+            band = "Band: ± one standard deviation over seeds."
+            style.note(figure, band if len(names) <= CROWDED else "Lines: means over seeds.")
         if x == "round":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         ends = [f"{name} (sends nothing)" if name in silent else str(name) for name in names]
@@ -157,6 +162,8 @@ def _draw(
             axes.axhline(_last(frame, name).mean(), color=colour, linewidth=1.2, linestyle=":")
         else:
             of = frame[frame["label"] == name].groupby(x)["value"].agg(["mean", "std"])
+            if len(names) > CROWDED:
+                of["std"] = math.nan
             line(axes, of, colour, marker, dash)
 
 

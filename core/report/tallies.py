@@ -31,7 +31,7 @@ from core.report.verdict import (
 )
 
 #: the columns of `numbers`
-NUMBERS = ("paper", "own", "kind", "budget", "verdict", "difference")
+NUMBERS = ("paper", "own", "kind", "profile", "budget", "verdict", "difference")
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
@@ -70,7 +70,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     Cells that the same runs fill, for the same printed value of the same metric, count once: where
     they stand first. A cell that is compared with print counts as such, also where its table shows
     the column with less work. Columns: `paper`; `own`, whether it is of the paper's own method; `kind`
-    ("results", "costs" or "settings"); `budget` (`FULL` or `REDUCED` of `core.report.verdict`);
+    ("results", "costs" or "settings"); `profile`; `budget` (`FULL` or `REDUCED` of `core.report.verdict`);
     `verdict`; `difference`, measured minus printed. Tables with names are the book's own and do not
     count.
     """
@@ -87,6 +87,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                 "paper": spec.paper,
                 "own": cell.experiments[0].algorithm == spec.paper,
                 "kind": EXACT.get(cell.metric, "results"),
+                "profile": cell.profile,
                 "budget": budget(cell.profile, cell.stand_in),
                 "verdict": found.verdict,
                 "difference": found.difference,

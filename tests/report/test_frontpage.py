@@ -72,11 +72,22 @@ def test_accuracies_at_the_papers_budget_are_compared():
     ("papers", "told"), [(("fedmk", "fedmk"), True), (("fedmk", "fediod"), False)]
 )
 def test_that_all_results_are_of_one_papers_tables_is_said(papers, told):
-    rows = pd.DataFrame(
-        {"paper": papers, "own": True, "kind": "results", "budget": FULL, "verdict": "different"}
-    ).assign(difference=-1.0)
+    rows = compared(papers, "paper")
     assert ("All are of FedMK's tables" in headline(rows)) == told
     assert ("(1 of FedMK, 1 of FedIOD)" in headline(rows)) != told
+
+
+def test_verdicts_about_less_condensation_than_the_authors_are_said_to_be():
+    assert "profile converged, where" not in headline(compared(("fedvck",), "paper"))
+    assert ". 2 of all are measured at the profile converged, where condensation" in headline(
+        compared(("fedvck", "fedvck"), "converged")
+    )
+
+
+def compared(papers, profile):
+    """A number of each of these papers that differs from print, as `numbers` has them."""
+    frame = pd.DataFrame({"paper": papers, "own": True, "kind": "results", "budget": FULL})
+    return frame.assign(profile=profile, verdict="different", difference=-1.0)
 
 
 def test_pairs_of_one_seed_count_for_none_that_chance_decides():
