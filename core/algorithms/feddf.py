@@ -75,6 +75,12 @@ class FedDF(fedavg.FedAvg):
 
     Settings = Settings
 
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """FedAvg's. Raises InputError before any training where there is nothing to distil on."""
+        if self.settings.distill_steps:
+            public.public_images(task, self.settings)
+        return super().initialise(task, rng)
+
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Average, then distil (Algorithm 1, lines 6 to 10)."""
         # x_{t,0} = sum_k |X_k| / sum_k |X_k| x_t^k

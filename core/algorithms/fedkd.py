@@ -127,7 +127,7 @@ class FedKD(Algorithm):
     """Teachers on the clients, one upload of answers each, a student on the server.
 
     Rounds before `local_rounds` train teachers and send nothing; rounds after it go on distilling
-    and send nothing.
+    and send nothing. Teachers are heard that take part in round `local_rounds`: with `active` not all.
     """
 
     Settings = Settings

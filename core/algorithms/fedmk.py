@@ -48,6 +48,7 @@ from core.condensation import (
     initial_images,
 )
 from core.condensation.initial import KINDS
+from core.errors import InputError
 from core.families import condensing, generative
 from core.federation import (
     Client,
@@ -201,11 +202,18 @@ class FedMK(condensing.Condensing):
     def problem(
         self, client: Client, message: Message, model: Classifier, rng: Rng
     ) -> ExtractionProblem:
-        """A client's data, the weights of its samples, and the knowledge that it starts from."""
+        """A client's data, the weights of its samples, and the knowledge that it starts from. Raises
+        InputError where that is real images of a class that it does not have.
+        """
         data = client.task.dataset
         made = torch.arange(data.num_classes, device=client.labels.device)
         if self.settings.classes == "own":
             made = made[client.class_counts > 0]
+        elif self.settings.init != "noise" and not bool(client.class_counts.all()):
+            raise InputError(
+                f"client {client.id} lacks a class, whose images have nothing to start from: take init "
+                "'noise' or classes 'own'"
+            )
         labels = made.repeat_interleave(self.settings.images_per_class)
         start = self._start(client, labels, rng)
         if "labels" in message.tensors:
@@ -219,10 +227,7 @@ class FedMK(condensing.Condensing):
         )
 
     def _start(self, client: Client, labels: torch.Tensor, rng: Rng) -> torch.Tensor:
-        """D^_ini (M, C, S, S) of these labels, sorted, where no other client's knowledge is at hand.
-
-        Raises InputError where real images are asked for and the client has none of a class.
-        """
+        """D^_ini (M, C, S, S) of these labels, sorted, where no other client's knowledge is at hand."""
         data, draws = client.task.dataset, rng.at("start").generator(labels.device)
         kind = self.settings.init
         if kind != "noise":

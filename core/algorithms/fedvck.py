@@ -50,7 +50,7 @@ class Settings(condensing.ServerSide, Condensation):
     """
 
     #: b of Eq. 5
-    b: float = attrs.field(default=0.3, validator=number(-100))
+    b: float = attrs.field(default=0.3, validator=number(-100, 80))
     #: alpha of Eq. 7, lambda in the book
     alpha: float = attrs.field(default=0.5, validator=number(0, 1))
     #: K of Eq. 13
@@ -83,14 +83,14 @@ class Settings(condensing.ServerSide, Condensation):
     batches: str = attrs.field(
         default="fresh", validator=one_of("kind of batches", "fresh", "sliding")
     )
-    #: round 0: M_0 comes from the "server", or every client draws its "own"
+    #: round 0: M_0 comes from the "server", or every client draws its "own"; the code's errors there
+    #: blend the logits of both, here they are those of its own alone
     first_model: str = attrs.field(
         default="server", validator=one_of("first model", "server", "own")
     )
     #: start from new noise every round, or go on with the last round's images
     warm_start: bool = switch()
-    #: Eq. 13: the class itself is never a hard negative, or forced among them (and allowed in round
-    #: 0)
+    #: Eq. 13: the class itself is never a hard negative, or forced among them (allowed in round 0)
     own_negative: str = attrs.field(
         default="never", validator=one_of("own negative", "never", "forced")
     )
@@ -301,7 +301,7 @@ class FedVCK(Condensing):
     def draw_probabilities(
         self, clients: Sequence[Client], real: RealData, logits: torch.Tensor
     ) -> torch.Tensor:
-        """P_w (Eq. 5-8), (N,); in its first round a client has no previous model."""
+        """P_w (Eq. 5-8), (N,); M_{t-1} is the model of the client's last round, its own in the first."""
         settings, label, owner = self.settings, real.label[real.group], real.owner[real.group]
         previous = logits.clone()
         for position, client in enumerate(clients):

@@ -3,8 +3,9 @@ clients.
 
 "R.S.@10" and "R.S.@100" of GDD-FL (MICCAI 2023, Table 1), which gives them among the results of
 centralized training: so many images in all, not per client. The choice is the same as a draw from
-the union, but no client shows its data: clients tell how many images of each class they have, the
-server draws how many of those are wanted from whom, and each client sends that many random ones.
+the union of the first round's clients, but none shows its data: clients tell how many images of each
+class they have, the server draws how many of those are wanted from whom, and each client sends that
+many random ones.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from core import metrics, server
-from core.checks import number, on_or_off, one_of, whole
+from core.checks import beta_1, number, on_or_off, one_of, whole
 from core.condensation.initial import KINDS
 from core.condensation.problem import RealData, strategy
 from core.errors import InputError
@@ -73,7 +73,7 @@ class CondensingSettings(OneShotSettings):
     #: iterations, each with another random network
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
-    image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
+    image_momentum: float = attrs.field(default=0.5, validator=beta_1)
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
     #: whether an image may stand twice in a batch. In the code of DC, DSA and DM it may not, and a class
@@ -93,7 +93,7 @@ class CondensingSettings(OneShotSettings):
 
 class OneShot(Condensing):
     """Clients upload 8-bit images and labels once; the server trains the model it began with on all
-    of them.
+    of them. Those are heard that take part in the first round: with `active` not all.
 
     Rounds after the first change nothing and send nothing.
     """
@@ -104,7 +104,10 @@ class OneShot(Condensing):
         """A fresh model, and the seed of the random networks. Raises InputError where the last client
         is to choose and is the only one.
         """
-        if self.settings.last_client_chooses and self.schedule.clients < 2:
+        if (
+            self.settings.last_client_chooses
+            and (self.schedule.active or self.schedule.clients) < 2
+        ):
             raise InputError("last_client_chooses asks for a second client, to learn from")
         return State(
             task,

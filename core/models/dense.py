@@ -18,9 +18,11 @@ from core.models.classifier import at_least
 def _monai() -> None:
     try:
         import monai.networks.nets  # noqa: F401
+        import skimage  # noqa: F401
     except ImportError:
         raise InputError(
-            "networks for whole images need the package monai; install it with: pip install monai"
+            "networks for whole images, and what they are measured by, need the packages monai and "
+            "scikit-image; install them with: pip install monai scikit-image"
         ) from None
 
 

@@ -199,8 +199,10 @@ def test_it_beats_chance_on_digits():
 
 def test_the_tasks_own_images_are_refused_as_auxiliary_data(task):
     experiment = attrs.evolve(TINY, settings=TINY.settings | {"auxiliary": "digits"})
-    with pytest.raises(InputError, match="another data set"):
-        next(rounds(experiment, task=task))
+    with pytest.raises(InputError, match="another data set"):  # before any client trains
+        experiment.new_algorithm().initialise(task, Rng(0))
+    unused = attrs.evolve(experiment, settings=experiment.settings | {"distill_steps": 0})
+    assert unused.new_algorithm().initialise(task, Rng(0)).tensors
 
 
 def test_a_single_auxiliary_image_is_refused(round_one, monkeypatch):

@@ -328,3 +328,17 @@ def test_the_ensemble_is_tested_on_the_split_that_tests_the_student(task, monkey
     )
     list(rounds(attrs.evolve(TINY, rounds=1, evaluate_on=split), task=task))
     assert len(seen) == 1 and seen[0] is getattr(task.dataset, split)
+
+
+def test_what_stands_in_the_way_is_told_before_teachers_are_trained(task, monkeypatch, tmp_path):
+    """A misspelt option of the second teacher; a file that is not Inception's."""
+    wrong = [{"model": "convnet", "width": 4}, {"model": "convnet", "widht": 4}]
+    with pytest.raises(InputError, match="widht"):
+        fediod(teacher_models=wrong).initialise(task, Rng(0))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    place = scores.inception_file()
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"junk")
+    with pytest.raises(InputError, match="published weights"):
+        fediod(scored_images=10).initialise(task, Rng(0))
+    assert fediod(scored_images=0).initialise(task, Rng(0)).tensors

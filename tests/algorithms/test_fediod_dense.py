@@ -285,3 +285,27 @@ def test_private_clients_are_refused_for_their_maps_would_cross_as_they_are(task
     private = attrs.evolve(TINY, settings=settings).new_algorithm()
     with pytest.raises(InputError, match="private must be off"):
         private.initialise(task, Rng(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tau": 4.0}, "no temperature: tau must be null"),
+        (
+            dict.fromkeys(("gan", "uniqueness", "mimic", "perceptual"), 0.0),
+            "one of gan, uniqueness",
+        ),
+    ],
+)
+def test_values_of_an_image_are_no_classes(settings, said):
+    """Of one channel the softmax is one: nothing would be learned, and nothing would tell."""
+    heads = on_heads("fediod", FAST | settings)
+    with pytest.raises(InputError, match=said):
+        heads.new_algorithm().initialise(make_task(heads, Runtime()), Rng(0))
+
+
+def test_a_teacher_that_answers_no_pixel_is_refused_before_any_is_trained(task):
+    models = [{"model": "unet", "width": 2}, {"model": "resnet8"}]
+    wrong = attrs.evolve(TINY, settings=FAST | {"teacher_models": models})
+    with pytest.raises(InputError, match="asks for an answer for each pixel"):
+        wrong.new_algorithm().initialise(task, Rng(0))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.errors import InputError
 from core.experiments import make_clients, rounds
 from core.federation import Ledger, Schedule
 from core.models import count_parameters
@@ -120,6 +121,13 @@ def test_knowledge_may_start_from_means_of_real_images(task, clients):
     apart = torch.cdist(source.knowledge.flatten(1), real.flatten(1))
     assert float(apart.min()) > 0.1
     torch.testing.assert_close(source.knowledge.mean((0, 1)), real.mean((0, 1)), rtol=0, atol=0.5)
+
+
+def test_a_class_that_a_client_lacks_cannot_start_from_its_images(task, clients):
+    assert not clients[0].class_counts.all()
+    algorithm = fedmk(init="real", classes="all")
+    with pytest.raises(InputError, match=r"client 0 lacks a class.*init 'noise' or classes 'own'"):
+        sources(algorithm, clients, algorithm.initialise(task, Rng(0)))
 
 
 def test_all_classes_can_be_made(task, clients):

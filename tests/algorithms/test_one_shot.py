@@ -199,9 +199,10 @@ def test_one_client_alone_cannot_choose(task, clients):
     algorithm, state, uploads = uploaded(task, clients[:1], last_client_chooses=True)
     with pytest.raises(InputError, match="none to learn from"):
         algorithm.server_update(state, uploads, Rng(7))
-    alone = algorithms.create("gddfl", {"last_client_chooses": True}, schedule=Schedule(clients=1))
-    with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
-        alone.initialise(task, Rng(0))
+    for schedule in (Schedule(clients=1), Schedule(clients=3, active=1)):
+        alone = algorithms.create("gddfl", {"last_client_chooses": True}, schedule=schedule)
+        with pytest.raises(InputError, match="last_client_chooses asks for a second client"):
+            alone.initialise(task, Rng(0))
 
 
 def test_a_client_that_was_asked_for_no_image_does_not_choose(task, clients):

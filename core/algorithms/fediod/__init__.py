@@ -18,7 +18,8 @@ says how many samples of each class it has, and hears its weight pi_k and the nu
 The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps
 from T (r - 1) / R to T r / R. A step draws the same numbers whichever round it falls into, so R
 changes neither the result nor the bytes of the distillation, only how often the run is tested and
-can be resumed.
+can be resumed. Where some clients only take part in a round (`active`), an epoch is one of those of the
+first round, and a teacher is asked from its first round on.
 
 Where the paper is silent: an epoch of stage two is one pass over the data of the client with the most
 (`epoch_of`); there are no steps in which only generator and discriminators learn (`pretrain_steps`);
@@ -69,9 +70,10 @@ from core.algorithms.fediod.conversation import (
     Down,
     with_maps,
 )
-from core.algorithms.fediod.scores import ensemble_accuracy, inception_scores
+from core.algorithms.fediod.scores import check_inception, ensemble_accuracy, inception_scores
 from core.algorithms.fediod.server import Server, generator_from, new_generator
 from core.algorithms.fediod.settings import Settings
+from core.algorithms.fediod.teachers import check_teachers
 from core.errors import InputError
 from core.families import conditional
 from core.families.conditional import LabelMaps
@@ -116,10 +118,14 @@ class FedIOD(Conversation):
         return (one.epsilon or one.full_epsilon, one.delta) if one.private else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh student and a fresh generator. Raises InputError where clients cannot be
-        private.
+        """A fresh student and a fresh generator. Raises InputError, before any teacher is trained, for
+        settings that do not go with the task: see `Settings.check`; for a teacher that gives no
+        answer of its kind, and for weights of Inception that cannot be read.
         """
-        self.settings.check_privacy(task)
+        self.settings.check(task)
+        check_teachers(task, self.settings)
+        if self.settings.scored_images and task.learns == "classification":
+            check_inception()
         tensors = pack(task.new_model(rng.at("student")), "student/")
         tensors |= pack(new_generator(task, self.settings, rng.at("generator")), "generator/")
         meta = {"round": 0, "step": 0, "last": 0, "all": 0, "noise": 0.0, "measures": {}}

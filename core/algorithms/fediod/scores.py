@@ -22,6 +22,12 @@ from core.metrics.image_quality import (
 PART = 1000
 
 
+def check_inception() -> None:
+    """Raise InputError where the weights of Inception are on disk and cannot be read."""
+    if inception_file().is_file():
+        inception_probabilities()
+
+
 def inception_scores(side: ClientsSide, server: Server, images: torch.Tensor) -> dict[str, float]:
     """Inception scores of synthetic images (M, C, S, S) in [0, 1]: by the teachers, and by Inception
     where its weights are on disk.

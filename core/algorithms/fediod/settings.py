@@ -188,10 +188,23 @@ class Settings(LocalTraining):
             discriminator_rests=True,
         )
 
-    def check_privacy(self, task: Task) -> None:
-        """Raise InputError where every pixel has an answer, for label maps and edges cross as they
-        are; and for a budget that cannot be accounted for, before teachers are trained.
+    def check(self, task: Task) -> None:
+        """Raise InputError for what does not go with the task, before teachers are trained: privacy
+        where every pixel has an answer, for label maps and edges cross as they are; a budget that
+        cannot be accounted for; and, where the answer is an image, a temperature, for its values are
+        no classes, and a generator whose only losses are those of classes.
         """
+        if task.learns == "reconstruction":
+            if self.tau is not None:
+                raise InputError(
+                    f"the answers of {task.dataset.name} are images, which have no temperature: tau "
+                    f"must be null, not {self.tau:g}"
+                )
+            if not (self.gan or self.uniqueness or self.mimic or self.perceptual):
+                raise InputError(
+                    "the generator has no loss: where the answer is an image, one of gan, uniqueness, "
+                    "mimic, perceptual must be above 0"
+                )
         if self.private and task.learns != "classification":
             raise InputError(
                 f"FedIOD's clients send the maps of their images as they are where every pixel of "

@@ -10,6 +10,7 @@ from torch import nn
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
 from core.federation import Client, Task, learn, pack, supervised
+from core.federation.dense import task_of
 from core.federation.tensors import take
 from core.rng import Rng
 
@@ -20,6 +21,16 @@ def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
         return task
     options = dict(settings.teacher_models[client_id % len(settings.teacher_models)])
     return attrs.evolve(task, model=options.pop("model"), model_options=options)
+
+
+def check_teachers(task: Task, settings: Settings) -> None:
+    """Raise InputError for a teacher of the settings that cannot be built, or whose network gives no
+    answer of the task's kind.
+    """
+    for number, _ in enumerate(settings.teacher_models or ()):
+        one = teacher_task(task, settings, number)
+        task_of(one.dataset, one.model, one.model_options)
+        one.new_model(Rng(0, ("teacher", number)))
 
 
 def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
