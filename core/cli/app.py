@@ -33,10 +33,10 @@ class Verbs(typer.Typer):
 
 app = Verbs(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
-    "tables, build the book.\n\nFirst steps:\n\n  python -m core data\n\n"
-    "  python -m core algorithms\n\n"
+    "tables, build the book.\n\n\b\nFirst steps:\n  python -m core data\n"
+    "  python -m core algorithms\n"
     "  python -m core run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 "
-    "--set local_steps=10\n\n"
+    "--set local_steps=10\n"
     "  python -m core table fedvck/11",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -36,7 +36,8 @@ def run_queue(
     if on is None:
         _run_pending(items, minutes, out, Runtime.choose(**how))
     else:
-        _sweep(items, on, gpus_per_run or 0.0, minutes, out, **how)
+        share = 0.0 if gpus_per_run is None and how["device"] == "cpu" else gpus_per_run
+        _sweep(items, on, share, minutes, out, **how)
 
 
 def _runnable(profile: str, shard: str | None, only: str | None, out: Path | None) -> list[Any]:
@@ -59,9 +60,10 @@ def _runnable(profile: str, shard: str | None, only: str | None, out: Path | Non
 
 def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: Any) -> None:
     from core.experiments import queue
-    from core.files import Busy
+    from core.files import Busy, FileError
     from core.metrics import headline
 
+    stuck = 0
     failed = sum(queue.failed_before(item.experiment, item.paper, out) for item in items)
     complete = 0
     for item, outcome in queue.run_pending(items, minutes, out, runtime, True):
@@ -69,6 +71,9 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
         what = f"{item.cells[0]} seed {run.seed}"
         if isinstance(outcome, Busy):
             print(f"{what}: {outcome}", file=sys.stderr)
+        elif isinstance(outcome, FileError):
+            stuck += 1
+            print(f"left as it is: {item.cells[0]}: {outcome}", file=sys.stderr)
         elif isinstance(outcome, InputError):
             failed += 1
             print(f"failed: {item.cells[0]}: {outcome}", file=sys.stderr)
@@ -83,15 +88,16 @@ def _run_pending(items: list[Any], minutes: float, out: Path | None, runtime: An
             print(f"{what}: {len(outcome.rounds)} of {run.rounds} rounds, goes on next time")
     left = sum(not queue.done_before(item, out) for item in items)
     why = f", {failed} of them failed with this code" if failed else ""
-    more = "; the same command goes on" if left > failed else ""
+    why += f", {stuck} of them cannot go on as they stand" if stuck else ""
+    more = "; the same command goes on" if left > failed + stuck else ""
     print(f"{complete} runs completed, {left} still pending here{why}{more}")
-    fail_where(failed)
+    fail_where(failed + stuck)
 
 
 def _sweep(
     items: list[Any],
     on: str,
-    gpus: float,
+    gpus: float | None,
     minutes: float,
     out: Path | None,
     device: str,

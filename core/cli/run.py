@@ -83,7 +83,11 @@ On = Annotated[
     typer.Option(help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."),
 ]
 GpusPerRun = Annotated[
-    float | None, typer.Option(help="With --on ray: the share of a GPU that a run asks for.")
+    float | None,
+    typer.Option(
+        help="With --on ray: the share of a GPU that a run asks for; default: a whole one where the cluster "
+        "has any and --device is not cpu."
+    ),
 ]
 Shard = Annotated[str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")]
 Only = Annotated[

@@ -42,10 +42,17 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     """The partition that the options name."""
     if partition is None and alpha is None:
         return None
-    if partition is not None and partition.endswith(".json") and alpha is None:
+    if (
+        partition is not None
+        and partition.endswith(".json")
+        and "," not in partition
+        and alpha is None
+    ):
         return {"name": "file", "file": _split_file(partition)}
     name, *rest = (partition or "dirichlet").split(",")
     options = pairs(rest)
+    if name == "file" and "file" in options:
+        options["file"] = _split_file(options["file"])
     if alpha is not None:
         if name != "dirichlet":
             raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")

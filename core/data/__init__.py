@@ -7,7 +7,16 @@
 
 from core.data.conversion import convert
 from core.data.dataset import Dataset, Split, with_validation
-from core.data.loading import available, get, in_the_way, is_own, load, no_data, present_names
+from core.data.loading import (
+    available,
+    get,
+    in_the_way,
+    is_made_here,
+    is_own,
+    load,
+    no_data,
+    present_names,
+)
 
 __all__ = [
     "Dataset",
@@ -16,6 +25,7 @@ __all__ = [
     "convert",
     "get",
     "in_the_way",
+    "is_made_here",
     "is_own",
     "load",
     "no_data",

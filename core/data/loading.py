@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -87,6 +88,17 @@ def is_own(name: str) -> bool:
     return _resolve(name, None) is None
 
 
+def is_made_here(name: str) -> bool:
+    """Whether a data set is a file of the user's own, or is put together on this machine, by hand or
+    from images: then its data may change under the same name. Raises InputError as `is_own` does.
+    """
+    known = _resolve(name, None)
+    if known is None:
+        return True
+    source, pixels = known
+    return bool(source.by_hand or source.packs) and any(source.layouts(pixels))
+
+
 def _own(name: str, size: int | None, folder: Path) -> Path:
     """The user's own file for `name`; raises InputError that lists the known names when there is
     none.
@@ -149,8 +161,8 @@ def get(name: str, root: str | Path | None = None) -> Path:
     """Download a data set into the data folder, through medmnist or torchvision, and return that
     folder.
 
-    What is there is kept. Raises InputError when the set is unknown, cannot be downloaded, or the
-    download fails.
+    What is there and can be read is kept. Raises InputError when the set is unknown, cannot be
+    downloaded, or the download fails; then no file of it is left half written.
     """
     folder = data_root(root)
     known = _resolve(name, None)
@@ -165,8 +177,9 @@ def get(name: str, root: str | Path | None = None) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if source.packs or not source.has(folder, pixels):
-            source.fetch(folder, pixels)
+        if source.packs or not _readable(source, folder, pixels):
+            with _whole_or_none(source, folder, pixels):
+                source.fetch(folder, pixels)
     except InputError:
         raise
     except Exception as error:  # network, disk, checksum: each library raises its own kinds
@@ -179,6 +192,30 @@ def get(name: str, root: str | Path | None = None) -> Path:
             f"{source.title(pixels)} was downloaded to {folder}, but its files are not where expected"
         )
     return folder
+
+
+def _readable(source: Source, folder: Path, size: int) -> bool:
+    """Whether a set is there and undamaged; a damaged one is fetched anew."""
+    try:
+        return source.has(folder, size) and bool(source.read(folder, size))
+    except InputError:
+        return False
+
+
+@contextmanager
+def _whole_or_none(source: Source, folder: Path, size: int) -> Iterator[None]:
+    """Where this ends in an error or is interrupted, files of the set that began in it are removed:
+    libraries write under the final name.
+    """
+    paths = {folder / path for files in source.layouts(size) for path in files}
+    new = {path for path in paths if not path.exists()}
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            if path.is_file():
+                path.unlink()
+        raise
 
 
 def available(root: str | Path | None = None) -> list[DatasetInfo]:

@@ -42,7 +42,7 @@ from core.experiments.spec import (
     read_published,
     short,
 )
-from core.models import every_name
+from core.models import check_options, every_name
 
 
 @attrs.frozen(eq=False)
@@ -255,6 +255,7 @@ class TableSpec:
                 for seed in column.seeds or self.seeds
             )
             partition.stated(experiments[0].partition)
+            check_options(experiments[0].model, experiments[0].model_options)
             if algorithm in algorithms.names():  # it says which value it cannot take
                 experiments[0].new_algorithm()
         except InputError as error:

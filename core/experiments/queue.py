@@ -66,7 +66,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     """
     done = records(root)
     elsewhere = recorded_elsewhere(done)
-    here, took = data.present_names(), _core_seconds(done.values())
+    here, took = data.present_names(), _core_seconds(done.readable())
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
@@ -277,7 +277,7 @@ def _complete(
 
 def _same_input(record: Record, path: Path) -> None:
     """Raise InputError where what a name stands for is no longer what the record was measured on: a
-    split file, or a data set that is the user's own.
+    split file, or a data set that is the user's own or was made here.
     """
     experiment, changed = record.experiment, None
     if record.split and split_fingerprint(experiment) not in ("", record.split):
@@ -286,7 +286,7 @@ def _same_input(record: Record, path: Path) -> None:
             make_clients(experiment, make_task(experiment))
         changed = f"the split file {experiment.partition['file']}"
     elif (
-        data.is_own(experiment.dataset)
+        data.is_made_here(experiment.dataset)
         and experiment.dataset in data.present_names()
         and make_task(experiment).dataset.fingerprint != record.fingerprint
     ):

@@ -63,7 +63,8 @@ class Record:
         """
         rounds, metrics = [*self.rounds, result.row()], dict(result.metrics)
         totals = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
-        schema.check(attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals))
+        after = attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals)
+        schema.check(after, since=len(self.rounds))
         self.rounds, self.metrics, self.bytes = rounds, metrics, totals
 
     def sent(self, *ways: str) -> int:
@@ -83,9 +84,9 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write the record atomically. Raises FileError when it cannot be written, and InputError for
-        what `load` would not take.
+        what `load` would not take; `add` has checked the rounds of one that is "running".
         """
-        schema.check(self)
+        schema.check(self, since=len(self.rounds) if self.status == "running" else 0)
         data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
         write_json(path, {"id": self.experiment.id, **data})
 
@@ -100,6 +101,11 @@ class Record:
             raise InputError(f"{error}; {advice}") from None
         if not (isinstance(data, dict) and isinstance(data.get("experiment"), dict)):
             raise InputError(f"{path} is no record of a run; {advice}")
+        if later := _later_fields(data):
+            raise InputError(
+                f"the record {path} has what this version of the package does not know ({later}): it "
+                "was written by a newer one; update this one"
+            )
         try:
             experiment = Experiment.from_dict(data.pop("experiment"))
             identifier = data.pop("id")
@@ -113,6 +119,13 @@ class Record:
                 f"{experiment.id}"
             )
         return record
+
+
+def _later_fields(data: Mapping[str, Any]) -> str:
+    """The names in a record, and in its experiment, that are no field here."""
+    known = {"id"} | set(attrs.fields_dict(Record))
+    stated = set(data["experiment"]) - set(attrs.fields_dict(Experiment))
+    return ", ".join(brief(name) for name in sorted(set(data) - known | stated))
 
 
 def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -177,6 +190,14 @@ class Records(Mapping[str, Record]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def readable(self) -> list[Record]:
+        """Those that are not damaged, for who can do without one."""
+        found = []
+        for name in self._paths:
+            with contextlib.suppress(InputError, KeyError):
+                found.append(self[name])
+        return found
 
 
 def records(root: Path | None = None) -> Records:

@@ -91,10 +91,10 @@ def rounds(
     """
     check_code()
     task = task or make_task(experiment)
-    if experiment.attack:
-        check_can_be_attacked(task)
-    clients = make_clients(experiment, task) if clients is None else clients
     algorithm = algorithm or experiment.new_algorithm()
+    if experiment.attack:
+        check_can_be_attacked(task, algorithm)
+    clients = make_clients(experiment, task) if clients is None else clients
     key, seed = _key(experiment, task), experiment.seed
     fresh = [client.copy() for client in clients] if experiment.attack else []
     if checkpoint and not checkpoint.exists():  # what an attack left is of another run

@@ -30,8 +30,9 @@ ROW = {"round", "metrics", "up", "down", "seconds"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,99}")
 
 
-def check(record: Record) -> None:
-    """Raise InputError, naming the field, for a record that no run can have written.
+def check(record: Record, since: int = 0) -> None:
+    """Raise InputError, naming the field, for a record that no run can have written. Of its rounds
+    those after the first `since` are looked at.
 
     Whether the algorithm and its settings are known is for `check_settings` to say.
     """
@@ -48,7 +49,7 @@ def check(record: Record) -> None:
     notes = record.notes
     fine = isinstance(notes, list) and all(isinstance(one, str) and _plain(one) for one in notes)
     _need(fine, "notes", "a list of texts", notes)
-    _rounds(record)
+    _rounds(record, since)
     if record.status == "complete":
         done, wanted = len(record.rounds), record.experiment.rounds
         _need(done == wanted, "rounds", f"{wanted}, as its experiment has", done)
@@ -57,12 +58,12 @@ def check(record: Record) -> None:
     _bytes(record)
 
 
-def _rounds(record: Record) -> None:
+def _rounds(record: Record, since: int) -> None:
     rounds, experiment = record.rounds, record.experiment
     _need(isinstance(rounds, list), "rounds", "a list", rounds)
     most = experiment.rounds
     _need(len(rounds) <= most, "rounds", f"at most {most}, as its experiment has", len(rounds))
-    for number, row in enumerate(rounds, 1):
+    for number, row in enumerate(rounds[since:], since + 1):
         where = f"round {number}"
         _need(
             isinstance(row, dict) and set(row) - {"refused"} == ROW, where, "a row of a round", row

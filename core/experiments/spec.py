@@ -275,6 +275,8 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
         )
         if not all(math.isfinite(one) for one in (value, std, elsewhere) if one is not None):
             raise ValueError
+        if any(one is not None and one < 0 for one in (std, elsewhere)):
+            raise ValueError
     except ValueError:
         raise InputError(
             f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"

@@ -103,7 +103,8 @@ def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:
     if written == wanted:
         return
     name = next(name for name in [*wanted, *written] if wanted.get(name) != written.get(name))
+    how = f" (OMP_NUM_THREADS={written.get(name)})" if name == "threads" else ""
     raise FileError(
         f"the checkpoint {path} was begun with {name} {brief(written.get(name))}, not "
-        f"{brief(wanted.get(name))}: go on as it was begun, or delete it to start again"
+        f"{brief(wanted.get(name))}: go on as it was begun{how}, or delete it to start again"
     )

@@ -10,7 +10,7 @@ from core.models.classifier import Classifier
 from core.models.dense import DensePatchDiscriminator, LabelToImage, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
-from core.models.registry import build, every_name, is_dense, names
+from core.models.registry import build, check_options, every_name, is_dense, names
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
@@ -25,6 +25,7 @@ __all__ = [
     "UNet",
     "at_once",
     "build",
+    "check_options",
     "count_parameters",
     "every_name",
     "fresh",

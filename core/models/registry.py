@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -50,6 +51,19 @@ def is_dense(name: str) -> bool:
     return name in _DENSE
 
 
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise InputError for a network, or an option of it, that does not exist."""
+    is_dense(name)
+    known = [
+        key
+        for key, value in inspect.signature((_MODELS | _DENSE)[name]).parameters.items()
+        if value.kind is value.KEYWORD_ONLY
+    ]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+
+
 def build(
     name: str, channels: int, size: int, classes: int, rng: Rng, /, **options: Any
 ) -> Classifier:
@@ -64,16 +78,8 @@ def build(
     Raises InputError for a name, option or value that does not exist, and for images too small for
     the network.
     """
-    dense = is_dense(name)
-    kind = (_MODELS | _DENSE)[name]
-    known = [
-        key
-        for key, value in inspect.signature(kind).parameters.items()
-        if value.kind is value.KEYWORD_ONLY
-    ]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of {name}", option, known)
+    check_options(name, options)
+    dense, kind = is_dense(name), (_MODELS | _DENSE)[name]
     at_least("channels", channels, 1)
     at_least("size", size, 1)
     at_least("classes", classes, 1 if dense else 2)

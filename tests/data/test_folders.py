@@ -109,3 +109,21 @@ def test_the_command_makes_a_set_that_runs(tmp_path, monkeypatch, capsys):
     assert main([*run, *more]) == 0
     assert "my_set" in capsys.readouterr().out
     assert main(["data", "list", "--size", "8"]) == 2
+
+
+def test_twelve_bits_of_sixteen_keep_their_contrast(tmp_path):
+    """As scanners write them: the brightest pixel of all files says how many bits are in use."""
+    pixels = np.array([[0, 1024], [2048, 4085]], dtype=np.uint16)
+    found = loaded(painted(tmp_path / "in", pixels), tmp_path)
+    assert found.train.images[0, 0].tolist() == [[0, 63], [127, 254]]
+    assert found.train.images[3, 0].tolist() == [[0, 64], [128, 255]]
+
+
+@pytest.mark.parametrize("extra", ["scan.TIF", "more"])
+def test_what_is_not_read_is_named(extra, tmp_path):
+    folder = painted(tmp_path / "in", np.zeros((8, 8), np.uint8))
+    place = folder / "train" / "cat" / extra
+    place.write_bytes(b"II*") if "." in extra else place.mkdir()
+    (folder / "train" / "cat" / "notes.txt").write_text("no image")
+    with pytest.raises(InputError, match=rf"{extra} is not read"):
+        data.convert("my_set", folder, tmp_path)

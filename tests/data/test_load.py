@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.data import Dataset, Split, arrays, available, get, load
+from core.data import Dataset, Split, arrays, available, get, is_made_here, load, loading
 from core.data.arrays import as_images, as_labels, halved, resized
 from core.data.medical import CLASSES
 from core.errors import InputError
@@ -245,3 +245,40 @@ def test_a_file_with_the_name_of_a_known_set_is_not_passed_over(tmp_path):
     layouts.npz(tmp_path / "breastmnist.npz", labels=2)  # its own layout
     with pytest.warns(UserWarning, match="not the official file"):
         assert load("breastmnist", tmp_path).num_classes == 2
+
+
+def test_a_download_that_breaks_leaves_nothing_and_a_damaged_file_is_fetched_anew(
+    tmp_path, monkeypatch
+):
+    """Libraries write under the final name: half a file would be taken for the set."""
+    path = tmp_path / "breastmnist.npz"
+
+    def broken(root, size):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    def whole(root, size):
+        layouts.npz(path, 28, 1, labels=2)
+
+    def getting(fetch):
+        monkeypatch.setitem(
+            loading.SOURCES,
+            "breastmnist",
+            attrs.evolve(loading.SOURCES["breastmnist"], fetch=fetch),
+        )
+        return get("breastmnist", tmp_path)
+
+    with pytest.raises(KeyboardInterrupt):
+        getting(broken)
+    assert not path.exists()
+    path.write_bytes(b"half")  # of an older program, or cut on its way
+    with pytest.raises(InputError, match="get it again"):
+        load("breastmnist", tmp_path)
+    with pytest.warns(UserWarning, match="not the official file"):
+        assert getting(whole) == tmp_path and len(load("breastmnist", tmp_path).train)
+    assert getting(broken) == tmp_path  # what can be read is kept
+
+
+def test_sets_that_are_put_together_here_may_change_under_their_names():
+    assert all(map(is_made_here, ("hospital", "ham10000", "imagenette", "isic2020")))
+    assert not any(map(is_made_here, ("digits", "nuclei_drawn", "mnist", "pathmnist")))

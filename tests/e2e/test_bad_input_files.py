@@ -139,12 +139,14 @@ def test_a_damaged_record_among_the_results_is_named(capsys):
     """By what needs it; a table that shows other runs is printed."""
     (path,) = queue.RESULTS.glob("*/*.json")
     path.write_text(path.read_text()[:50])
-    said = refused(capsys, ["pending"])
-    assert path.name in said and "delete it and measure the run again" in said
-    assert main(["table", "reference/1"]) == 0
+    for verb in (["pending", "--only", "reference/1"], ["table", "reference/1"]):
+        assert main(verb) == 0
     run = TableSpec.find("reference", 1).cells("laptop")[0].experiments[0]
     shown = path.rename(path.with_name(f"{run.id}.json"))
-    assert shown.name in refused(capsys, ["table", "reference/1"])
+    capsys.readouterr()
+    for verb in (["pending", "--only", "reference/1"], ["table", "reference/1"]):
+        said = refused(capsys, verb)
+        assert shown.name in said and "delete it and measure the run again" in said
 
 
 def test_a_damaged_checkpoint_is_named(capsys, tmp_path):

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+import typer
 
 from core.__main__ import main
 from core.cli.pending import _run_pending
@@ -17,7 +18,7 @@ from core.errors import InputError
 from core.experiments import TableSpec, grid, queue, records, spec
 from core.experiments.record import REPOSITORY
 from core.federation import Runtime
-from core.files import alone
+from core.files import FileError, alone
 from core.report import notebooks, table_frame
 from tests.data import layouts
 
@@ -333,3 +334,27 @@ def test_a_file_with_the_name_of_a_known_set_is_told(capsys, tmp_path, monkeypat
     assert "rename" not in said["pneumoniamnist"]
     assert main(list(RUN)) == 2
     assert f"rename your file {tmp_path / 'digits.npz'}" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_go_on_as_it_stands_did_not_fail(capsys, tmp_path, monkeypatch):
+    (item, *_) = queue.pending("quick", tmp_path, only="fedmk/6")
+    other = FileError("the checkpoint was begun with threads 1, not 2")
+    monkeypatch.setattr(queue, "run_pending", lambda *_: [(item, other)])
+    with pytest.raises(typer.Exit):
+        _run_pending([item], 1, tmp_path, Runtime())
+    shown = capsys.readouterr()
+    assert "left as it is" in shown.err and "failed" not in shown.err + shown.out
+    assert "1 still pending here, 1 of them cannot go on as they stand\n" in shown.out
+
+
+def test_a_split_file_can_be_stated_as_explain_shows_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.json").write_text(json.dumps({"client_idx": [[0, 1, 2], [3, 4]]}))
+    for said in ("mine.json", "file,file=mine.json"):
+        assert main([*RUN, "--clients", "2", "--partition", said, "--out", "here"]) == 0
+    assert len(list(Path("here").glob("adhoc/*.json"))) == 1
+
+
+def test_commands_in_the_help_can_be_copied(capsys):
+    assert main(["--help"]) == 0
+    assert "--rounds 8 --set lr=0.1 --set local_steps=10\n" in capsys.readouterr().out

@@ -451,3 +451,10 @@ def test_what_an_attack_finds_stands_in_the_last_round_and_comes_again(digits, t
 def test_a_bad_attack_is_met_with_a_sentence(given, message):
     with pytest.raises(InputError, match=message):
         Experiment(algorithm="fedavg", dataset="digits", rounds=2, attack=given)
+
+
+@pytest.mark.parametrize("algorithm", ["standalone", "fediod", "fedad"])
+def test_a_method_without_one_upload_is_refused_before_the_run(algorithm):
+    stated = {"algorithm": algorithm, "dataset": "digits", "attack": {"shadows": 4}}
+    with pytest.raises(InputError, match="one upload of each client in a round"):
+        next(running.rounds(apply("quick", stated)))

@@ -288,3 +288,15 @@ def test_the_line_of_a_run_names_its_split(partition, said, tmp_path):
     known = attrs.evolve(record, experiment=attrs.evolve(record.experiment, partition=partition))
     head, row, _ = _summary(known, tmp_path).splitlines()
     assert row[head.index("split") :].startswith(said)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_record_of_a_newer_version_is_not_called_damaged(inside, tmp_path):
+    """Its advice would be to delete it."""
+    _, path, _ = queue.measure(small(), "adhoc", out=tmp_path)
+    told = json.loads(path.read_text())
+    (told["experiment"] if inside else told)["mood"] = 3
+    path.write_text(json.dumps(told))
+    with pytest.raises(InputError, match=r"'mood'.*newer one; update this one") as said:
+        Record.load(path)
+    assert "delete" not in str(said.value)

@@ -355,6 +355,18 @@ def test_a_run_without_its_clients_says_who_is_missing():
         server.federate(nodes, nodes.server)
 
 
+def test_a_record_that_is_complete_is_not_overwritten(tmp_path):
+    """Another federation of the same experiment, whose data may have changed, or which may break."""
+    stated = experiment(rounds=1)
+    nodes = Nodes(stated, out=str(tmp_path))
+    server.federate(nodes, nodes.server)
+    (path,) = tmp_path.glob("*/*.json")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"{path.name} holds this run's record: move it away"):
+        server.federate(nodes, nodes.server)
+    assert path.read_bytes() == before
+
+
 def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
     stated = experiment("moon", settings={"local_steps": 2}, rounds=3)
     nodes = Nodes(stated)

@@ -87,11 +87,30 @@ def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
     assert not queue.pending("converged", tmp_path, "FedMK/")
 
 
+class Held(dict):
+    """Records that are no files."""
+
+    def readable(self):
+        return list(self.values())
+
+
+def test_a_damaged_record_of_another_table_does_not_stop_the_queue(tmp_path):
+    before = [item.experiment.id for item in queue.pending("quick", tmp_path, "fedmk/1")]
+    (tmp_path / "gddfl").mkdir()
+    other = TableSpec.find("gddfl", 1).cells("quick")[0].experiments[0]
+    (tmp_path / "gddfl" / f"{other.id}.json").write_text("{")
+    assert [item.experiment.id for item in queue.pending("quick", tmp_path, "fedmk/1")] == before
+    with pytest.raises(InputError, match=other.id):
+        queue.pending("quick", tmp_path, "gddfl/1")
+
+
 def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch):
     cells = TableSpec.find("fedmk", 1).cells("laptop")
     record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     for known, last in ((cells[0].experiments, True), (cells[0].experiments[:1], False)):
-        monkeypatch.setattr(queue, "records", lambda root, runs=known: {r.id: record for r in runs})
+        monkeypatch.setattr(
+            queue, "records", lambda root, runs=known: Held({r.id: record for r in runs})
+        )
         waiting = queue.pending("quick", tmp_path, "fedmk/1")
         answered = [item.answered for item in waiting]
         assert answered == sorted(answered) and any(answered) == last
@@ -106,11 +125,13 @@ def test_a_run_that_another_profile_has_on_record_is_not_waited_for(tmp_path, mo
     record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     for profile in ("paper", "laptop"):
         done = attrs.evolve(record, experiment=attrs.evolve(some, profile=profile))
-        monkeypatch.setattr(queue, "records", lambda root, done=done: {done.experiment.id: done})
+        monkeypatch.setattr(
+            queue, "records", lambda root, done=done: Held({done.experiment.id: done})
+        )
         assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting) - 1
     other = attrs.evolve(some, profile="paper", rounds=some.rounds + 1)
     monkeypatch.setattr(
-        queue, "records", lambda root: {other.id: attrs.evolve(record, experiment=other)}
+        queue, "records", lambda root: Held({other.id: attrs.evolve(record, experiment=other)})
     )
     assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting)
 

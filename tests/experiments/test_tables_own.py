@@ -227,6 +227,11 @@ absent:
         ("seeds: [0, 4]", "seeds: [1, 1]", "stands twice"),
         ("seeds: [0, 4]", "seeds: []", "at least one"),
         ("priority: 3", "priority: high", "priority must be a whole number"),
+        (
+            "clients: 5,",
+            "clients: 5, model_options: {widht: 8},",
+            "option of convnet named 'widht'",
+        ),
         ("method: b", "method: d", r"row 'B'.*fits 0 rows"),
         (", match: {method: b}", "", r"row 'B'.*'fedprox'.*fits 0 rows"),
         ("dataset: mnist, rounds: 10", "setting: 'x=1,y'", r"fits 0 rows"),
@@ -309,9 +314,13 @@ def test_a_table_by_a_name_that_nothing_reads(folder):
 
 def test_a_published_file_that_is_broken(folder):
     path = folder / "p" / "published.csv"
-    path.write_text(CSV.replace("50.00", "fifty"))
-    with pytest.raises(InputError, match=r"'fifty'.*no number"):
-        TableSpec.load(write(folder))
+    for wrong, said in (
+        ("fifty,1.5", r"'fifty'.*no number"),
+        ("50.00,-1.5", r"'-1\.5'.*no number"),
+    ):
+        path.write_text(CSV.replace("50.00,1.5", wrong))
+        with pytest.raises(InputError, match=said):
+            TableSpec.load(write(folder))
     path.write_text(CSV.replace("better", "bettr"))
     with pytest.raises(InputError, match="no column 'better'"):
         TableSpec.load(write(folder))

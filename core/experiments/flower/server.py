@@ -261,6 +261,10 @@ def federate(grid: Grid, context: Context) -> Record:
         client.task = task
     out = str(config.get("out", ""))
     path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
+    if path and path.exists() and Record.load(path).status == "complete":
+        raise InputError(
+            f"{path} holds this run's record: move it away, or give another folder as out"
+        )
     record = run(
         experiment,
         task=task,

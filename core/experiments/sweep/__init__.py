@@ -166,15 +166,16 @@ def sweep(
         workers.stop()
 
 
-def workers(on: str, gpus_per_run: float = 0.0) -> Workers:
+def workers(on: str, gpus_per_run: float | None = None) -> Workers:
     """The workers that a text names: `local:2`, `ray` (the cluster of RAY_ADDRESS, or the one that
-    runs on this machine) or `ray://host:10001`.
+    runs on this machine) or `ray://host:10001`. A run on a cluster asks for this share of a GPU; None:
+    for a whole one where there are any.
 
     Raises InputError for another text, for what is no share of a GPU, and where Ray is not installed
     or does not answer.
     """
-    check_number("--gpus-per-run", gpus_per_run, 0)
-    if gpus_per_run > 1 and gpus_per_run % 1:  # Ray's own rule
+    check_number("--gpus-per-run", gpus_per_run or 0.0, 0)
+    if gpus_per_run and gpus_per_run > 1 and gpus_per_run % 1:  # Ray's own rule
         raise InputError(f"--gpus-per-run above 1 must be a whole number, not {gpus_per_run:g}")
     kind, _, rest = on.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):

@@ -12,20 +12,21 @@ from core.experiments.sweep import Lost
 
 
 class RayWorkers:
-    """A task is one CPU and a share of a GPU of whichever node has them.
+    """A task is one CPU and a share of a GPU of whichever node has them; where none is stated, a whole
+    one if the cluster has any.
 
     The nodes have this package at the same path. Ray itself starts no lost task again: it would not
     know the queue's order.
     """
 
-    def __init__(self, address: str | None, gpus: float) -> None:
+    def __init__(self, address: str | None, gpus: float | None) -> None:
         try:
             import ray
         except ImportError:
             raise InputError(
                 "--on ray needs Ray: make machines, or pip install -e '.[ray]'"
             ) from None
-        self._ray, self._gpus = ray, gpus
+        self._ray = ray
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
         try:
             ray.init(
@@ -39,6 +40,8 @@ class RayWorkers:
                 f"no Ray cluster answers: {str(error).partition('.')[0]}; "
                 "start one with `ray start --head`, or set RAY_ADDRESS"
             ) from None
+        # a task that asks for no GPU would see all of its node's, and take the first
+        self._gpus = float("GPU" in ray.cluster_resources()) if gpus is None else gpus
 
     @property
     def capacity(self) -> int:
