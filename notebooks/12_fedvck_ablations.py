@@ -163,7 +163,7 @@ table("fedvck", 13, best)
 #
 # Not in the paper: the real side of condensation may be a fresh batch, a batch of stored features, or their exact
 # mean; at the profile `laptop` all three see the same 64 images of a class in a round. The last two are [much
-# faster](90_status). Do they cost accuracy?
+# faster](92_program). Do they cost accuracy?
 
 # %%
 table("fedvck", "estimators", best)

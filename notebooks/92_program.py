@@ -1,0 +1,71 @@
+# %% [markdown]
+# # The program: how fast, how exact
+#
+# *Question:* what does the program gain over plain loops, what does bfloat16 cost, and would old records come out
+# again?\
+# *Time:* seconds: this page only reads records. *Data:* none.
+
+# %% tags=["hide-input"]
+from core.report.speed import (
+    held,
+    held_in_words,
+    precision_in_words,
+    precisions,
+    speed,
+)
+from core.report.style import sentences
+from core.report.texts import Markdown
+
+# %% [markdown]
+# ## Speed
+#
+# `times`: how many times as fast as what stands in `beside`, in pairs in one process (`python -m core bench`); *plain*
+# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, what stands in `beside`
+# was faster. And the share of what a large matrix product reaches on the same machine. A bench has the vectors of its
+# processor and the precision in its name: only some processors multiply in bfloat16, and those with AMX have units for
+# matrices besides. The share is of the ceiling in that precision; the last column has both ceilings, in GFLOP/s. A 3x3
+# convolution of many channels takes a quarter of the multiplications of its definition, by which the share counts (in
+# bfloat16 only without AMX): it can exceed 100%. "A quarter of the epochs" is FedVCK with fewer epochs of the server at
+# a larger rate, "same batches" with batches of real images as that code has them, "exact means" with the mean of all
+# real images in their place; their accuracy beside that of the authors' code, over three seeds, says whether that is
+# allowed. In the short run exact means are some points below it, so they are not free there. A contestant named by a
+# commit is this package before a change. With local training, "eager" is PyTorch's own kernels in place of the
+# package's, "compiled" what `torch.compile` makes of them.
+
+# %%
+rates = speed()
+rates["rate"] += " " + rates.pop("unit")
+sentences(rates.drop(columns="precision"), "speed")
+
+# %% [markdown]
+# ## Precision
+#
+# Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which, and so
+# does the list below a table that has both). May they stand in one table? Every method twice, on the same clients and
+# with the same seeds (`python -m core bench precision`): mean accuracy in percent, the deviation over seeds in float32,
+# and the difference seed by seed with its 90% interval. The runs have two rounds: a method that is near a guess there,
+# 10%, tells nothing.
+
+# %%
+precisions().round(1).replace(-0.0, 0.0)
+
+# %%
+Markdown(precision_in_words())
+
+# %% [markdown]
+# ## Records of older versions
+#
+# Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
+# run on record that took least, where that is under two minutes of a core, once more by a later program
+# (`python -m core bench records`); where it lies more than two points from its record, up to three seeds of those on
+# record (a try of a tuning has one). Last digits differ with the kernels and from machine to machine; in a run that is
+# barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds. Three single
+# runs that lie far from their records, of FedVCK on PneumoniaMNIST, FedGen and FedDF on MNIST, were traced: the version
+# that wrote such a record writes it again to the last digit, and the first later one that does not is the one that
+# changed how networks are computed on CPUs.
+
+# %%
+Markdown(held_in_words())
+
+# %% tags=["hide-output"]
+held().round(2).replace(-0.0, 0.0)
