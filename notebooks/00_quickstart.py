@@ -4,8 +4,8 @@
 # *Question:* what happens in federated learning, from the data to a record?\
 # *Time:* under a minute on two CPU cores. *Data:* scikit-learn's handwritten digits, nothing to download.
 #
-# Several clients hold different images. They train one network together, and no image leaves a client. The cell below
-# holds all that you may change; the same names work from the command line:
+# Several clients hold different images. They train one network together, and no image leaves a client. The cell that
+# begins with `dataset =` holds all that you may change; the same names work from the command line:
 # `python -m core notebook 00_quickstart -p alpha 1.0`.
 
 # %% tags=["parameters"]
@@ -129,7 +129,7 @@ sent.rename_axis("bytes of the whole run")
 #
 # *Easy, 10 minutes.*
 #
-# Set `alpha = 100` in the first cell and run the notebook again. In which round does FedAvg first reach 60%, with this
+# Set `alpha = 100` in the cell that begins with `dataset =` and run the notebook again. In which round does FedAvg first reach 60%, with this
 # `alpha` and with 0.05? Does it stay there?
 # ```
 #

@@ -260,7 +260,7 @@ Markdown(
 #
 # Ten methods are equally good, and the mean of each over its seeds has a standard error of one point. By how much does
 # one of them, chosen before, trail the best of the nine others on average? What does that mean for the leads above?
-# (To be checked: `points_behind`.)
+# (To be checked: `points_behind`, a number above 0.)
 # ```
 #
 # ````{solution} ex-vckr-nine
@@ -270,7 +270,7 @@ Markdown(
 # import torch
 #
 # draws = torch.randn(100_000, 10)
-# (draws[:, 0] - draws[:, 1:].max(1).values).mean()
+# (draws[:, 1:].max(1).values - draws[:, 0]).mean()
 # ```
 #
 # By one and a half points: the best of nine draws of a normal distribution lies that far above its mean. A lead over

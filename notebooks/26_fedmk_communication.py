@@ -26,7 +26,7 @@ from core.rng import Rng
 # %% [markdown]
 # ## The paper's arithmetic
 #
-# Appendix A works the cost out for MNIST: 20 float32 images of 28 by 28 pixels per class and a model of 105 K, ten
+# Appendix A works the cost out for MNIST: 20 float32 images of 28 by 28 pixels per class and a model of 105 K bytes, ten
 # active clients. Its arithmetic, line by line:
 
 # %% tags=["hide-input"]
@@ -199,7 +199,7 @@ pd.DataFrame(rows).T.round(1)
 # *Easy, 10 minutes.*
 #
 # How many images of each class may a client of MNIST send at most, so that its upload is not larger than a model of
-# 105 K? (To be checked: `most_images`, a whole number.)
+# 105 kB (105,000 bytes)? (To be checked: `most_images`, a whole number.)
 # ```
 #
 # ````{solution} ex-mk-even

@@ -343,7 +343,7 @@ show(
 # ```{exercise} Sure, each and together
 # :label: ex-iod-together
 #
-# *Hard, 25 minutes.*
+# *Easy, 10 minutes.*
 #
 # Derive {eq}`eq:iod-together`. What would the generator do with $L_\text{conf}$ alone?
 # ```
@@ -390,7 +390,13 @@ def best_answer(generated, mine, share):
 
 # %% tags=["check", "remove-cell"] name="ex-iod-best"
 grid = torch.linspace(0, 1, 101)
-for generated, mine, share in [(0.5, 2.0, 0.1), (0.5, 2.0, 0.9), (0.2, 0.1, 1)]:
+for generated, mine, share in [
+    (0.5, 2.0, 0.1),
+    (0.5, 2.0, 0.9),
+    (3.0, 2.0, 0.9),
+    (0.5, 0.8, 1),
+    (0.05, 0.1, 1),
+]:
     answer = best_answer(generated, mine, share)
     assert answer is not None, "best_answer has no body yet"
     least = grid[(grid * (share * mine - generated)).argmin()].item()

@@ -322,8 +322,9 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 #
 # *Easy, 10 minutes.*
 #
-# Suppose the accuracies of 500 epochs scatter around their mean with a standard deviation of half a point. What does
-# the best of them gain? (To be checked: `gain`, in points.)
+# Suppose the accuracies of 500 epochs were independent draws of a normal distribution with a standard deviation of half
+# a point. By how much does the best of them exceed their mean on average? (To be checked: `gain`, in points.) Is the
+# real gain larger or smaller?
 # ```
 #
 # ````{solution} ex-ior-choice
@@ -334,7 +335,7 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 # scores.max(1).values.mean()
 # ```
 #
-# About one and a half points if the epochs were independent; they are not, so less. It is of the size of the last
+# About one and a half points. Epochs are not independent, so the real gain is smaller. It is of the size of the last
 # gains in Table 6.
 # ````
 

@@ -369,7 +369,8 @@ Markdown(
 # *Medium, 15 minutes.*
 #
 # Nine methods are equally good, and their means over seeds have an error of one point. How often is one, chosen before,
-# first in at least three of four independent columns (to be checked: `first_in_three`)? What of ranks?
+# first in at least three of four independent columns (to be checked: `first_in_three`)? What does a
+# first rank in most columns say of a method that was named before, and of one that was not?
 # ```
 #
 # ````{solution} ex-iodr-rank

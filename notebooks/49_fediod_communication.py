@@ -207,6 +207,6 @@ pd.DataFrame(
 # total / 1e9, total / (2 * people * model)
 # ```
 #
-# An epoch is taken as one pass over the data of the largest client; the paper does not say. It is far more than 100
-# rounds. Networks are large but travel rarely; images travel in each step.
+# An epoch is taken as one pass over the data of the largest client; the paper does not say. That is some
+# 1,180 GB, as much as 1,500 rounds of FedAvg. Networks are large but travel rarely; images travel in each step.
 # ````

@@ -14,7 +14,7 @@ import functools
 import html
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,17 +138,31 @@ def _number(label: str) -> str:
     return _numbers().get(label, label)
 
 
+#: a link to a page with code, from the plan or from another such page
+_PAGE = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\d\d_\w+)(?:#[^)]*)?\)")
+
+
+def linked(text: str, here: Container[str]) -> str:
+    """A text whose links lead to the notebooks of a folder, named by their stems; others become plain
+    words.
+    """
+    return _PAGE.sub(
+        lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in here else link[1], text
+    )
+
+
 def plain(text: str) -> str:
     """The Markdown of a page of the book as any notebook shows it: no solutions, exercises under
     headings, equations with the number of their page and their place on it, figures from the folder
-    beside it, no roles and directives, no links to the book's pages of prose.
+    beside it, no roles, directives and targets, no links to these and to the book's pages of prose.
     """
 
     def block(found: re.Match[str]) -> str:
         return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
 
     text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
-    text = re.sub(r"\[([^\]]+)\]\(\.\./book/[^)]*\)", r"\1", text)
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./book/|#)[^)]*\)", r"\1", text)
+    text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
     text = re.sub(
         r"\n\$\$ \(eq:([\w-]+)\)", lambda found: f"\\tag{{{_number(found[1])}}}\n$$", text
     )

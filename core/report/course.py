@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from core.report import notebooks
+from core.report import classroom, notebooks
 
 PLAN = notebooks.ROOT / "book" / "teaching.md"
 _OPENING = """# Notebooks of the course
@@ -14,7 +14,6 @@ _OPENING = """# Notebooks of the course
 Open a notebook by its link. Where a cell has `...`, fill in your answer; the next cell checks it.
 What stands under *read before* is read after the first meeting of its week and before the lab. The
 numbers of the notebooks are names, no order."""
-_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\w+)\)")
 
 
 def write_index(folder: Path) -> Path:
@@ -44,10 +43,10 @@ def _weeks(here: Container[str]) -> Iterator[str]:
     for row in rows:
         week, *parts = _columns(row)
         points = [
-            f"- *{column}:* {_linked(part, here)}"
+            f"- *{column}:* {classroom.linked(part, here)}"
             for column, part in zip(columns[1:], parts, strict=True)
         ]
-        points.append(f"- *lab {week}:* {_linked(', '.join(_lab(plan, week)), here)}")
+        points.append(f"- *lab {week}:* {classroom.linked(', '.join(_lab(plan, week)), here)}")
         if any(".ipynb)" in point for point in points):
             yield f"## Week {week}\n\n" + "\n".join(points)
 
@@ -62,13 +61,6 @@ def _lab(plan: str, week: str) -> Iterable[str]:
     names = re.findall(r"`(\d\d_\w+)`", sheet)
     return dict.fromkeys(
         f"[{notebooks.title(notebooks.find(name))}](../notebooks/{name})" for name in names
-    )
-
-
-def _linked(text: str, here: Container[str]) -> str:
-    """A text whose links lead to notebooks of the folder; others become plain words."""
-    return _LINK.sub(
-        lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in here else link[1], text
     )
 
 

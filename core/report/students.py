@@ -17,21 +17,21 @@ from core.report import classroom, course, notebooks
 _NAMED = re.compile(r"`([A-Za-z_]\w*)(?:\([^`]*\))?`")
 
 
-def student(source: str | Path) -> Any:
+def student(source: str | Path, here: Container[str] | None = None) -> Any:
     """A notebook for students (nbformat's node): without solutions, with answers to be filled in
-    where a cell checks them.
+    where a cell checks them. Its links lead to notebooks with these stems, by default all of the book.
 
     Raises InputError when an exercise does not name the answers that its check asks for.
     """
     source = notebooks.find(source)
     notebook = notebooks.for_readers(source)
     texts = {one.label: one.text for one in classroom.exercises(source)}
+    beside = {path.stem for path in notebooks.NOTEBOOKS.glob("*.py")} if here is None else here
     solution, cells = "", list[Any]()
     for cell in notebook.cells:
         tags = classroom.tags(cell)
         if cell.cell_type == "markdown":
-            text = classroom.plain(cell.source)
-            cell.source = re.sub(r"\]\((\d\d_\w+)(?:#[^)]*)?\)", r"](\1.ipynb)", text)
+            cell.source = classroom.linked(classroom.plain(cell.source), beside)
         elif "solution" in tags:
             solution = cell.source
             cell.metadata["tags"] = ["answer"]
@@ -54,10 +54,11 @@ def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     """
     nbformat = notebooks.needed("nbformat")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    sources, written = list(sources), []
+    here = {path.stem for path in (*sources, *folder.glob("*.ipynb"))}
     for source in sources:
         written.append(folder / f"{source.stem}.ipynb")
-        nbformat.write(student(source), written[-1])
+        nbformat.write(student(source, here), written[-1])
         classroom.copy_figures(written[-1])
     return [*written, course.write_index(folder)]
 

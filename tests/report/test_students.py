@@ -208,12 +208,16 @@ def test_student_notebooks_are_written_with_an_index(tiny, tmp_path):
 
 
 def test_figures_and_other_chapters_of_a_student_notebook_are_beside_it(tmp_path):
-    written, _ = students.write_students([notebooks.find("11_fedvck")], tmp_path)
+    pages = [notebooks.find(name) for name in ("11_fedvck", "08_fedvck_server")]
+    alone, _ = students.write_students(pages[:1], tmp_path / "alone")
+    source = "\n".join(cell.source for cell in notebooks.read(alone).cells)
+    assert not re.findall(r"\]\(\d\d_", source)  # no page lies beside it
+    written, *_ = students.write_students(pages, tmp_path)
     text = "\n".join(cell.source for cell in notebooks.read(written).cells)
     (figure,) = re.findall(r'<img src="([^"]+)" alt="[^"]{50,}" width="330">', text)
     assert (tmp_path / figure).read_bytes().startswith(b"<svg") and "../book" not in text
     links = re.findall(r"\]\((\d\d_[^)]*)\)", text)
-    assert links and all((notebooks.NOTEBOOKS / link).is_file() for link in links)
+    assert set(links) == {"08_fedvck_server.ipynb"} and "(#" not in text and ")=\n" not in text
 
 
 def test_the_index_leads_through_the_weeks_and_the_book_in_order(tmp_path):
