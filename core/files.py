@@ -191,17 +191,17 @@ PATIENCE = 2.0
 
 
 @contextlib.contextmanager
-def alone(path: Path, what: str) -> Iterator[None]:
+def alone(path: Path, what: str, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock file at `path`; the system lets go of it when the process ends in any way.
 
-    A process that is being killed may take a moment for it, so this waits `PATIENCE` seconds.
+    A process that is being killed may take a moment for it, so this waits some seconds.
     Raises Busy where another process holds it, and FileError where it cannot be written.
     """
     from filelock import FileLock, Timeout
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, timeout=PATIENCE).acquire()
+        lock = FileLock(path, timeout=patience).acquire()
     except Timeout:
         raise Busy(f"another process is at {what}; wait for it (its lock is {path})") from None
     except OSError as error:

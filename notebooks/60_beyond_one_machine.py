@@ -232,7 +232,7 @@ sentences(table.sort_values(["setting", "kB up a turn"]), "traffic")
 # |---|---|---|---|
 # | TLS | somebody on the network | reading or changing messages on their way | the server: it reads everything |
 # | keys of the nodes | a stranger who wants to take part | uploads under a false name | a hospital that has a key and lies; whoever may register keys and start runs |
-# | checks of uploads | a broken or hostile hospital | wrong forms, NaN, sizes, counts, late answers, copies of another's upload | values that are plausible and wrong, also its own old ones |
+# | checks of uploads | a broken or hostile hospital | wrong forms, NaN, sizes, counts, late answers, copies of another's upload | values that are plausible and wrong, also its own old ones; how many images a hospital says it has, up to `most-samples` |
 # | secure aggregation | the server | it sees the sum of the uploads only | uploads that are no summands; checks of uploads, for a masked one looks like noise; a server with all hospitals but one on its side |
 # | central differential privacy | readers of the model | bounds what the model says of one client | the server, which sees the uploads before the noise |
 # | local differential privacy | the server too | each upload by itself | accuracy: the noise is not averaged first |
@@ -286,7 +286,8 @@ pd.DataFrame(
 #
 # * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
 #   with `epsilon=8` in its `--node-config`: it then keeps an account in its memory folder, and answers no run without
-#   noise, beyond what is left, or with a larger $\delta$ than its own (`delta`).
+#   noise, beyond what is left, or with a larger $\delta$ than its own (`delta`). How many images it has, and with FedIOD
+#   how many of each class, it tells besides.
 # * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
 #   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
 #   signed programs only (`--trusted-entities`).

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import attrs
@@ -379,13 +380,13 @@ def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
 
     nodes.spoil = forget
     assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(stated))
-    kept = list(tmp_path.iterdir())
+    kept = list(tmp_path.glob("*.safetensors"))
     # it holds the node's secret
     assert kept and {one.stat().st_mode & 0o777 for one in kept} == {0o600}
     for context in nodes.contexts.values():
         del context.node_config["memory"]
     nodes = Nodes(stated, spoil=forget)
-    assert server.federate(nodes, nodes.server).metrics is not None
+    assert comparable(server.federate(nodes, nodes.server)) != comparable(one_by_one(stated))
 
 
 def limited(folder, epsilon, run=1, **settings):
@@ -414,7 +415,9 @@ def test_a_hospital_takes_part_while_its_own_budget_lasts(tmp_path, caplog):
     with pytest.raises(InputError, match="sent no upload"):
         server.federate(nodes, nodes.server)
     assert "epsilon 9 at most; with this run it would be 12" in caplog.text
-    assert json.loads((tmp_path / "100" / "spent-0.json").read_text()) == {"1": 4.0, "2": 4.0}
+    spent = json.loads((tmp_path / "100" / "spent.json").read_text())
+    assert [entry.split("/")[::2] for entry in spent] == [["1", "0"], ["2", "0"]]
+    assert set(spent.values()) == {4.0}
 
 
 def test_a_hospital_with_a_budget_answers_nothing_without_a_bound(tmp_path, caplog):
@@ -624,6 +627,77 @@ def test_a_private_node_answers_the_same_address_with_another_content_as_another
             continue
         with pytest.raises(InputError, match="privacy budget"):
             client.app(envelope, nodes.contexts[100])
+
+
+def test_two_questions_at_once_do_not_get_the_same_noise(tmp_path):
+    """Flower begins a process for each message, with the Context as it was: the second has to know of the
+    first by the node's folder.
+    """
+    stated = experiment(
+        "fedkd",
+        settings={"private": True, "protects": "upload", "local_steps": 2, "pool": 40},
+        rounds=1,
+    )
+    algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
+    honest, nodes = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Nodes(stated)
+    for refused, change in ((False, {}), (True, {"seed": 7})):
+        context = nodes.context(0, 100)  # as it was before the first
+        context.node_config["memory"] = str(tmp_path)
+        content = wire.records(Message({}, honest.meta | change))
+        content["asked"] = wire.ConfigRecord({"what": '["clients_update", ["round", 1]]'})
+        with pytest.raises(InputError, match="privacy budget") if refused else nullcontext():
+            client.app(Envelope(content, 100, "query"), context)
+
+
+def test_a_private_node_with_data_of_its_own_needs_a_folder(tmp_path):
+    stated = experiment("fedkd", settings={"private": True, "protects": "upload"}, rounds=1)
+    nodes = Nodes(stated)
+    context = nodes.contexts[100]
+    context.node_config["data"] = str(tmp_path)
+    content = wire.records(Message({}, {}))
+    content["asked"] = wire.ConfigRecord({"what": '["teach", ["round", 1]]'})
+    with pytest.raises(InputError, match="needs a memory folder"):
+        client.app(Envelope(content, 100, "query"), context)
+
+
+def test_masks_do_not_leave_a_private_node():
+    stated = Experiment.from_dict(
+        {"algorithm": "fediod", "dataset": "nuclei_drawn", "model": "unet", "clients": 4}
+        | {"model_options": {"width": 2}, "partition": {"name": "natural"}}
+        | {"settings": {"private": True, "importance": "class_ratio"}}
+    )
+    nodes = Nodes(stated)
+    content = wire.records(Message({}, {}))
+    content["asked"] = wire.ConfigRecord({"what": '["introduce", ["round", 1]]'})
+    with pytest.raises(InputError, match="private must be off"):
+        client.app(Envelope(content, 100, "query"), nodes.contexts[100])
+
+
+def test_a_server_does_not_hear_the_names_of_a_nodes_files(tmp_path, caplog):
+    (tmp_path / "hiv_clinic.npz").write_bytes(b"")
+    nodes = Nodes(experiment(dataset="hiv"))
+    context = nodes.contexts[100]
+    context.node_config["data"] = str(tmp_path)
+    with pytest.raises(InputError, match="its own log says why") as said:
+        client.app(Envelope(RecordDict(), 100, "query.introduce"), context)
+    assert "hiv" not in str(said.value) and str(tmp_path) in caplog.text
+
+
+def test_a_hospital_cannot_say_that_it_has_more_images_than_the_run_allows():
+    nodes = Nodes(experiment(rounds=1), patience=0.1, **{"most-samples": 100})
+    with pytest.raises(InputError, match=r"clients \[0, 1, 2\] did not come"):
+        server.federate(nodes, nodes.server)
+
+
+def test_one_account_is_for_all_that_a_node_is(tmp_path, caplog):
+    """Another number, or another experiment under the number of the same run, adds to it."""
+    nodes = limited(tmp_path, 9.0)
+    for context in nodes.contexts.values():
+        context.node_config["memory"] = str(tmp_path)
+    with pytest.raises(InputError, match="client 2 sent no upload"):
+        server.federate(nodes, nodes.server)  # three clients of epsilon 4 at one node
+    assert "epsilon 9 at most; with this run it would be 12" in caplog.text
+    assert sum(json.loads((tmp_path / "spent.json").read_text()).values()) == 8.0
 
 
 def test_a_sum_that_nobody_forms_protects_nobody():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.errors import InputError
+from core.experiments.record import REPOSITORY
 from core.models import build, convolution, fresh, kernels, names
 from core.models.fused import activate, affine, standardise
 from core.models.generative import ImageGenerator, PatchDiscriminator
@@ -321,3 +324,51 @@ def test_a_narrow_spread_far_from_zero_keeps_its_variance(without):
         wanted = (own - m[:, None, None]) / np.sqrt(v + 1e-5)[:, None, None]
         np.testing.assert_allclose(found[group == g], wanted, atol=5e-3)
     assert mean[1].abs().max() == variance[1].abs().max() == 0
+
+
+@fused
+@pytest.mark.parametrize("pool", [1, 2])
+def test_weight_and_bias_have_their_own_gradients_in_bfloat16(pool):
+    """Each by itself: in the norm over a whole network a wrong one of them would not show."""
+    norm = nn.BatchNorm2d(8)
+    with torch.no_grad():
+        norm.weight.copy_(0.5 + normal(8, seed=1).abs()), norm.bias.copy_(normal(8, seed=2))
+    maps, slope = (
+        normal(6, 8, 12, 12, seed=3).bfloat16(),
+        normal(6, 8, 12 // pool, 12 // pool, seed=4),
+    )
+
+    def gradients(norm: nn.Module, maps: torch.Tensor) -> list[torch.Tensor]:
+        leaf = maps.clone().requires_grad_()
+        y = activate(leaf, norm, pool=pool)
+        loss = (y.to(norm.weight.dtype) * slope.to(norm.weight.dtype)).sum()
+        return [one.double() for one in torch.autograd.grad(loss, [norm.weight, norm.bias, leaf])]
+
+    with kernels.eager():
+        exact = gradients(copy.deepcopy(norm).double(), maps.double())
+    for ours, true in zip(gradients(norm, maps), exact, strict=True):
+        assert (ours - true).norm() < 0.02 * true.norm()
+
+
+@fused
+def test_a_library_that_lost_its_end_is_compiled_anew(tmp_path):
+    """As after a full disk or a power cut: the process that called it would die."""
+    told = (
+        "from core.models import kernels; assert kernels.in_use(); print(kernels.library()._name)"
+    )
+    environment = os.environ | {"FEDCON_CACHE": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+
+    def run() -> Path:
+        found = subprocess.run(
+            [sys.executable, "-c", told],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
+        return Path(found.stdout.strip())
+
+    path = run()
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:4096])
+    assert run() == path and path.stat().st_size == whole

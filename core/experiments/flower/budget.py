@@ -4,7 +4,8 @@ The settings of a run, its budget among them, come from the server. A node that 
 its configuration takes part in a run only while the epsilons of all its runs, added up, stay within
 it, and while the delta of each is at most its own `delta` (1e-5 where it states none). Epsilons and
 deltas of several releases add up (Dwork and Roth, 2014, Theorem 3.16). The number of samples, which
-a node tells before a run, is not part of it.
+a node tells before a run, is not part of it, nor is what a method tells beside its noisy answers, as
+FedIOD how many samples of each class a client has.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ DELTA = 1e-5
 LONGEST = 2**20
 
 
-def charge(context: Context, number: int, algorithm: Algorithm, folder: str | None) -> None:
-    """Enter a run into the account of client `number`, once, before it answers; the account lies in the
-    node's `memory` folder. Without a limit nothing is entered.
+def charge(
+    context: Context, number: int, experiment: str, algorithm: Algorithm, folder: str | None
+) -> None:
+    """Enter an experiment (its id) of a run into the node's account, once for each client that the node
+    is, before it answers; the account lies in the node's `memory` folder. Without a limit nothing is
+    entered.
 
     Raises InputError for a run without noise or beyond what is left, and where there is no folder.
     """
@@ -45,7 +49,7 @@ def charge(context: Context, number: int, algorithm: Algorithm, folder: str | No
     epsilon, delta = algorithm.spends
     if delta > most:
         raise InputError(f"this node takes a delta of {most:g} at most, and the run has {delta:g}")
-    path, run = Path(folder) / f"spent-{number}.json", str(context.run_id)
+    path, run = Path(folder) / "spent.json", f"{context.run_id}/{experiment}/{number}"
     with alone(path.with_suffix(".lock"), f"the account {path}"):
         spent = read_json(path, LONGEST, "account") if path.exists() else {}
         spent[run] = max(epsilon, spent.get(run, 0.0))

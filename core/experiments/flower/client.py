@@ -13,9 +13,12 @@ to try them all.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -32,13 +35,16 @@ from core.experiments.flower.budget import charge
 from core.experiments.running import make_clients, make_task, task_on
 from core.federation import Client, Runtime, Task, owner
 from core.federation.tensors import fingerprint, put, take
-from core.files import damaged, read_tensors, write_tensors
+from core.files import alone, damaged, read_tensors, write_tensors
 from core.rng import Rng
 
 app = ClientApp()
 MEMORY = "memory"
 #: bytes of a node's own randomness
 SECRET = 16
+#: seconds that a question waits while the node answers another one of the same run
+DAY = 86400.0
+log = logging.getLogger(__name__)
 
 
 def runtime(context: Context) -> Runtime:
@@ -76,14 +82,28 @@ def own(context: Context) -> tuple[Experiment, Client]:
         raise InputError("this node needs a whole number partition-id in its --node-config")
     where = runtime(context)
     folder = config.get("data")
-    experiment, _ = _task(text, None if folder is None else str(folder), where)
+    with _untold():
+        experiment, _ = _task(text, None if folder is None else str(folder), where)
     if not 0 <= number < experiment.clients:
         raise InputError(f"partition-id must be 0 .. {experiment.clients - 1}, not {number}")
-    if folder is None:
-        client = _clients(text, where)[number]
-    else:
-        client = _owner(text, str(folder), number, where)
+    with _untold():
+        if folder is None:
+            client = _clients(text, where)[number]
+        else:
+            client = _owner(text, str(folder), number, where)
     return experiment, client
+
+
+@contextlib.contextmanager
+def _untold() -> Iterator[None]:
+    """What is wrong with a node's data goes into its own log: the names of its files are its own."""
+    try:
+        yield
+    except InputError as error:
+        log.warning("the data of this run cannot be had here: %s", error)
+        raise InputError(
+            "this node cannot have the data of the run; its own log says why"
+        ) from None
 
 
 def _kept(context: Context, client: Client) -> Path | None:
@@ -99,22 +119,22 @@ def fresh_secret() -> torch.Tensor:
 def _recall(
     context: Context, client: Client, question: str
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """A client's memory, and its node's secret, (SECRET,) uint8: from the Context, or, in a node
-    that was started again, from its file.
+    """A client's memory, and its node's secret, (SECRET,) uint8: from its file, which the last of
+    several questions wrote, or, in a node without a folder, from the Context.
 
     When a question comes a second time, because its answer was lost, it is the memory that the
     client had when the question came first; so the answer is the same. `question` is a fingerprint
     of its address and of all that came with it: one that comes with other things is another.
     """
     path, last, kept = _kept(context, client), "", dict[str, torch.Tensor]()
-    if MEMORY in context.state:
-        kept = wire.tensors(context.state[MEMORY], client.task.runtime.device)  # type: ignore[arg-type]
-        last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
-    elif path is not None and path.exists():
+    if path is not None and path.exists():
         kept, about = read_tensors(path, "memory", str(client.task.runtime.device))
         if "asked" not in about:
             raise damaged("memory", path, InputError("it does not say what was asked"))
         last = about["asked"]
+    elif MEMORY in context.state:
+        kept = wire.tensors(context.state[MEMORY], client.task.runtime.device)  # type: ignore[arg-type]
+        last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
     secret = kept["secret"] if "secret" in kept else fresh_secret()
     return take("before/" if last == question else "after/", kept), secret
 
@@ -135,6 +155,22 @@ def _remember(
         write_tensors(path, plain, {"asked": question}, secret=True)
 
 
+@contextlib.contextmanager
+def _one_at_a_time(context: Context, client: Client, private: bool) -> Iterator[None]:
+    """Flower begins a process for each message. Two that know the same memory would draw the same
+    noise, and their answers together would show what it hides. Raises InputError for a private run at
+    a node with data of its own and without a folder in which one can wait for the other.
+    """
+    path = _kept(context, client)
+    if path is not None:
+        with alone(path.with_suffix(".lock"), "another question of this run", DAY):
+            yield
+    elif private and "data" in context.node_config:
+        raise InputError("a private run needs a memory folder in the --node-config")
+    else:
+        yield
+
+
 @app.query("introduce")
 def introduce(message: Message, context: Context) -> Message:
     """Which client this is, and how many samples it has."""
@@ -148,8 +184,8 @@ def introduce(message: Message, context: Context) -> Message:
 def answer(message: Message, context: Context) -> Message:
     """What the algorithm's clients answer to a question of the server, for this one client.
 
-    Raises InputError for a question that the algorithm does not have, and for a run that the node's own
-    budget does not allow.
+    Raises InputError for a question that the algorithm does not have, for a run that the node's own
+    budget does not allow, and as `_one_at_a_time` does.
     """
     experiment, client = own(context)
     asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]
@@ -158,18 +194,19 @@ def answer(message: Message, context: Context) -> Message:
     if question not in algorithm.questions:
         raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
     folder = context.node_config.get(MEMORY)
-    charge(context, client.id, algorithm, None if folder is None else str(folder))
+    charge(context, client.id, experiment.id, algorithm, None if folder is None else str(folder))
     received = wire.message(message.content, client.task.runtime.device)
     identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
-    before, secret = _recall(context, client, identity)
-    # all draws below the same node of the tree of random streams as in one process
-    rng = Rng(
-        int.from_bytes(bytes(secret.tolist())) if algorithm.private else experiment.seed,
-        tuple(path),
-    )
-    client = attrs.evolve(client, memory=before).copy()  # some learn in place
-    answers = getattr(algorithm, question)([client], {client.id: received}, rng)
-    content = wire.records(answers[client.id])
-    _remember(context, client, before, secret, identity)
+    with _one_at_a_time(context, client, algorithm.private):
+        before, secret = _recall(context, client, identity)
+        # all draws below the same node of the tree of random streams as in one process
+        rng = Rng(
+            int.from_bytes(bytes(secret.tolist())) if algorithm.private else experiment.seed,
+            tuple(path),
+        )
+        client = attrs.evolve(client, memory=before).copy()  # some learn in place
+        answers = getattr(algorithm, question)([client], {client.id: received}, rng)
+        content = wire.records(answers[client.id])
+        _remember(context, client, before, secret, identity)
     content["asked"] = ConfigRecord({"what": asked})
     return Message(content, reply_to=message)

@@ -17,7 +17,7 @@ from flwr.app import Message as Envelope
 from flwr.serverapp import Grid, ServerApp
 
 from core import data
-from core.checks import is_whole
+from core.checks import LARGEST, is_whole
 from core.errors import InputError, brief, printable
 from core.experiments import schema
 from core.experiments.experiment import Experiment
@@ -74,6 +74,8 @@ class Link:
     timeout: float
     #: whether a round waits for nodes that are away, or goes on without them
     wait: bool
+    #: samples that a hospital may say it has, by which it is weighted; 0: any number
+    most: int = 0
     clients: dict[int, Remote] = attrs.field(factory=dict)
     #: what a record says of nodes that were away or refused
     notes: list[str] = attrs.field(factory=list)
@@ -111,8 +113,10 @@ class Link:
             if not is_whole(number, 0, self.expected - 1):
                 self.note(f"node {node} was refused: {brief(number)} is no client of this run")
                 continue
-            if not is_whole(samples):
-                self.note(f"node {node} was refused: {brief(samples)} is no number of samples")
+            if not is_whole(samples, 0, self.most or LARGEST):
+                self.note(
+                    f"node {node} was refused: {brief(samples)} is no number of samples of this run"
+                )
                 continue
             before = self.clients.get(number)
             if before is None:
@@ -246,7 +250,8 @@ def federate(grid: Grid, context: Context) -> Record:
     """Run the experiment that the run's configuration states; its record.
 
     The configuration has `experiment` (JSON), `out` (folder for records; empty: none), `timeout` and
-    `patience` (seconds), `wait-for-all`, `device`, `precision`, and `server-data`.
+    `patience` (seconds), `wait-for-all`, `most-samples` (of one hospital), `device`, `precision`, and
+    `server-data`.
     """
     config = context.run_config
     experiment = Experiment.from_dict(json.loads(str(config["experiment"])))
@@ -254,6 +259,7 @@ def federate(grid: Grid, context: Context) -> Record:
         raise InputError("an attack needs the clients' data, which never leave them")
     timeout = float(config.get("timeout", 600.0))
     link = Link(grid, experiment.clients, timeout, bool(config.get("wait-for-all", True)))
+    link.most = int(config.get("most-samples", 0))
     clients = link.gather(float(config.get("patience", 120.0)))
     task = server_task(experiment, context, sum(map(len, clients)))
     link.device = task.runtime.device

@@ -146,7 +146,7 @@ def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
     )
     name = f"fused-{hashlib.sha256(repr(told).encode()).hexdigest()[:16]}.so"
     path = _folder() / name
-    if not path.exists():
+    if not _as_written(path):
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
             subprocess.run(
@@ -156,8 +156,25 @@ def _loaded(compiler: str, flags: tuple[str, ...]) -> ctypes.CDLL:
                 timeout=120,
             )
             ctypes.CDLL(str(made), mode=os.RTLD_NOW)  # all its symbols are there
-            made.replace(path)
+            told_whole = made.with_suffix(".sha256")
+            told_whole.write_text(_digest(made), encoding="ascii")
+            for file in (made, told_whole):
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+                file.replace(path.with_suffix(file.suffix))
     return ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _as_written(path: Path) -> bool:
+    """Whether a library is there, whole: of one that lost its end, whoever calls it dies."""
+    try:
+        return path.with_suffix(".sha256").read_text(encoding="ascii") == _digest(path)
+    except (OSError, ValueError):
+        return False
 
 
 def _processor() -> str:
@@ -175,12 +192,12 @@ def _folder() -> Path:
     process.
     """
     base = os.environ.get("FEDCON_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "fedcon-book"
     try:
+        folder = (Path(base) if base else Path.home() / ".cache") / "fedcon-book"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # of a home folder that nobody knows
         own = tempfile.mkdtemp(prefix="fedcon-")
         atexit.register(shutil.rmtree, own, ignore_errors=True)
         return Path(own)
