@@ -175,23 +175,36 @@ def get(name: str, root: str | Path | None = None) -> Path:
         raise InputError(
             f"{source.name} cannot be downloaded by a program; {_advice(source, pixels)}"
         )
+    if source.packs or not _readable(source, folder, pixels):
+        _fetch(source, folder, pixels)
+    return folder
+
+
+def _fetch(source: Source, folder: Path, size: int) -> None:
+    """Download a set, or pack it. Raises InputError where that fails, and where what it leaves cannot
+    be read.
+    """
+    assert source.fetch is not None
+    title = source.title(size)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if source.packs or not _readable(source, folder, pixels):
-            with _whole_or_none(source, folder, pixels):
-                source.fetch(folder, pixels)
+        with _whole_or_none(source, folder, size):
+            source.fetch(folder, size)
     except InputError:
         raise
     except Exception as error:  # network, disk, checksum: each library raises its own kinds
         reason = one_line(error, 150)
+        raise InputError(f"{title} could not be downloaded to {folder} ({reason})") from None
+    if not source.has(folder, size):
         raise InputError(
-            f"{source.title(pixels)} could not be downloaded to {folder} ({reason})"
-        ) from None
-    if not source.has(folder, pixels):
-        raise InputError(
-            f"{source.title(pixels)} was downloaded to {folder}, but its files are not where expected"
+            f"{title} was downloaded to {folder}, but its files are not where expected"
         )
-    return folder
+    if not source.packs:
+        try:
+            source.read(folder, size)
+        except InputError as error:  # a library may keep a file for its name alone
+            said = str(error).partition(";")[0]
+            raise InputError(f"{said}; delete it, then get {title} again") from None
 
 
 def _readable(source: Source, folder: Path, size: int) -> bool:

@@ -277,6 +277,9 @@ def test_a_download_that_breaks_leaves_nothing_and_a_damaged_file_is_fetched_ane
     with pytest.warns(UserWarning, match="not the official file"):
         assert getting(whole) == tmp_path and len(load("breastmnist", tmp_path).train)
     assert getting(broken) == tmp_path  # what can be read is kept
+    path.write_bytes(b"half")
+    with pytest.raises(InputError, match=f"{path.name} .*; delete it, then get breastmnist again"):
+        getting(lambda root, size: None)  # as a library that looks at names only
 
 
 def test_sets_that_are_put_together_here_may_change_under_their_names():
