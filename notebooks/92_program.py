@@ -6,12 +6,14 @@
 # *Time:* seconds: this page only reads records. *Data:* none.
 
 # %% tags=["hide-input"]
+from core.report import bars, show
 from core.report.speed import (
     held,
     held_in_words,
     precision_in_words,
     precisions,
     speed,
+    whole_runs,
 )
 from core.report.style import sentences
 from core.report.texts import Markdown
@@ -19,20 +21,30 @@ from core.report.texts import Markdown
 # %% [markdown]
 # ## Speed
 #
-# `times`: how many times as fast as what stands in `beside`, in pairs in one process (`python -m core bench`); *plain*
-# is a loop written the way released code is, in float32 by PyTorch's own kernels. Below one, what stands in `beside`
-# was faster. And the share of what a large matrix product reaches on the same machine. A bench has the vectors of its
-# processor and the precision in its name: only some processors multiply in bfloat16, and those with AMX have units for
-# matrices besides. The share is of the ceiling in that precision; the last column has both ceilings, in GFLOP/s. A 3x3
-# convolution of many channels takes a quarter of the multiplications of its definition, by which the share counts (in
-# bfloat16 only without AMX): it can exceed 100%. "A quarter of the epochs" is FedVCK with fewer epochs of the server at
-# a larger rate, "same batches" with batches of real images as that code has them, "exact means" with the mean of all
-# real images in their place; their accuracy beside that of the authors' code, over three seeds, says whether that is
-# allowed. In the short run exact means are some points below it, so they are not free there. A contestant named by a
-# commit is this package before a change. With local training, "eager" is PyTorch's own kernels in place of the
-# package's, "compiled" what `torch.compile` makes of them.
+# Whole runs, training, condensation and tests together, beside a loop written the way released code is, in float32 by
+# PyTorch's own kernels; in pairs, in one process (`python -m core bench`). The name says which vectors the processor
+# has, and the precision: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
+# Thin lines go from half of the spread of the pairs below to half of it above.
 
-# %%
+# %% tags=["hide-input"]
+show(bars(whole_runs(), "times as fast as a plain loop"))
+
+# %% [markdown]
+# All benches, parts of runs too. How to read the table:
+#
+# * `times`: how many times as fast as what stands in `beside`; below one, that was faster. A contestant named by a
+#   commit is this package before a change.
+# * `share of the ceiling`: of what a large matrix product reaches on the same machine in that precision; `ceilings` has
+#   both, in GFLOP/s. A 3x3 convolution of many channels takes a quarter of the multiplications of its definition, by
+#   which the share counts (in bfloat16 only without AMX): it can exceed 100%.
+# * `accuracy (beside)`: that of FedVCK beside the authors' code, over three seeds. "Same batches" has batches of real
+#   images as that code has them, "exact means" the mean of all real images in their place, "a quarter of the epochs"
+#   fewer epochs of the server at a larger rate. In the short run exact means are some points below it, so they are not
+#   free there.
+# * In local training, "eager" is PyTorch's own kernels in place of the package's, "compiled" what `torch.compile` makes
+#   of them.
+
+# %% tags=["hide-output"]
 rates = speed()
 rates["rate"] += " " + rates.pop("unit")
 sentences(rates.drop(columns="precision"), "speed")

@@ -16,6 +16,8 @@ from core.report.verdict import MARGINS, mean_and_std
 
 #: how the names of records begin that compare accuracies, not speed: see `precisions` and `held`
 PRECISION, RECORDS = "precision-", "records-"
+#: and how those do that time whole runs beside a plain loop
+RUNS = "run-"
 
 
 def precisions(folder: Path = BENCH) -> pd.DataFrame:
@@ -146,3 +148,26 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def whole_runs(folder: Path = BENCH) -> dict[str, tuple[float, float]]:
+    """How many times as fast whole runs are as a plain loop, for `core.report.charts.bars`: by method,
+    vectors of the processor and precision, the largest first of each method, the median of the pairs
+    and half of what lies between the lowest and the highest.
+    """
+    found = dict[str, tuple[float, float]]()
+    for path in sorted(folder.glob(f"{RUNS}*.json")):
+        read = json.loads(path.read_text(encoding="utf-8"))
+        vectors, _, precision = path.stem.removeprefix(RUNS).partition("-")
+        for name, one in read["contestants"].items():
+            if (ratio := one.get("ratio")) and one.get("beside", "plain") == "plain":
+                method, _, data = name.partition(", ")
+                label = f"{method_name(method)}, {vectors.upper()}, {precision}"
+                label += f" ({data})" if data else ""
+                found[label] = ratio["median"], (ratio["highest"] - ratio["lowest"]) / 2
+    methods = list(dict.fromkeys(name.partition(",")[0] for name in found))
+
+    def place(name: str) -> tuple[int, float]:
+        return methods.index(name.partition(",")[0]), -found[name][0]
+
+    return {name: found[name] for name in sorted(found, key=place)}

@@ -6,7 +6,14 @@ import math
 import pytest
 
 from core.experiments.bench import BENCH
-from core.report.speed import held, held_in_words, precision_in_words, precisions, speed
+from core.report.speed import (
+    held,
+    held_in_words,
+    precision_in_words,
+    precisions,
+    speed,
+    whole_runs,
+)
 
 
 def test_a_row_for_each_contestant(tmp_path):
@@ -44,6 +51,29 @@ def test_a_row_for_each_contestant(tmp_path):
         "precision": "float32",
         "ceilings": "float32 194, bfloat16 430",
     }
+
+
+def test_whole_runs_method_by_method_the_fastest_first(tmp_path):
+    def bench(name, **medians):
+        contestants = {
+            key.replace("_", ", "): {
+                "ratio": {"median": median, "lowest": median - 0.25, "highest": median + 0.75},
+                "beside": "the authors' code" if key == "gddfl" else "plain",
+            }
+            for key, median in medians.items()
+        }
+        contestants["plain"] = {"rate": 8.0}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"contestants": contestants}))
+
+    bench("run-amx-bfloat16", fedavg=4.0, fedvck_28=9.0, gddfl=3.0)
+    bench("run-avx512-float32", fedvck=10.0, fedavg=5.0)
+    bench("condensation-amx-bfloat16", fedavg=99.0)
+    found = whole_runs(tmp_path)
+    assert list(found) == [
+        *("FedAvg, AVX512, float32", "FedAvg, AMX, bfloat16"),
+        *("FedVCK, AVX512, float32", "FedVCK, AMX, bfloat16 (28)"),
+    ]
+    assert found["FedAvg, AMX, bfloat16"] == (4.0, 0.5)
 
 
 def test_the_book_has_all_that_was_measured():
