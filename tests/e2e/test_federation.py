@@ -104,6 +104,6 @@ def test_a_server_that_fails_before_its_first_round_is_not_waited_for(tmp_path, 
         "core.experiments.flower.deployment.subprocess.run", lambda *_, **__: answer
     )
     monkeypatch.setattr("core.experiments.flower.demo.EACH_ROUND", 1.0)
-    said = r"no round is on record after 1 s; Flower says: finished:failed, .*\[0\] are away"
+    said = r"no new round is on record after 1 s; Flower says: finished:failed, .*\[0\] are away"
     with pytest.raises(InputError, match=said):
         follow(Deployment(tmp_path), tmp_path / "record.json", 3)

@@ -185,7 +185,7 @@ def answer(message: Message, context: Context) -> Message:
     """What the algorithm's clients answer to a question of the server, for this one client.
 
     Raises InputError for a question that the algorithm does not have, for a run that the node's own
-    budget does not allow, and as `_one_at_a_time` does.
+    budget does not allow, and for a private one where the node has data of its own and no folder.
     """
     experiment, client = own(context)
     asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]

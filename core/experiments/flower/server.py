@@ -246,6 +246,18 @@ def _unseen(split: data.Split, samples: int) -> data.Split:
     return data.Split(zeros(split.images), zeros(split.labels), masks=masks)
 
 
+def _place(experiment: Experiment, out: str) -> Path | None:
+    """The file of a run's record below a folder; none for "". Raises InputError where a complete one is
+    there: that of the same experiment, but maybe of other data.
+    """
+    path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
+    if path and path.exists() and Record.load(path).status == "complete":
+        raise InputError(
+            f"{path} holds this run's record: move it away, or give another folder as out"
+        )
+    return path
+
+
 def federate(grid: Grid, context: Context) -> Record:
     """Run the experiment that the run's configuration states; its record.
 
@@ -257,6 +269,7 @@ def federate(grid: Grid, context: Context) -> Record:
     experiment = Experiment.from_dict(json.loads(str(config["experiment"])))
     if experiment.attack:
         raise InputError("an attack needs the clients' data, which never leave them")
+    path = _place(experiment, str(config.get("out", "")))
     timeout = float(config.get("timeout", 600.0))
     link = Link(grid, experiment.clients, timeout, bool(config.get("wait-for-all", True)))
     link.most = int(config.get("most-samples", 0))
@@ -265,12 +278,6 @@ def federate(grid: Grid, context: Context) -> Record:
     link.device = task.runtime.device
     for client in clients:
         client.task = task
-    out = str(config.get("out", ""))
-    path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
-    if path and path.exists() and Record.load(path).status == "complete":
-        raise InputError(
-            f"{path} holds this run's record: move it away, or give another folder as out"
-        )
     record = run(
         experiment,
         task=task,
