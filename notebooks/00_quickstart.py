@@ -129,8 +129,8 @@ sent.rename_axis("bytes of the whole run")
 #
 # *Easy, 10 minutes.*
 #
-# Set `alpha = 100` in the cell that begins with `dataset =` and run the notebook again. In which round does FedAvg first reach 60%, with this
-# `alpha` and with 0.05? Does it stay there?
+# Set `alpha = 100` in the cell that begins with `dataset =` and run the notebook again. In which round does FedAvg
+# first reach 60%, with this `alpha` and with 0.05? Does it stay there?
 # ```
 #
 # ```{solution} ex-quick-alpha

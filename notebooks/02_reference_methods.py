@@ -89,8 +89,9 @@ records_summary(runs_shown.set_index("id")["record"].to_dict()).round(2)
 # %% [markdown]
 # ## A quick run of your own
 #
-# The same methods, small. Change the parameters in the cell that begins with `dataset =`. One seed and few rounds say nothing about the order
-# of the methods; and SCAFFOLD's local steps are plain SGD here, while those of the others have momentum.
+# The same methods, small. Change the parameters in the cell that begins with `dataset =`. One seed and few rounds say
+# nothing about the order of the methods; and SCAFFOLD's local steps are plain SGD here, while those of the others have
+# momentum.
 
 
 # %%

@@ -284,9 +284,8 @@ Markdown(
 source(fedmix.mixup_loss)
 
 # %% [markdown]
-# How good is the first order? We compare with the true mixture, for several averages. For a smooth network the error
-# falls like $\lambda$ without the last term, and like $\lambda^2$ with it. This one has rectifiers, which are not
-# smooth: its first line has that slope, the second is only steeper.
+# How good is the first order? We compare with the true mixture. For a smooth network the error falls like $\lambda$
+# without the last term, like $\lambda^2$ with it. This one has rectifiers: there the second line is only steeper.
 
 # %% tags=["hide-input"]
 last = runs["fedmix"].state

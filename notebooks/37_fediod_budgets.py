@@ -65,8 +65,8 @@ train_set, test = task.dataset.train, task.dataset.test
 # ## What a budget buys
 #
 # The paper's batches of 64 and 300 epochs, with what we assume besides: an epoch goes once through the images of
-# the largest client, of which there are `largest`, and $\varepsilon = 10$ pays for all of it. How much noise is that, and which part of the
-# training does a smaller budget pay?
+# the largest client, of which there are `largest`, and $\varepsilon = 10$ pays for all of it. How much noise is that,
+# and which part of the training does a smaller budget pay?
 
 # %% tags=["hide-input"]
 whole = Settings(private=True, importance="class_ratio")

@@ -279,8 +279,8 @@ Markdown(
 
 # %% [markdown]
 # On MNIST, with teachers of 100 steps, students come near their ensembles at ten times the script's rates; at its own
-# the ensemble was not recorded. Where an ensemble is not far above a guess, as in one seed, no student can make up for this. Teachers that
-# learned for longer have larger logits. In as many steps the student comes nearer to them with the larger rates, but
+# the ensemble was not recorded. Where an ensemble is not far above a guess, as in one seed, no student can make up for
+# this. Teachers that learned for longer have larger logits. In as many steps the student comes nearer to them with the larger rates, but
 # not all the way; few seeds are measured.
 #
 # ## More steps of stage two
@@ -336,7 +336,8 @@ Markdown(
 #
 # ```python
 # pairs = known[["ensemble", "agreement with the ensemble"]] / 100
-# pd.DataFrame([bounds(a, g) for a, g in pairs.to_numpy()], columns=["at least", "at most"], index=known.index)
+# found = [bounds(a, g) for a, g in pairs.to_numpy()]
+# pd.DataFrame(found, columns=["at least", "at most"], index=known.index)
 # ```
 #
 # A student that hardly agrees with a good ensemble is weak for sure; one that agrees with a weak ensemble is, too.

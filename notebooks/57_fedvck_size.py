@@ -45,7 +45,8 @@ in_print = {
 # that comes to print](04_fedvck_budgets): the switches of its code, images moved by Adam, twice the work of the
 # profile. FedDM has as many moves and batches, and [starts from real images](03_fedvck_starts), as in a public program
 # that is not its authors'. Unlike there, batch normalisation takes the running statistics of the received model. Its
-# server has a constant rate of 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran them):
+# server has a constant rate of 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran
+# them):
 
 # %% tags=["hide-input"]
 runs = table_runs("fedvck", "nearest", [size])

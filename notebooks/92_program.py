@@ -74,7 +74,7 @@ Markdown(precision_in_words())
 # barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds. Three single
 # runs that lie far from their records, of FedVCK on PneumoniaMNIST, FedGen and FedDF on MNIST, were traced: the version
 # that wrote such a record writes it again to the last digit, and the first later one that does not is the one that
-# changed how networks are computed on CPUs.
+# changed how networks are computed on CPUs (bf65cf8f).
 
 # %%
 Markdown(held_in_words())

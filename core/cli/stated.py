@@ -42,14 +42,9 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     """The partition that the options name."""
     if partition is None and alpha is None:
         return None
-    if (
-        partition is not None
-        and partition.endswith(".json")
-        and "," not in partition
-        and alpha is None
-    ):
-        return {"name": "file", "file": _split_file(partition)}
     name, *rest = (partition or "dirichlet").split(",")
+    if name.endswith(".json") and not rest and alpha is None:
+        return {"name": "file", "file": _split_file(name)}
     options = pairs(rest)
     if name == "file" and "file" in options:
         options["file"] = _split_file(options["file"])

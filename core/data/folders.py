@@ -80,7 +80,7 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     classes = sorted(
         entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
     )
-    for path in (path for entry in classes for path in sorted(entry.iterdir())):
+    for path in sorted(path for entry in classes for path in entry.iterdir()):
         unread = path.is_dir() or path.suffix.lower() in OTHERS
         if unread and not path.name.startswith("."):
             raise InputError(f"{path} is not read: a class has PNG and JPEG files, and no folders")

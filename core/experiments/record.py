@@ -125,7 +125,7 @@ def _later_fields(data: Mapping[str, Any]) -> str:
     """The names in a record, and in its experiment, that are no field here."""
     known = {"id"} | set(attrs.fields_dict(Record))
     stated = set(data["experiment"]) - set(attrs.fields_dict(Experiment))
-    return ", ".join(brief(name) for name in sorted(set(data) - known | stated))
+    return ", ".join(brief(name) for name in sorted((set(data) - known) | stated))
 
 
 def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:

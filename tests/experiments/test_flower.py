@@ -1,10 +1,10 @@
 """Across Flower's messages an experiment gives the record that it gives in one process."""
 
+import copy
 import json
 import math
 import sys
 import tomllib
-from contextlib import nullcontext
 from pathlib import Path
 
 import attrs
@@ -15,6 +15,7 @@ import torch
 from core.errors import InputError
 from core.experiments import Experiment, make_clients, make_task, run, schema
 from core.federation import Client, Message, Runtime, UploadError
+from core.files import Busy, alone
 from core.rng import Rng
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
@@ -609,29 +610,9 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     assert not torch.equal(first, guess.tensors["votes/noisy"])
 
 
-def test_a_private_node_answers_the_same_address_with_another_content_as_another_question():
-    """Or a server would get the votes on as many images as it likes, with one noise."""
-    stated = experiment(
-        "fedkd",
-        settings={"private": True, "protects": "upload", "local_steps": 2, "pool": 40},
-        rounds=1,
-    )
-    algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
-    honest, nodes = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Nodes(stated)
-    for change, fine in (({}, True), ({}, True), ({"seed": 7}, False)):
-        content = wire.records(Message({}, honest.meta | change))
-        content["asked"] = wire.ConfigRecord({"what": '["clients_update", ["round", 1]]'})
-        envelope = Envelope(content, 100, "query")
-        if fine:
-            client.app(envelope, nodes.contexts[100])
-            continue
-        with pytest.raises(InputError, match="privacy budget"):
-            client.app(envelope, nodes.contexts[100])
-
-
-def test_two_questions_at_once_do_not_get_the_same_noise(tmp_path):
-    """Flower begins a process for each message, with the Context as it was: the second has to know of the
-    first by the node's folder.
+def private_votes():
+    """A private FedKD's nodes, and a function that asks one of their contexts, with a message whose
+    entries may be changed.
     """
     stated = experiment(
         "fedkd",
@@ -639,14 +620,50 @@ def test_two_questions_at_once_do_not_get_the_same_noise(tmp_path):
         rounds=1,
     )
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
-    honest, nodes = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0), Nodes(stated)
-    for refused, change in ((False, {}), (True, {"seed": 7})):
-        context = nodes.context(0, 100)  # as it was before the first
-        context.node_config["memory"] = str(tmp_path)
+    honest = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
+
+    def ask(context, question="clients_update", **change):
         content = wire.records(Message({}, honest.meta | change))
-        content["asked"] = wire.ConfigRecord({"what": '["clients_update", ["round", 1]]'})
-        with pytest.raises(InputError, match="privacy budget") if refused else nullcontext():
-            client.app(Envelope(content, 100, "query"), context)
+        content["asked"] = wire.ConfigRecord({"what": json.dumps([question, ["round", 1]])})
+        return client.app(Envelope(content, 100, "query"), context)
+
+    return Nodes(stated), ask
+
+
+def test_a_private_node_answers_the_same_address_with_another_content_as_another_question():
+    """Or a server would get the votes on as many images as it likes, with one noise."""
+    nodes, ask = private_votes()
+    ask(nodes.contexts[100])
+    ask(nodes.contexts[100])
+    with pytest.raises(InputError, match="privacy budget"):
+        ask(nodes.contexts[100], seed=7)
+
+
+def test_two_questions_at_once_do_not_get_the_same_noise(tmp_path):
+    """Flower begins a process for each message, with the Context as it was: the second has to know of the
+    first by the node's folder.
+    """
+    nodes, ask = private_votes()
+    first, second = nodes.contexts[100], nodes.context(0, 100)
+    first.node_config["memory"] = second.node_config["memory"] = str(tmp_path)
+    ask(first, "teach")
+    second.state = copy.deepcopy(first.state)  # both know what the node knew then
+    ask(first)
+    with pytest.raises(InputError, match="privacy budget"):
+        ask(second, seed=7)
+
+
+def test_a_question_waits_for_the_one_before_it(tmp_path, monkeypatch):
+    nodes, ask = private_votes()
+    context = nodes.contexts[100]
+    context.node_config["memory"] = str(tmp_path)
+    monkeypatch.setattr(client, "DAY", 0.1)
+    with (
+        alone(tmp_path / "1-0.lock", "this test"),
+        pytest.raises(Busy, match="another question of this run"),
+    ):
+        ask(context, "teach")
+    ask(context, "teach")
 
 
 def test_a_private_node_with_data_of_its_own_needs_a_folder(tmp_path):

@@ -47,8 +47,7 @@ class Conversation(Algorithm):
         """Stage one, where a client has no teacher yet; its class counts, and its label maps where
         every pixel has an answer. Raises InputError where these would leave a private client.
         """
-        for client in clients:
-            self.settings.check(client.task)
+        self.settings.check(clients[0].task)
         for client in counted(clients, "clients", len(clients)):
             if not take("teacher/", client.memory):
                 train_teacher(client, self.settings, rng.at("client", client.id))

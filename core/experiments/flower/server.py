@@ -271,8 +271,8 @@ def federate(grid: Grid, context: Context) -> Record:
         raise InputError("an attack needs the clients' data, which never leave them")
     path = _place(experiment, str(config.get("out", "")))
     timeout = float(config.get("timeout", 600.0))
-    link = Link(grid, experiment.clients, timeout, bool(config.get("wait-for-all", True)))
-    link.most = int(config.get("most-samples", 0))
+    wait, most = bool(config.get("wait-for-all", True)), int(config.get("most-samples", 0))
+    link = Link(grid, experiment.clients, timeout, wait, most)
     clients = link.gather(float(config.get("patience", 120.0)))
     task = server_task(experiment, context, sum(map(len, clients)))
     link.device = task.runtime.device
