@@ -1,6 +1,7 @@
 """Across Flower's messages an experiment gives the record that it gives in one process."""
 
 import copy
+import itertools
 import json
 import math
 import sys
@@ -82,6 +83,10 @@ class Nodes(Grid):
         self.spoil = spoil or (lambda number, content: content)
         self.away: set[int] = set()
         self.times = 1
+        #: answers on their way by the number of their message, each with the looks that it still takes
+        self.replies: dict[str, tuple[int, Envelope]] = {}
+        self.looks: dict[int, int] = {}
+        self.numbers = itertools.count()
 
     def context(self, number, node) -> Context:
         return Context(1, node, {"partition-id": number}, RecordDict(), self.config)
@@ -93,25 +98,41 @@ class Nodes(Grid):
     def get_node_ids(self):
         return [node for node in self.contexts if node not in self.away]
 
-    def send_and_receive(self, messages, *, timeout=None):
+    def push_messages(self, messages):
+        numbers = []
         for message in messages:
-            node = message.metadata.dst_node_id
-            if node in self.away:  # the SuperLink answers, as node 1
-                reply = Envelope(Error(3, "node unavailable"), reply_to=message)
-                reply.metadata._src_node_id = 1
-                yield reply
-                continue
-            try:
-                for _ in range(self.times):
-                    reply = client.app(self.copied(message, node), self.contexts[node])
-                if message.metadata.message_type != "query.introduce":
-                    reply.content = self.spoil(node - 100, reply.content)
-            except Exception as error:  # Flower answers for an app that fails
-                reply = Envelope(Error(0, str(error)), reply_to=message)
-                reply.metadata._src_node_id = node
-                yield reply
-                continue
-            yield self.copied(reply, node)
+            number, node = f"message {next(self.numbers)}", message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = number
+            introduces = message.metadata.message_type == "query.introduce"
+            reply = self.reply(message, node, introduces)
+            self.replies[number] = 0 if introduces else self.looks.get(node, 0), reply
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, numbers):
+        there = []
+        for number in numbers:
+            looks, reply = self.replies[number]
+            self.replies[number] = looks - 1, reply
+            if not looks:
+                there.append(self.replies.pop(number)[1])
+        return there
+
+    def reply(self, message, node, introduces):
+        if node in self.away:  # the SuperLink answers, as node 1
+            reply = Envelope(Error(3, "node unavailable"), reply_to=message)
+            reply.metadata._src_node_id = 1
+            return reply
+        try:
+            for _ in range(self.times):
+                reply = client.app(self.copied(message, node), self.contexts[node])
+            if not introduces:
+                reply.content = self.spoil(node - 100, reply.content)
+        except Exception as error:  # Flower answers for an app that fails
+            reply = Envelope(Error(0, str(error)), reply_to=message)
+            reply.metadata._src_node_id = node
+            return reply
+        return self.copied(reply, node)
 
     @staticmethod
     def copied(message: Envelope, node: int) -> Envelope:
@@ -121,7 +142,7 @@ class Nodes(Grid):
         message.metadata._src_node_id = node
         return message
 
-    create_message = push_messages = pull_messages = set_run = run = None
+    create_message = send_and_receive = set_run = run = None
 
 
 def comparable(record) -> dict:
@@ -342,6 +363,30 @@ def test_a_round_waits_for_a_node_that_comes_back_as_another():
     assert record.metrics == one_by_one(stated).metrics
 
 
+def test_an_answer_that_takes_longer_than_the_timeout_is_taken(monkeypatch):
+    """Asked anew it would take as long again; a look is longer than the timeout here."""
+    monkeypatch.setattr(server, "POLL", 0.01)
+    stated = experiment(rounds=2)
+    asked = []
+    nodes = Nodes(stated, spoil=lambda number, content: asked.append(number) or content)
+    nodes.config["timeout"] = 0.001
+    nodes.looks = {101: 5}
+    record = server.federate(nodes, nodes.server)
+    assert "client 1 does not answer; round 1 waits for it" in record.notes
+    assert record.metrics == one_by_one(stated).metrics
+    # the time that it has doubles: after 0.001 s, 0.002, 0.004, 0.008 it is asked anew
+    assert 4 <= asked.count(1) <= 12 and asked.count(0) == asked.count(2) == 2
+    # what is still on its way answers nothing of the next round
+    assert not [note for note in record.notes if "another round" in note]
+
+
+def test_a_question_that_flower_does_not_take_ends_the_run():
+    nodes = Nodes(experiment(rounds=1))
+    nodes.push_messages = lambda messages: []
+    with pytest.raises(InputError, match="messages of this size"):
+        server.federate(nodes, nodes.server)
+
+
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 7), (0, 1, 2, 1)])
 def test_a_node_that_is_no_client_of_the_run_is_refused_and_named(numbers):
     stated = experiment(rounds=1)
@@ -560,15 +605,15 @@ def test_without_flower_one_line_says_what_to_install(monkeypatch):
 )
 def test_a_node_that_does_not_say_who_it_is_is_refused_and_the_others_are_not(said):
     grid = Nodes(experiment())
-    answers = grid.send_and_receive
+    answers = grid.pull_messages
 
-    def with_a_liar(messages, *, timeout=None):
-        for reply in answers(messages, timeout=timeout):
+    def with_a_liar(numbers):
+        for reply in answers(numbers):
             if reply.metadata.src_node_id == 100:
                 reply.content = RecordDict({} if said is None else {wire.META: ConfigRecord(said)})
             yield reply
 
-    grid.send_and_receive = with_a_liar
+    grid.pull_messages = with_a_liar
     link = server.Link(grid, 3, timeout=5.0, wait=False)
     link.meet()
     assert sorted(link.clients) == [1, 2]

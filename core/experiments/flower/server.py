@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from core.errors import InputError, brief, printable
 from core.experiments import schema
 from core.experiments.experiment import Experiment
 from core.experiments.flower import wire
-from core.experiments.flower.client import runtime
+from core.experiments.flower.client import DAY, runtime
 from core.experiments.record import ADHOC, Record
 from core.experiments.running import make_task, run, task_on
 from core.federation import Algorithm, Field, Message, State, Task, UploadError
@@ -30,6 +30,8 @@ from core.rng import Rng
 
 log = logging.getLogger("flwr")
 app = ServerApp()
+#: seconds between two looks for answers
+POLL = 1.0
 #: more bytes than NumPy's format adds to a tensor, and than an entry has
 HEADER = 256
 
@@ -89,13 +91,36 @@ class Link:
             log.warning(text)
             self.notes.append(text)
 
-    def _exchange(self, contents: Mapping[int, RecordDict], kind: str) -> Iterable[Envelope]:
-        """Send to nodes, and the answers that came in time."""
-        envelopes = [
-            Envelope(content, node, kind, ttl=max(self.timeout, 60.0) * 2)
-            for node, content in contents.items()
-        ]
-        return self.grid.send_and_receive(envelopes, timeout=self.timeout)
+    def _exchange(
+        self,
+        contents: Mapping[int, RecordDict],
+        kind: str,
+        seconds: float | None = None,
+        sent: dict[str, int] | None = None,
+    ) -> Iterator[Envelope]:
+        """Send to nodes, and the answers that come within so many seconds (default: `timeout`). `sent`
+        has messages to these nodes that had no answer yet, by their number; it is kept up to date.
+        """
+        seconds = self.timeout if seconds is None else seconds
+        sent = {} if sent is None else sent
+        life = DAY if self.wait else max(self.timeout, 60.0) * 2
+        envelopes = [Envelope(content, node, kind, ttl=life) for node, content in contents.items()]
+        numbers = list(self.grid.push_messages(envelopes))
+        if len(numbers) < len(envelopes):
+            raise InputError("Flower does not take messages of this size: see its log")
+        # without a number: to a node that has just gone
+        sent |= {number: node for number, node in zip(numbers, contents, strict=True) if number}
+        end = time.monotonic() + seconds
+        while sent:
+            for reply in self.grid.pull_messages(list(sent)):
+                source = reply.metadata.src_node_id
+                sent.pop(reply.metadata.reply_to_message_id, None)
+                for number in [number for number, node in sent.items() if node == source]:
+                    del sent[number]  # the same question once more, which needs no other answer
+                yield reply
+            if time.monotonic() >= end:
+                break
+            time.sleep(POLL)
 
     def meet(self) -> None:
         """Ask nodes that are new who they are. A node that is no client of this run is refused."""
@@ -148,19 +173,21 @@ class Link:
         most: int,
     ) -> dict[int, Message]:
         """The answers of a round's clients to a question, in their order; those that are missing or
-        unreadable are left out, and named.
+        unreadable are left out, and named. A run that waits for all asks anew after `timeout`, which
+        doubles each time, for a node that began anew lost the question; it takes the first answer
+        to any of them.
         """
         asked, round_ = json.dumps([question, rng.path]), " ".join(map(str, rng.path))
         kind = "train" if question == "clients_update" else "query"
         answers: dict[int, Message] = {}
-        waiting = list(clients)
+        waiting, sent, seconds = list(clients), dict[str, int](), self.timeout
         while waiting:
             contents = {}
             for client in waiting:
                 contents[client.node] = wire.records(messages[client.id])
                 contents[client.node]["asked"] = ConfigRecord({"what": asked})
             by_node = {client.node: client for client in waiting}
-            for reply in self._exchange(contents, kind):
+            for reply in self._exchange(contents, kind, seconds, sent):
                 node = reply.metadata.src_node_id
                 if node not in by_node:  # Flower itself answers for a node that went away
                     continue
@@ -179,7 +206,8 @@ class Link:
             if not self.wait:
                 break
             if waiting:
-                time.sleep(1.0)
+                seconds *= 2 if sent else 1  # it may need longer than that: not asked anew so soon
+                time.sleep(POLL)
                 self.meet()
         return {client.id: answers[client.id] for client in clients if client.id in answers}
 
