@@ -98,7 +98,8 @@ machines: $(MACHINES)/.installed  ## Ray and Flower, in .venv-machines
 
 test-machines: $(MACHINES)/.installed  ## the tests with real Ray nodes and a real federation
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MACHINES)/bin/python -m pytest \
-	  tests/experiments/test_sweep.py tests/experiments/test_flower.py tests/e2e/test_federation.py
+	  tests/experiments/test_sweep.py tests/experiments/test_flower.py \
+	  tests/experiments/test_flower_hospital.py tests/e2e/test_federation.py
 
 federation-demo: $(MACHINES)/.installed  ## three hospitals and a server on this machine, with TLS and keys
 	@$(MACHINES)/bin/python -m core.experiments.flower.demo
