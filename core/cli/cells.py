@@ -265,7 +265,10 @@ def explain(
 
 def _asked(text: str, found: Any) -> list[Any]:
     """The cells that a text names: of all metrics where it names none."""
-    return [found] if text.strip("/").count("/") > 3 else found.siblings()
+    from core.experiments.lines import same_name
+
+    whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
+    return [found] if same_name(text, whole) else found.siblings()
 
 
 @app.command()

@@ -30,7 +30,7 @@ from core.errors import InputError, unknown
 from core.experiments.cell import Cell, Place
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.layers import Layer, Stack
-from core.experiments.lines import Absent, Line, StandIn, slug
+from core.experiments.lines import Absent, Line, StandIn, same_name, slug
 from core.experiments.profiles import Overrides, Profile
 from core.experiments.reading import read_table
 from core.experiments.spec import (
@@ -139,20 +139,23 @@ class TableSpec:
         InputError, with the nearest name, for an unknown one.
         """
         parts = text.strip("/").split("/")
-        if len(parts) not in (4, 5):
+        if len(parts) < 4:
             raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
         spec = cls.find(parts[0], parts[1], root)
         found = [
             ((place.row.name, place.column.name, place.metric), place) for place in spec.grid()
         ]
-        where = f"{parts[0]}/{parts[1]}"
-        for i, part in enumerate(parts[2:]):
+        rest, where = "/".join(parts[2:]), f"{parts[0]}/{parts[1]}"
+        for names, place in found:  # as a whole: a name that a table shows may have a slash
+            if any(same_name(rest, "/".join(names[:many])) for many in (2, 3)):
+                return spec.at(profile, [place])[0]
+        for i, part in enumerate(parts[2:5]):
             known = {slug(names[i]) for names, _ in found}
-            found = [one for one in found if slug(one[0][i]).lower() == slug(part).lower()]
+            found = [one for one in found if same_name(one[0][i], part)]
             if not found:
                 raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
             where += f"/{part}"
-        return spec.at(profile, [found[0][1]])[0]
+        raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
 
     def grid(self) -> list[Place]:
         """The place of every cell, row by row, without those that are not measured either."""

@@ -22,6 +22,15 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-")
 
 
+def same_name(one: str, other: str) -> bool:
+    """Whether two names are one: as a table shows it or as in a command, in any case.
+
+    >>> same_name("FedMK/2/w/o iteration", "fedmk/2/w-o-iteration")
+    True
+    """
+    return slug(one).casefold() == slug(other).casefold()
+
+
 @attrs.frozen(eq=False)
 class Line:
     """A row or a column of a table: a name, the fields of an experiment that it states, and what is

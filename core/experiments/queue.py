@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -17,6 +18,7 @@ from core.errors import InputError, no_such, one_line
 from core.experiments.cell import Cell
 from core.experiments.experiment import PROFILES, Experiment
 from core.experiments.grid import TableSpec
+from core.experiments.lines import same_name
 from core.experiments.record import (
     ADHOC,
     REPOSITORY,
@@ -121,8 +123,8 @@ def _wanted(
 
 def _named(cell: Cell, only: str) -> bool:
     """Whether a cell belongs to a paper, a table or an algorithm, or is the one that is named."""
-    name, address = only.strip("/").casefold(), cell.address.casefold()
-    return f"{address}/".startswith(f"{name}/") or name in {
+    above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
+    return any(same_name(only, one) for one in above) or only.strip("/").casefold() in {
         experiment.algorithm for experiment in cell.experiments
     }
 

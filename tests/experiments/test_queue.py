@@ -67,6 +67,20 @@ def test_the_queue_of_a_table_a_cell_or_an_algorithm(only, tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    "shown, address",
+    [
+        ("fedmk/2/w/o iteration/cifar10-0.5", "fedmk/2/w-o-iteration/cifar10-0.5"),
+        ("fedmk/2/w/o iteration", "fedmk/2/w-o-iteration"),
+        ("fedmk/5/tau=1/", "fedmk/5/tau-1"),  # and not tau-10
+    ],
+)
+def test_a_name_may_be_as_the_table_shows_it(shown, address, tmp_path):
+    some = queue.pending("quick", tmp_path, shown)
+    assert some and all(f"{cell}/".startswith(f"{address}/") for one in some for cell in one.cells)
+    assert some == queue.pending("quick", tmp_path, address)
+
+
 def test_the_queue_of_what_does_not_exist(tmp_path):
     with pytest.raises(InputError, match="'fedmk/99' is no paper, table, cell or algorithm"):
         queue.pending("quick", tmp_path, "fedmk/99")
