@@ -11,6 +11,9 @@ import attrs
 import numpy as np
 import torch
 
+#: the state of PyTorch's generator on a CPU: bytes before the words of the twister, and how many words
+HEAD, WORDS = 24, 624
+
 
 def _plain(path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     return tuple(part if isinstance(part, str) else operator.index(part) for part in path)
@@ -32,13 +35,16 @@ class Rng:
 
     def at(self, *parts: str | int) -> Rng:
         """The node below this one reached by `parts`."""
-        return Rng(self.seed, self.path + parts)
+        return type(self)(self.seed, self.path + parts)
+
+    @property
+    def _name(self) -> bytes:
+        return repr((self.seed, *self.path)).encode()
 
     @property
     def key(self) -> int:
         """A 63-bit integer that stands for this node."""
-        digest = hashlib.sha256(repr((self.seed, *self.path)).encode()).digest()
-        return int.from_bytes(digest[:8], "big") >> 1
+        return int.from_bytes(hashlib.sha256(self._name).digest()[:8], "big") >> 1
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh torch generator at the start of this node's stream."""
@@ -47,3 +53,25 @@ class Rng:
     def numpy(self) -> np.random.Generator:
         """A fresh NumPy generator at the start of this node's stream."""
         return np.random.default_rng(self.key)
+
+
+@attrs.frozen
+class SecretRng(Rng):
+    """The same tree, of a seed that others must not find out, as long as one likes.
+
+    On a CPU all numbers of the generator's state are drawn from seed and path by SHAKE-256, in the
+    place of the 32 bits that PyTorch keeps of a key: those can be tried one by one, and of some ten
+    thousands of streams two are alike. On a GPU PyTorch keeps 64 bits, of which the key has 63.
+    """
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """A fresh torch generator at the start of this node's stream."""
+        generator = super().generator(device)
+        if generator.device.type == "cpu":
+            state = generator.get_state()
+            # a Mersenne twister's 624 words of 32 bits stand behind 24 bytes, 8 bytes for each
+            drawn = hashlib.shake_256(self._name).digest(4 * WORDS)
+            words = np.frombuffer(drawn, "<u4").astype(np.uint64)
+            state[HEAD : HEAD + 8 * WORDS] = torch.from_numpy(words).view(torch.uint8)
+            generator.set_state(state)
+        return generator

@@ -1,5 +1,7 @@
 """Streams of random numbers by a seed and a purpose."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.data import partition
-from core.rng import Rng
+from core.rng import Rng, SecretRng
 
 PATHS = st.lists(st.one_of(st.integers(-(2**40), 2**40), st.text(max_size=4)), max_size=4)
 
@@ -36,3 +38,27 @@ def test_a_partition_does_not_hang_on_the_kind_of_its_seed():
         partition.iid(labels, 3, 5), partition.iid(labels, 3, np.int64(5)), strict=True
     ):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
+@given(st.integers(0, 2**128), PATHS)
+def test_a_secret_fills_the_whole_state_of_the_generator(secret, path):
+    """The stream is that of NumPy's Mersenne twister with the 624 words that SHAKE-256 makes of seed and
+    path.
+    """
+    node = SecretRng(secret).at(*path)
+    drawn = torch.rand(700, generator=node.generator())
+    name = repr((secret, *path)).encode()
+    twister = np.random.MT19937()
+    twister.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": np.frombuffer(hashlib.shake_256(name).digest(2496), "<u4"), "pos": 624},
+    }
+    # a number is made of the last 24 bits of a word
+    assert drawn.tolist() == (twister.random_raw(700) % 2**24 / 2**24).tolist()
+
+
+def test_what_a_secret_draws_is_no_stream_of_a_seed():
+    seed, node = Rng(5).at("noise"), SecretRng(5).at("noise")
+    again = [torch.randn(9, generator=node.generator()) for _ in range(2)]
+    assert torch.equal(*again)
+    assert not torch.equal(again[0], torch.randn(9, generator=seed.generator()))

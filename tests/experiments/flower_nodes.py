@@ -8,6 +8,7 @@ import pytest
 
 from core.experiments import Experiment, run
 from core.federation import Runtime
+from core.rng import SecretRng
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
 
@@ -19,6 +20,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from core.experiments.flower import client  # noqa: E402
+from tests.algorithms.subjects import DRAWN  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -136,8 +138,25 @@ def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, 
 
     def answers(question, clients, messages, form, rng):
         ask = getattr(algorithm, question)
+        if algorithm.private:  # of a node whose secret is the run's seed
+            rng = SecretRng(stated.seed, rng.path)
         there = [one for one in clients if not away(one, rng)]
         return {one.id: ask([one], {one.id: messages[one.id]}, rng)[one.id] for one in there}
 
     algorithm.answers = answers
     return run(stated, runtime=Runtime(), algorithm=algorithm)
+
+
+def stated(subject) -> Experiment:
+    """An experiment with the settings of a subject of the contract."""
+    settings = attrs.asdict(subject.settings, recurse=False)
+    if subject.learns == "classification":
+        return experiment(subject.name, settings=settings, model_options={"width": 4})
+    return experiment(
+        subject.name,
+        settings=settings,
+        dataset=DRAWN[subject.learns],
+        model="unet",
+        model_options={"width": 4},
+        partition={"name": "iid"},
+    )

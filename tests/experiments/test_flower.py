@@ -21,13 +21,14 @@ from flwr.app import ConfigRecord, RecordDict  # noqa: E402
 from flwr.app import Message as Envelope  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
-from tests.algorithms.subjects import DRAWN, subjects  # noqa: E402
+from tests.algorithms.subjects import subjects  # noqa: E402
 from tests.experiments.flower_nodes import (  # noqa: E402, F401
     Nodes,
     comparable,
     experiment,
     identity,
     one_by_one,
+    stated,
 )
 
 
@@ -44,21 +45,6 @@ def test_the_app_runs_the_experiment_of_the_demonstration():
 
 #: centralized training needs the data themselves
 ACROSS = {name: one for name, one in subjects().items() if one.name != "centralized"}
-
-
-def stated(subject) -> Experiment:
-    """An experiment with the settings of a subject of the contract."""
-    settings = attrs.asdict(subject.settings, recurse=False)
-    if subject.learns == "classification":
-        return experiment(subject.name, settings=settings, model_options={"width": 4})
-    return experiment(
-        subject.name,
-        settings=settings,
-        dataset=DRAWN[subject.learns],
-        model="unet",
-        model_options={"width": 4},
-        partition={"name": "iid"},
-    )
 
 
 @pytest.mark.timeout(300)

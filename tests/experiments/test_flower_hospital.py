@@ -20,14 +20,18 @@ from flwr.app import Context, RecordDict  # noqa: E402
 from flwr.app import Message as Envelope  # noqa: E402
 
 from core.experiments.flower import client, server, wire  # noqa: E402
-from tests.algorithms.subjects import DRAWN  # noqa: E402
+from core.privacy import differential  # noqa: E402
+from tests.algorithms.subjects import DRAWN, subjects  # noqa: E402
 from tests.experiments.flower_nodes import (  # noqa: E402, F401
     Nodes,
     comparable,
     experiment,
     identity,
     one_by_one,
+    stated,
 )
+
+PRIVATE = {name: one for name, one in subjects().items() if getattr(one.settings, "private", False)}
 
 
 def test_memory_survives_a_restart_where_the_node_has_a_folder_for_it(tmp_path):
@@ -222,6 +226,22 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     member = make_clients(stated, task)[0]
     guess = algorithm.clients_update([member], {0: question}, Rng(0, tuple(path)))[0]
     assert not torch.equal(first, guess.tensors["votes/noisy"])
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_all_noise_of_a_node_comes_from_the_whole_of_its_secret(name, monkeypatch):
+    """And not from the 32 bits that PyTorch keeps of a seed, which a server could try one by one."""
+    of_a_seed, with_noise = [], differential.with_noise
+
+    def watched(values, sensitivity, multiplier, generator):
+        seeded = torch.Generator().manual_seed(generator.initial_seed())
+        of_a_seed.append(torch.equal(seeded.get_state(), generator.get_state()))
+        return with_noise(values, sensitivity, multiplier, generator)
+
+    monkeypatch.setattr(differential, "with_noise", watched)
+    nodes = Nodes(stated(PRIVATE[name]))
+    server.federate(nodes, nodes.server)
+    assert of_a_seed and not any(of_a_seed)
 
 
 def private_votes():

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import attrs
 import torch
 
 from core.algorithms.fediod.clients import AnswerGradients, Answers, ClientsHere
@@ -139,7 +140,7 @@ class Conversation(Algorithm):
         steps = int(clients[0].memory[STEPS])
         noise = self.budget(steps)[0] if self.settings.private else 0.0
         epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
-        above = Rng(rng.seed, tuple(root))
+        above = attrs.evolve(rng, path=tuple(root))  # of a node's secret where it is one
         side = ClientsHere(clients, self.settings, weights, noise, above, epoch)
         side.set_rate(self.settings.gan_rate(int(step), steps))
         return side, int(step), int(part)

@@ -7,8 +7,7 @@ Flower's Context) and what it gives away at most over all its runs (`epsilon`, s
 
 The server knows the seed of the run, and so all that is drawn from it. A private client draws from
 a secret of its node instead: or the server could draw the same noise and take it off again. The
-generator stays PyTorch's, which is not made for secrets: of a seed a CPU keeps 32 bits, few enough
-to try them all.
+generator stays PyTorch's, which is not made for secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from core.experiments.running import make_clients, make_task, task_on
 from core.federation import Client, Runtime, Task, owner
 from core.federation.tensors import fingerprint, put, take
 from core.files import alone, damaged, read_tensors, write_tensors
-from core.rng import Rng
+from core.rng import Rng, SecretRng
 
 app = ClientApp()
 MEMORY = "memory"
@@ -200,10 +199,9 @@ def answer(message: Message, context: Context) -> Message:
     with _one_at_a_time(context, client, algorithm.private):
         before, secret = _recall(context, client, identity)
         # all draws below the same node of the tree of random streams as in one process
-        rng = Rng(
-            int.from_bytes(bytes(secret.tolist())) if algorithm.private else experiment.seed,
-            tuple(path),
-        )
+        rng = Rng(experiment.seed, tuple(path))
+        if algorithm.private:
+            rng = SecretRng(int.from_bytes(bytes(secret.tolist())), rng.path)
         client = attrs.evolve(client, memory=before).copy()  # some learn in place
         answers = getattr(algorithm, question)([client], {client.id: received}, rng)
         content = wire.records(answers[client.id])
