@@ -314,7 +314,7 @@ Markdown(
 # - How much is the start? At the paper's network it is worth several points to FedVCK and some twenty to thirty to
 #   FedDM. From real images FedVCK also starts anew in every round. That alone does not help it: from new noise in every
 #   round it stays several points below its code, which goes on with its own images (one run). So it is what real images
-#   hold. How much is the method? Where both start from new noise in every round FedVCK leads by some fifteen points
+#   hold. How much is the method? Where both start from new noise in every round FedVCK leads by more than ten points
 #   (single runs), and by some twenty where it goes on with its own. From real images the seeds do not say which of the
 #   two leads. After two rounds at the small size FedDM with running statistics leads from real images. So a lead of
 #   seven points says little unless both starts are known.
