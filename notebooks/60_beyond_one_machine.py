@@ -291,9 +291,9 @@ pd.DataFrame(
 # * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
 #   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
 #   signed programs only (`--trusted-entities`).
-# * A hospital's noise comes from a secret of its own of 128 bits, which fills the whole state of PyTorch's generator (of
-#   a seed it keeps 32 bits on a CPU: a server could try them all). That generator is not made for secrets even so: who
-#   knew enough of its numbers could compute the next ones.
+# * A hospital's noise comes from a secret of its own of 128 bits, which fills the whole state of PyTorch's source of
+#   random numbers (of a seed it keeps 32 bits on a CPU: a server could try them all). That source is not made for
+#   secrets even so: who knew enough of its numbers could compute the next ones.
 #
 # ## Take away
 #
