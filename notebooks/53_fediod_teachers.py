@@ -280,8 +280,8 @@ Markdown(
 # %% [markdown]
 # On MNIST, with teachers of 100 steps, students come near their ensembles at ten times the script's rates; at its own
 # the ensemble was not recorded. Where an ensemble is not far above a guess, as in one seed, no student can make up for
-# this. Teachers that learned for longer have larger logits. In as many steps the student comes nearer to them with the larger rates, but
-# not all the way; few seeds are measured.
+# this. Teachers that learned for longer have larger logits. In as many steps the student comes nearer to them with the
+# larger rates, but not all the way; few seeds are measured.
 #
 # ## More steps of stage two
 #

@@ -147,7 +147,7 @@ def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, 
     return run(stated, runtime=Runtime(), algorithm=algorithm)
 
 
-def stated(subject) -> Experiment:
+def of_subject(subject) -> Experiment:
     """An experiment with the settings of a subject of the contract."""
     settings = attrs.asdict(subject.settings, recurse=False)
     if subject.learns == "classification":

@@ -27,8 +27,8 @@ from tests.experiments.flower_nodes import (  # noqa: E402, F401
     comparable,
     experiment,
     identity,
+    of_subject,
     one_by_one,
-    stated,
 )
 
 
@@ -52,7 +52,7 @@ ACROSS = {name: one for name, one in subjects().items() if one.name != "centrali
 def test_the_record_across_messages_is_that_of_one_process(name, monkeypatch):
     """Of private clients, which draw from a secret of their node, where that is the run's seed, 0."""
     monkeypatch.setattr(client, "fresh_secret", lambda: torch.zeros(16, dtype=torch.uint8))
-    one = stated(ACROSS[name])
+    one = of_subject(ACROSS[name])
     nodes = Nodes(one)
     conversing = ACROSS[name].name == "fediod"
     assert comparable(server.federate(nodes, nodes.server)) == comparable(

@@ -27,8 +27,8 @@ from tests.experiments.flower_nodes import (  # noqa: E402, F401
     comparable,
     experiment,
     identity,
+    of_subject,
     one_by_one,
-    stated,
 )
 
 PRIVATE = {name: one for name, one in subjects().items() if getattr(one.settings, "private", False)}
@@ -239,7 +239,7 @@ def test_all_noise_of_a_node_comes_from_the_whole_of_its_secret(name, monkeypatc
         return with_noise(values, sensitivity, multiplier, generator)
 
     monkeypatch.setattr(differential, "with_noise", watched)
-    nodes = Nodes(stated(PRIVATE[name]))
+    nodes = Nodes(of_subject(PRIVATE[name]))
     server.federate(nodes, nodes.server)
     assert of_a_seed and not any(of_a_seed)
 
